@@ -25,7 +25,10 @@ enum way {
 /* ways: key = a function's number; value = enum way. Written from user space alone. */
 BPF_ARRAY(ways, u32, GOTRACE_WAYS);
 
-/* entered: key = a function's number; value = calls that it has had on this CPU. */
+/*
+ * entered: key = a function's number; value = calls that it has had on this CPU. They are a rate by
+ * which functions are chosen: a program that interrupts another one may take one of its calls.
+ */
 BPF_PERCPU_ARRAY(entered, u64, GOTRACE_WAYS);
 
 /*
@@ -66,15 +69,19 @@ BPF_HASH(callers, struct caller, u64, 4096);
 /* missed: key = address of a landing; value = hits there that ended no call. Never emptied. */
 BPF_HASH(missed, u64, u64, 4096);
 
-/* Return how a function's calls are seen to return, and count one. */
+/* Count a call: also one that is not wanted costs a hit where it returns. */
+static __always_inline void landings_count_call(u32 function)
+{
+    u64 *calls = entered.lookup(&function);
+    if (calls)
+        ++*calls;
+}
+
+/* Return how a function's calls are seen to return. */
 static __always_inline u32 landings_way(u32 function)
 {
     u32 *way = ways.lookup(&function);
-    u64 *calls = entered.lookup(&function);
-    if (!way || !calls)
-        return WAY_RETS;
-    ++*calls;
-    return *way;
+    return way ? *way : WAY_RETS;
 }
 
 /*

@@ -260,6 +260,7 @@ int on_entry(struct pt_regs *ctx)
         calls_count_hit(&task, &owner, 0);
         return 0;
     }
+    landings_count_call(cookie & COOKIE_INDEX_MASK);
     struct stack *stack = calls_enter(&task, &owner, depth, cookie);
     if (stack)
         stack->top.start = calls_begin(&task, &owner, stack); /* last: before is not its time */

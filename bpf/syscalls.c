@@ -83,12 +83,7 @@ static __always_inline void count_loss(u32 what)
 static __always_inline void add_error(u32 number, u32 error)
 {
     struct syscall_error key = {.number = number, .error = error};
-    u64 *count = syscall_errors.lookup(&key);
-    if (!count) {
-        u64 none = 0;
-        syscall_errors.insert(&key, &none);
-        count = syscall_errors.lookup(&key);
-    }
+    u64 none = 0, *count = syscall_errors.lookup_or_try_init(&key, &none);
     if (count)
         __sync_fetch_and_add(count, 1);
     else

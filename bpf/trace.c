@@ -327,6 +327,7 @@ int on_entry(struct pt_regs *ctx)
         return 0;
     }
     u32 function = cookie & COOKIE_INDEX_MASK;
+    landings_count_call(function);
     struct site_plan *plan = plans.lookup(&function);
     struct work *w = plan ? take_work() : 0;
     if (!w) {

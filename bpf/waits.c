@@ -114,17 +114,12 @@ static __always_inline u64 saved_stack(u64 g)
     return known_stack(read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP), ~0ULL);
 }
 
-/* Return what a goroutine is in, with no time if nothing is known of it; 0 if there is no room. */
+/* Return the goroutine's open state: a new one has no time. Return 0 without room for it. */
 static __always_inline struct open_wait *open_of(u64 g)
 {
-    struct open_wait *wait = open.lookup(&g);
-    if (!wait) {
-        struct open_wait none = {};
-        open.insert(&g, &none);
-        wait = open.lookup(&g);
-        if (!wait)
-            count_loss(OPEN_FULL);
-    }
+    struct open_wait none = {}, *wait = open.lookup_or_try_init(&g, &none);
+    if (!wait)
+        count_loss(OPEN_FULL);
     return wait;
 }
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gotrace.histogram import Histogram
     from gotrace.kernel.attach import AttachError
     from gotrace.kernel.compiler import LoadError
+    from gotrace.merging import Merged, merge
     from gotrace.requests.model import Node, Request, load
     from gotrace.target.command import CommandError
     from gotrace.target.process import ProcessError
@@ -83,6 +84,7 @@ __all__ = [
     "LongestWait",
     "LostCalls",
     "MapKey",
+    "Merged",
     "NoMatchError",
     "Node",
     "Pointer",
@@ -102,6 +104,7 @@ __all__ = [
     "attach",
     "diff",
     "load",
+    "merge",
     "path",
     "read",
     "start",
@@ -135,6 +138,7 @@ _HOMES = {
     "gotrace.histogram": ("Histogram",),
     "gotrace.kernel.attach": ("AttachError",),
     "gotrace.kernel.compiler": ("LoadError",),
+    "gotrace.merging": ("Merged", "merge"),
     "gotrace.requests.model": ("Node", "Request", "load"),
     "gotrace.target.command": ("CommandError",),
     "gotrace.target.process": ("ProcessError",),

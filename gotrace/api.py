@@ -547,12 +547,8 @@ class Session:
             budget=_budget(budget),
         )
         with Opened() as opened:
-            run = self._begun(opened, request, seconds)
-            if ready is not None:
-                ready()
+            run = self._ran(opened, request, seconds, ready)
             with _os_errors():
-                while not run.is_over(_LOOK):
-                    pass
                 counts = Counts()
                 for function, calls in zip(run.plan.names, run.meter.take(), strict=True):
                     if calls:
@@ -763,13 +759,9 @@ class Session:
             budget=_budget(budget),
         )
         with Opened() as opened:
-            run = self._begun(opened, request, seconds, force, "waits()")
+            run = self._ran(opened, request, seconds, ready, force, "waits()")
             meter = run.meter
-            if ready is not None:
-                ready()
             with _os_errors():
-                while not run.is_over(_LOOK):
-                    pass
                 period, losses = meter.take(), meter.losses()
                 unfinished = meter.open() if open else []
             _check_budget(run, lossy)
@@ -800,12 +792,8 @@ class Session:
         _check(seconds)
         request = CpuRequest(target=self._target, hertz=hertz, kernel=kernel, inside=inside)
         with Opened() as opened:
-            run = self._begun(opened, request, seconds)
-            if ready is not None:
-                ready()
+            run = self._ran(opened, request, seconds, ready)
             with _os_errors():
-                while not run.is_over(_LOOK):
-                    pass
                 period, lost = run.meter.take(), run.meter.lost_stacks()
             if lost and not lossy:
                 raise LostCalls({"stacks": lost})
@@ -857,6 +845,24 @@ class Session:
     def _check_open(self) -> None:
         if not self._is_open:
             raise UsageError("this session is closed: use it within its with block")
+
+    def _ran(
+        self,
+        opened: Opened,
+        request: Request[_M, _C],
+        seconds: float | None,
+        ready: Callable[[], object] | None,
+        force: bool = True,
+        what: str = "",
+    ) -> Run[_M, _C]:
+        """Begin a run as ``_begun`` does, and wait until it is over."""
+        run = self._begun(opened, request, seconds, force, what)
+        if ready is not None:
+            ready()
+        with _os_errors():
+            while not run.is_over(_LOOK):
+                pass
+        return run
 
     def _begun(
         self,

@@ -29,7 +29,7 @@ from gotrace.errors import GotraceError, UsageError
 from gotrace.histogram import frame_of
 from gotrace.text import printable
 
-__all__ = ["Amount", "Change", "Diff", "Key", "Recording", "diff"]
+__all__ = ["Amount", "Change", "Diff", "Key", "Recording", "Source", "diff", "rows_of"]
 
 #: Standard errors that are taken for noise: of a thousand rows none changes by more.
 _SURE = 4.0
@@ -109,7 +109,7 @@ class Recording:
             name = os.fspath(source)
         found = cls(name)
         try:
-            found._read(_objects(source, name))
+            found._read(rows_of(source, name))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise GotraceError(f"{name}: not what --json writes: {error!r}") from error
         if not found.kind:
@@ -131,13 +131,16 @@ class Recording:
                 self.units = row.get("seconds", 0.0) or self.units
             elif name in _HEADS:
                 self._set_kind(_HEADS[name])
-                when, length = row["ts"], row.get("seconds", 1.0)
+                when, length = row["ts"], row.get("seconds", row.get("dumps", 1.0))
                 self.intervals[when] = length
             elif name in _KINDS:
                 self._set_kind("histogram" if name == "rest" else name)
                 kind = _KINDS[name]
                 self.unit = row.get("unit") or "" if "of" in row else kind.unit
-                amount = self.amounts.setdefault(kind.key(row), Amount())
+                key = kind.key(row)
+                if "host" in row:
+                    key = key._replace(name=f"{row['host']}: {key.name}")
+                amount = self.amounts.setdefault(key, Amount())
                 ended = row.get("ts", when)
                 self.intervals.setdefault(ended, row.get("interval_s", 1.0))
                 before = amount.value
@@ -304,7 +307,8 @@ def _common_noise(
     return _MAD * math.sqrt(statistics.median(beyond))
 
 
-def _objects(source: Source, name: str) -> Iterator[_Json]:
+def rows_of(source: Source, name: str) -> Iterator[_Json]:
+    """Yield the objects of a file or of lines, called ``name``. Raises GotraceError."""
     if not isinstance(source, str | os.PathLike):
         yield from _parsed(source, name)
         return
@@ -389,7 +393,7 @@ def _add_waits(amount: Amount, row: _Json) -> None:
 
 
 def _add_goroutine(amount: Amount, row: _Json) -> None:
-    amount.count += 1
+    amount.count += row.get("count", 1)
 
 
 def _cpu_key(row: _Json) -> Key:

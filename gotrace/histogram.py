@@ -19,6 +19,7 @@ __all__ = [
     "WIDE_ROW_SIZE",
     "Histogram",
     "ValueHistogram",
+    "bucket_between",
     "bucket_bounds",
     "frame_of",
 ]
@@ -51,11 +52,19 @@ def bucket_bounds(bucket: int) -> tuple[int, int]:
 
 
 def _bucket_of(value: int) -> int:
-    """Return the bucket that has a value."""
+    """Return the bucket that has a value, however many there are."""
     octave = max(value.bit_length() - _SUB_BITS, 0)
     if octave == 0:
         return value
-    return min(octave * _SUB_BUCKETS + (value >> octave - 1) - _SUB_BUCKETS, BUCKETS - 1)
+    return octave * _SUB_BUCKETS + (value >> octave - 1) - _SUB_BUCKETS
+
+
+def bucket_between(low: int, high: int) -> int:
+    """Return the bucket that has these bounds. Raises ValueError if there is none."""
+    bucket = _bucket_of(low)
+    if not 0 <= bucket < WIDE_BUCKETS or bucket_bounds(bucket) != (low, high):
+        raise ValueError(f"[{low}, {high}] are not the bounds of a bucket")
+    return bucket
 
 
 def frame_of(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> Any:
@@ -134,7 +143,7 @@ class Histogram:
         self.maximum = max(self.maximum, value)
         self.count += 1
         self.sum += value
-        self.buckets[_bucket_of(value)] += 1
+        self.buckets[min(_bucket_of(value), BUCKETS - 1)] += 1
 
     def merge(self, other: Histogram) -> None:
         """Add another distribution to this one, and its parts of the time.

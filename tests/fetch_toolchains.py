@@ -21,6 +21,7 @@ from pathlib import Path
 from tests.debian import FetchError, PrivateApt, unpack
 from tests.delve import delve, delve_place, fetch
 from tests.prometheus import fetch_prometheus, prometheus, prometheus_place
+from tests.sshd import fetch_sshd, sshd, sshd_place
 from tests.toolchains import DEBIAN_GO, WHEEL_VERSIONS, toolchain, toolchain_dir
 
 __all__ = ["main"]
@@ -29,8 +30,8 @@ __all__ = ["main"]
 def main() -> int:
     """Fetch what is missing, several at a time; return 1 when something cannot be fetched.
 
-    Of minor versions that are named, only those. Delve, a second opinion, and Prometheus may be
-    missing.
+    Of minor versions that are named, only those. Delve, a second opinion, Prometheus and
+    OpenSSH's server may be missing.
     """
     asked = sys.argv[1:]
     if not asked and _on_debian():
@@ -38,6 +39,8 @@ def main() -> int:
             _fetch_optional("Delve", delve_place(), fetch)
         if prometheus() is None:
             _fetch_optional("Prometheus", prometheus_place(), fetch_prometheus)
+        if sshd() is None:
+            _fetch_optional("OpenSSH's server", sshd_place(), fetch_sshd)
     wanted: list[tuple[str, Callable[[str, Path], None]]] = [
         *((version, _fetch_wheel) for version in WHEEL_VERSIONS),
         *((version, _fetch_debian) for version in DEBIAN_GO if _on_debian()),

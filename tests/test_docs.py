@@ -20,6 +20,7 @@ import pytest
 from gotrace.cli.options import parse, parse_plain
 from gotrace.gotypes.from_text import parse_signature
 from gotrace.gotypes.types import Kind, basic_type
+from gotrace.hosts.names import host_names
 from gotrace.probes.pattern import Pattern, is_recipe
 from gotrace.probes.recipes import find_recipe, split_recipe
 from gotrace.probes.spec import parse_probe
@@ -27,8 +28,8 @@ from tests.toolchains import WHEEL_VERSIONS, newest
 from tests.tools.harness import run_tool
 
 CLONE = Path(__file__).parent.parent
-#: The commands: a module each.
-TOOLS = sorted(path.stem for path in (CLONE / "gotrace" / "cli").glob("go*.py"))
+#: The commands that look at a program: a module each.
+TOOLS = sorted({path.stem for path in (CLONE / "gotrace" / "cli").glob("go*.py")} - {"gofleet"})
 PAGES = [*sorted(CLONE.glob("*.md")), *sorted((CLONE / "docs").rglob("*.md"))]
 SHOWN_IN = [
     CLONE / "README.md",
@@ -51,7 +52,7 @@ def test_every_command_is_wherever_commands_are() -> None:
     scripts = re.findall(
         r"^(\w+) =", setup["options.entry_points"]["console_scripts"], re.MULTILINE
     )
-    every = sorted([*TOOLS, "gotraced"])
+    every = sorted([*TOOLS, "gofleet", "gotraced"])
     assert sorted(scripts) == every
     assert sorted(path.name for path in (CLONE / "tools").glob("go*")) == every
     for page in ("README.md", "docs/README.md", "docs/completion.md"):
@@ -123,7 +124,7 @@ def server_commands() -> list[str]:
 COMMANDS = [Command(path, _ANY_PID.sub("1", text)) for path, text in command_lines()]
 
 
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("tool", [*TOOLS, "gofleet"])
 def test_man_page_has_the_parsers_options(tool: str) -> None:
     page = page_text(CLONE / "docs" / "man" / f"{tool}.8")
     tags = re.findall(r"^\.TP\n(-.*)$", section(page, "OPTIONS"), re.MULTILINE)
@@ -150,6 +151,29 @@ def test_man_page_has_its_sections(tool: str) -> None:
         *("NAME", "SYNOPSIS", "DESCRIPTION", "REQUIREMENTS", "OPTIONS", syntax, "EXAMPLES"),
         *("FIELDS", "EXIT STATUS", *files, "OVERHEAD", "LIMITS", "SEE ALSO"),
     ]
+
+
+def fleet_examples() -> list[Command]:
+    """Return the command lines of gofleet that its own help and documents show."""
+    pages = ("README.md", "docs/gofleet.md", "docs/man/gofleet.8")
+    texts = [page_text(CLONE / page) for page in pages] + [parser_of("gofleet").epilog or ""]
+    found = [re.findall(r"^(?:[#$] |  )(gofleet --.*?)(?:   .*)?$", text, re.M) for text in texts]
+    assert all(found)
+    return [Command(CLONE, line) for lines in found for line in lines]
+
+
+def test_examples_of_gofleet_parse() -> None:
+    for command in fleet_examples():
+        words = command.words[1:]
+        at = words.index("--") if "--" in words else len(words)
+        options = parse_plain(parser_of("gofleet"), words[:at])
+        assert bool(options.on) == bool(words[at:]), command
+        if options.on:
+            assert host_names(options.on)
+            tool, *rest = words[at + 1 :]
+            known = parser_of(tool)._option_string_actions
+            options_given = {word for word in rest if word.startswith("-")}
+            assert options_given <= known.keys(), command
 
 
 def test_man_pages_are_installed() -> None:
@@ -334,7 +358,7 @@ def test_api_example_runs_on_the_example_server(example: str, server: int, tmp_p
     assert done.stdout or "print" not in example
 
 
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("tool", [*TOOLS, "gofleet"])
 def test_man_page_renders_without_warnings(tool: str) -> None:
     if shutil.which("groff") is None:
         pytest.skip("there is no groff")

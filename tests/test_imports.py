@@ -28,6 +28,8 @@ ROOMS = (
     "profiles",
     "settings",
     "changes",
+    "merging",
+    "hosts",
     "architecture",
     "elf",
     "gotypes",
@@ -56,7 +58,7 @@ MAX_SHARE = 0.15  # of all lines, with the packages within it
 ALLOWED = {room: set(ROOMS[:at]) for at, room in enumerate(ROOMS)}
 #: The library's names come from the rooms that define them.
 ALLOWED["__init__"] = {"api", "calls", "errors", "histogram", "kernel", "requests"}
-ALLOWED["__init__"] |= {"changes", "target", "values"}
+ALLOWED["__init__"] |= {"changes", "merging", "target", "values"}
 #: The daemon is built on the sessions, not on the commands.
 ALLOWED["fleet"] -= {"report", "doctor", "cli"}
 
@@ -153,7 +155,7 @@ def test_allowed_imports_pass(room: str, source: str) -> None:
 
 #: What the library and the commands are made of, beside themselves; the rest is behind it.
 LAYER = {"session", "requests", "live", "goroutines", "target", "profiles"}
-LAYER |= {"errors", "text", "histogram", "overhead", "calls", "changes"}
+LAYER |= {"errors", "text", "histogram", "overhead", "calls", "changes", "merging", "hosts"}
 BESIDE = {
     "api": {"kernel.attach", "kernel.rets", "values.python"},
     "cli": {

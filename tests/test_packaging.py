@@ -161,7 +161,7 @@ def test_command_counts(gofunccount: Path, tmp_path: Path) -> None:
     source.write_text(SEVEN_CALLS)
     program = build(source, newest())
     output = run(gofunccount, "-c", str(program), "main.work", cwd=tmp_path)
-    assert re.search(r"^main\.work +7\b", output, re.MULTILINE)
+    assert re.search(r"^main\.work +7 +100\.0%$", output, re.MULTILINE)
 
 
 @pytest.mark.live

@@ -210,6 +210,20 @@ def each_of(
 
 #: Run a test once with each toolchain at hand: in ``make test`` with those that stand for all.
 each_toolchain = each_of(_installed())
+
+
+def minor(toolchain: Toolchain) -> int:
+    """Return N of a release Go 1.N."""
+    return int(toolchain.minor.split(".")[1])
+
+
+def each_since(release: int) -> pytest.MarkDecorator:
+    """Run a test with each toolchain from Go 1.``release`` on."""
+    return each_of([each for each in _installed() if minor(each) >= release])
+
+
+#: The same, of the releases of which the scheduler is known.
+each_known = each_since(19)
 #: The same, with all of them in ``make test``: what a table has a row of for each release.
 every_toolchain = each_of(_installed(), pytest.mark.slow)
 

@@ -7,7 +7,6 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from typing import TypeVar
 
 from gotrace.cli.options import (
@@ -19,7 +18,7 @@ from gotrace.cli.options import (
     parse,
 )
 from gotrace.cli.pace import pace, running
-from gotrace.cli.run import run_command, run_output
+from gotrace.cli.run import process_of, run_command, run_output
 from gotrace.cli.stack_files import (
     add_stack_options,
     check_stack_options,
@@ -40,7 +39,6 @@ from gotrace.session.waits.meter import WaitMeter, WaitPeriod, WaitRequest, Wait
 from gotrace.session.waits.names import SyscallMeter, SyscallRequest, SyscallSums, syscall_price
 from gotrace.session.waits.naming import FORM, NamedWait, WaitChoice, named_waits, profile_rows
 from gotrace.session.waits.probes import WaitState
-from gotrace.target.process import one_process
 from gotrace.target.target import Target
 
 __all__ = ["main"]
@@ -125,8 +123,7 @@ def _run(arguments: Sequence[str]) -> int:
         return compare(options)
     _check(options)
     output = run_output(options)
-    pid = one_process(options.pids, "gooffcpu traces") if options.pids else options.pid
-    with closing(Target.of(pid, options.command)) as target:
+    with process_of(options, "gooffcpu traces") as target:
         if options.names:
             if target.command is None:
                 what = "makes {} system calls a second: --names"

@@ -7,7 +7,6 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from typing import TypeVar
 
 from gotrace.cli.options import (
@@ -19,7 +18,7 @@ from gotrace.cli.options import (
     positive,
 )
 from gotrace.cli.pace import pace, running
-from gotrace.cli.run import run_command, run_output
+from gotrace.cli.run import process_of, run_command, run_output
 from gotrace.cli.stack_files import (
     add_stack_options,
     check_stack_options,
@@ -45,7 +44,6 @@ from gotrace.session.oncpu.naming import FORM, CpuNames, NamedSamples, function_
 from gotrace.session.oncpu.wall import WallRequest
 from gotrace.session.probing import Probing
 from gotrace.session.run import Run
-from gotrace.target.process import one_process
 from gotrace.target.target import Target
 from gotrace.text import counted
 
@@ -129,8 +127,7 @@ def _run(arguments: Sequence[str]) -> int:
         return compare(options)
     _check(options)
     output = run_output(options)
-    pid = one_process(options.pids, "gooncpu samples") if options.pids else options.pid
-    with closing(Target.of(pid, options.command)) as target:
+    with process_of(options, "gooncpu samples") as target:
         request = CpuRequest(
             target=target,
             forced=options.attach,

@@ -36,6 +36,7 @@ from gotrace.cli.why import accepting, add_why_options, why_of
 from gotrace.errors import UsageError
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
+from gotrace.profiles.execution import is_execution_trace
 from gotrace.profiles.folded import folded
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.write import write_profile
@@ -240,7 +241,10 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
         why=why_of(options, callers=True),
         choices=_choices(options),
         options=TraceOptions(
-            min(depth, MAX_STACK_FRAMES), cpu=options.cpu, roots=roots, states=options.critical
+            min(depth, MAX_STACK_FRAMES),
+            cpu=options.cpu,
+            roots=roots,
+            states=options.critical or is_execution_trace(options.request_file or ""),
         ),
         only={name: number for name, number in filters.items() if number is not None},
     )
@@ -249,7 +253,7 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
 def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together, and take ``-o x.pb.gz`` for a profile."""
     options.pprof = profile_of(options)
-    options.perfetto = _perfetto_of(options)
+    options.request_file = _request_file_of(options)
     if options.critical and not options.tree:
         raise UsageError("--critical is of requests: give --tree ROOT")
     if options.tree:
@@ -264,15 +268,14 @@ def _check(options: argparse.Namespace) -> None:
         options.user_stack = True
 
 
-#: What of calls is not shown in trees, or would leave out some that are needed there.
-def _perfetto_of(options: argparse.Namespace) -> str | None:
-    """Return the file that ``-o`` wants for Perfetto, None if that is for other results."""
+def _request_file_of(options: argparse.Namespace) -> str | None:
+    """Return the file that ``-o`` wants requests in, None if that is for other results."""
     if not options.output:
         return None
-    from gotrace.profiles.perfetto import is_perfetto
+    from gotrace.requests.model import is_request_file
 
     path: str = options.output
-    if not is_perfetto(path):
+    if not is_request_file(path):
         return None
     if not options.tree:
         raise UsageError(f"-o {path} has requests: give --tree")
@@ -282,6 +285,7 @@ def _perfetto_of(options: argparse.Namespace) -> str | None:
     return path
 
 
+#: What of calls is not shown in trees, or would leave out some that are needed there.
 _NOT_IN_TREES = {
     "folded": "-f",
     "pprof": "a profile",

@@ -338,22 +338,19 @@ def add_return_options(parser: argparse.ArgumentParser) -> None:
     from gotrace.kernel.rets import EmulateRet
     from gotrace.session.probing import Returns
 
-    parser.add_argument(
-        "--returns",
-        type=one_of(Returns, "choice"),
-        metavar="WHERE",
-        default=Returns.AUTO,
-        help="see calls return at RETs (ret) or, which costs a tenth, in their callers (landing);"
-        " auto, the default: in the callers of functions that are called often",
+    where = (
+        "see calls return at RETs (ret) or, which costs a tenth, in their callers (landing);"
+        " auto, the default: in the callers of functions that are called often"
     )
-    parser.add_argument(
-        "--emulate-ret",
-        type=one_of(EmulateRet, "choice"),
-        metavar="WHEN",
-        default=EmulateRet.AUTO,
-        help="return from functions in the probe, without the kernel's single step: on, off, auto"
-        " (the default, off for now)",
+    when = (
+        "return from functions in the probe, without the kernel's single step: on, off, auto"
+        " (the default, off for now)"
     )
+    for name, kind, metavar, default, text in (
+        ("--returns", one_of(Returns, "choice"), "WHERE", Returns.AUTO, where),
+        ("--emulate-ret", one_of(EmulateRet, "choice"), "WHEN", EmulateRet.AUTO, when),
+    ):
+        parser.add_argument(name, type=kind, metavar=metavar, default=default, help=text)
 
 
 def _recipes_keys(patterns: Sequence[str]) -> list[str] | None:

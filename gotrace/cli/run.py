@@ -18,6 +18,7 @@ from gotrace.errors import GotraceError
 from gotrace.report.colour import Colour, paint, wants_colour
 from gotrace.report.durations import duration
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
+from gotrace.target.process import one_process
 from gotrace.target.target import Target
 from gotrace.text import counted, printable
 
@@ -34,6 +35,7 @@ __all__ = [
     "opened_notices",
     "probe_cost_of",
     "problem_notices",
+    "process_of",
     "run_command",
     "run_output",
     "status_of",
@@ -65,6 +67,14 @@ def target_of(options: argparse.Namespace) -> Iterator[Target]:
     with closing(
         Target.of(options.pid, options.command, options.uid, options.cgroup, options.pids)
     ) as target:
+        yield target
+
+
+@contextmanager
+def process_of(options: argparse.Namespace, does: str) -> Iterator[Target]:
+    """Open the one process, or the command, that the options name; ``does``: as errors say it."""
+    pid = one_process(options.pids, does) if options.pids else options.pid
+    with closing(Target.of(pid, options.command)) as target:
         yield target
 
 

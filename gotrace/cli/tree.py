@@ -54,20 +54,22 @@ def run_tree(
             fields = {"what": "left_out", "names": list(left_out)}
             output.notice(Notice(NoticeKind.WARNING, text + shown, fields))
         decoders, undecided = request.decoders(run)
-        reasons = run.meter.wait_reasons if options.critical else ()
+        reasons = run.meter.wait_reasons if request.options.states else ()
         assembler = Assembler(decoders, request.options.roots, reasons)
         with ExitStack() as opened:
             file = None
-            if options.perfetto is not None:
-                file = opened.enter_context(closing(RequestFile(options.perfetto)))
+            if options.request_file is not None:
+                file = opened.enter_context(closing(RequestFile(options.request_file)))
             printer = _Printer(options, assembler, run.meter, output, style, file)
             for _ in pace(options, run, output, printer.poll, _POLL, lambda: printer.has_seen):
                 printer.finish()
         for notice in printer.notices(undecided.calls):
             output.notice(notice)
-        if options.perfetto is not None:
-            text = counted("wrote {} request{s} to ", printer.written) + options.perfetto
-            fields = {"what": "file", "path": options.perfetto}
+        for written in file.written if file is not None else ():
+            text = counted("wrote {} request{s} to ", written.requests) + written.path
+            if written.lost:
+                text += counted(": {} record{s} lost before", written.lost)
+            fields = {"what": "file", "path": written.path}
             output.notice(Notice(NoticeKind.SUMMARY, text, fields))
     return run.plan
 
@@ -110,7 +112,7 @@ class _Printer:
         self._patience: Patience = options.patience
         self._due: list[bytes] = []  # in order; the next is the last
         self.has_seen = False
-        self.written = 0
+        self._missing = 0  # records
         if file is None and not isinstance(output, JsonOutput):
             output.heading(REQUEST_HEADING)
             self._out.flush()
@@ -144,7 +146,11 @@ class _Printer:
         else:
             self._due = self._tracer.acquire(until)
             self._due.reverse()
-            self._assembler.missing(self._tracer.missing() + self._tracer.window.late)
+            missing = self._tracer.missing() + self._tracer.window.late
+            self._assembler.missing(missing)
+            if self._file is not None and missing != self._missing:
+                self._file.lost(missing - self._missing)
+                self._missing = missing
         while self._due and time.monotonic() < over:
             for record in reversed(self._due[-_PIECE:]):
                 self._assembler.add(record)
@@ -157,7 +163,6 @@ class _Printer:
             request = next(requests, None)
             if request is None:
                 return
-            self.written += 1
             if self._file is not None:
                 self._file.add(self._made(request))
             else:

@@ -137,6 +137,15 @@ class FunctionTable:
         """Return the runtime's module data, None where there is none or no pclntab."""
         return None if self._rows is None else self._rows.module
 
+    def data_ranges(self) -> Iterator[tuple[int, int]]:
+        """Yield (start, end) addresses of all that is loaded from the file but Go's own table."""
+        first, last = (0, 0) if self._rows is None else self._rows.addresses
+        for start, end in self.image.loaded_ranges:
+            if start <= first < end:
+                yield start, first
+                start = min(last, end)
+            yield start, end
+
     @property
     def text_start(self) -> int:
         """Return the entry of the first function."""

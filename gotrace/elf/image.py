@@ -14,6 +14,7 @@ import stat
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
@@ -83,6 +84,7 @@ ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD = 1, 2
 _MAX_DECOMPRESSED = 1 << 29
 
 _MAX_COPIED = 1 << 30
+_NOT_MADE = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +159,18 @@ class ElfImage:
         descriptor: int,
         data: mmap.mmap,
         identity: FileIdentity,
+        is_copied: bool = False,
     ) -> None:
         """Parse the headers of an open and mapped file; use :meth:`open` instead.
 
-        ``identity`` is the state of the file before anything of it was read.
+        ``identity`` is the state of the file before anything of it was read. ``is_copied``:
+        ``data`` is a copy, which can be made again.
         """
         self.path = path
         self.display = display
-        self.data = data
         self.identity = identity
+        self._data: mmap.mmap | None = data
+        self._is_copied = is_copied
         self._descriptor = descriptor
         self._header: FileHeader = _read_file_header(data, display)
         self.arch = self._header.arch
@@ -199,10 +204,11 @@ class ElfImage:
         try:
             identity = FileIdentity.of(descriptor)
             whole = _map(descriptor, display)
-            if copied and identity.size < _MAX_COPIED:
+            is_copied = copied and identity.size < _MAX_COPIED
+            if is_copied:
                 whole.close()
                 whole = _copy(descriptor, display, identity)
-            return cls(path, display, descriptor, whole, identity)
+            return cls(path, display, descriptor, whole, identity, is_copied)
         except BaseException:
             os.close(descriptor)
             raise
@@ -228,10 +234,48 @@ class ElfImage:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+        data, self._data = self._data, None
+        if data is not None:
+            with suppress(BufferError):
+                data.close()
+
+    @property
+    def data(self) -> mmap.mmap:
+        """Return all bytes of the file, as they were when it was opened.
+
+        Raises ElfError if they have to be read again and the file was written to.
+        """
+        data = self._data
+        if data is None:
+            data = self._data = _copy(self._descriptor, self.display, self.identity)
+        return data
+
+    def rest(self) -> None:
+        """Let go of a copy and of all that was made of it, until more is asked for.
+
+        What others hold of it stays. Any thread may read meanwhile.
+        """
+        if self._is_copied:
+            self._data = None
+        self._unpacked.clear()
+        self._made.clear()
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        """Return bytes of the file, without a copy of the rest if there is none.
+
+        Raises ElfError as ``data`` does.
+        """
+        data = self._data
+        if data is not None:
+            return data[start:end]
         try:
-            self.data.close()
-        except BufferError:
-            return
+            content = os.pread(self._descriptor, end - start, start)
+            if FileIdentity.of(self._descriptor) == self.identity:
+                return content
+            reason = "it was written to"
+        except OSError as error:
+            reason = error.strerror or str(error)
+        raise ElfError(f"{self.display}: cannot be read again: {reason}")
 
     def fileno(self) -> int:
         """Return the open descriptor: ``/proc/self/fd/N`` is the very inode that was read."""
@@ -292,12 +336,13 @@ class ElfImage:
 
         So whatever is read of an open file is read once. A GotraceError is raised again.
         """
-        if make not in self._made:
+        made = self._made.get(make, _NOT_MADE)  # once: another thread may let it go
+        if made is _NOT_MADE:
             try:
-                self._made[make] = make(self)
+                made = make(self)
             except GotraceError as error:
-                self._made[make] = error
-        made = self._made[make]
+                made = error
+            self._made[make] = made
         if isinstance(made, GotraceError):
             raise made
         return cast(_T, made)
@@ -359,7 +404,7 @@ class ElfImage:
         if size < 0:
             raise ElfError(f"{self.display}: a size of {size} bytes at {address:#x}: damaged")
         start = self.offset_of(address, size)
-        return self.data[start : start + size]
+        return self._bytes(start, start + size)
 
     def read_relocated(self, address: int, size: int) -> bytes:
         """Return bytes as :meth:`read` does, with the relative relocations applied."""
@@ -369,13 +414,15 @@ class ElfImage:
     def read_only(self, address: int, size: int) -> bytes | None:
         """Return bytes that are the same in the file and in every process, at all times.
 
-        None when they are not all inside the file part of a PT_LOAD that is not writable.
+        None when they are not all inside the file part of a PT_LOAD that is not writable, or cannot
+        be read any more.
         """
         for segment in self._loads:
             end = segment.address + segment.file_size
             if segment.address <= address and address + size <= end:
                 start = address - segment.address + segment.offset
-                return None if segment.flags & PF_W else self.data[start : start + size]
+                with suppress(ElfError):
+                    return None if segment.flags & PF_W else self._bytes(start, start + size)
         return None
 
     def occurrences(self, content: bytes) -> list[int]:
@@ -416,6 +463,13 @@ class ElfImage:
     def executable(self, address: int, size: int = 1) -> bool:
         """Return whether all of the ``size`` bytes at ``address`` are code bytes of the file."""
         return any(start <= address and address + size <= end for start, end in self.code_ranges)
+
+    @property
+    def loaded_ranges(self) -> tuple[tuple[int, int], ...]:
+        """Return (start, end) addresses of all segments' file bytes."""
+        return tuple(
+            (segment.address, segment.address + segment.file_size) for segment in self._loads
+        )
 
     @cached_property
     def code_ranges(self) -> tuple[tuple[int, int], ...]:

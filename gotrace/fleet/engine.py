@@ -324,11 +324,16 @@ class Engine:
                 ):
                     self._attach(place, job, running)
                     self.pulse = time.monotonic()
-            if key in self._running and not any(
-                probe.needs_target for probe in running.probes.values()
-            ):
-                self._close_target(running)
+            if key in self._running:
+                self._rest(running)
         return is_new
+
+    def _rest(self, running: _Running) -> None:
+        """Keep no more of a program's file than probes ask for between one turn and the next."""
+        if not any(probe.needs_target for probe in running.probes.values()):
+            self._close_target(running)
+        elif running.target is not None:
+            running.target.rest()
 
     def _attach(self, place: _Place, job: Job, running: _Running) -> None:
         tally = self._tallies[job.name, place.program.target]
@@ -425,6 +430,7 @@ class Engine:
                 if self._host_budget is not None:
                     self._host_budget.forgive(place, spent)
         for key, running in self._running.items():
+            self._rest(running)
             for job in self._jobs.values():
                 if key.target not in job.targets or job.name in running.hopeless:
                     continue

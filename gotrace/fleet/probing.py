@@ -10,13 +10,13 @@ from __future__ import annotations
 import abc
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from gotrace.fleet.config import MetricSpec, MetricType
 from gotrace.fleet.naming import label
-from gotrace.fleet.series import Increment, Metric
+from gotrace.fleet.series import Increment, Metric, Presence
 from gotrace.fleet.targets import Program
 from gotrace.overhead import ProbeCost
 from gotrace.probes.pattern import is_recipe
@@ -36,6 +36,7 @@ from gotrace.target.target import Target
 __all__ = [
     "OPEN_AT_DETACH",
     "MetricProbe",
+    "PresentProbe",
     "Probe",
     "metric_losses",
     "metric_request",
@@ -108,27 +109,24 @@ class Probe(abc.ABC):
 
     def take(self) -> None:
         """Pass on what has come since the last time."""
-        with self._lock:
-            if self._is_open:
-                self._take()
+        self._while_open(self._take)
 
     def expire(self) -> None:
         """Give up what nothing has been added to for long; to be called now and then."""
-        with self._lock:
-            if self._is_open:
-                self._expire()
+        self._while_open(self._expire)
 
     def forget(self) -> None:
         """Drop what has come so far; nothing of it is passed on."""
-        with self._lock:
-            if self._is_open:
-                self._forget()
+        self._while_open(self._forget)
 
     def poll(self) -> None:
         """Free what processes that have ended left; to be called every few seconds."""
+        self._while_open(self._poll)
+
+    def _while_open(self, work: Callable[[], None]) -> None:
         with self._lock:
             if self._is_open:
-                self._poll()
+                work()
 
     def lighten(self) -> bool:
         """Have calls counted and not followed; return whether they were followed before."""
@@ -203,6 +201,29 @@ class Probe(abc.ABC):
             return self._final
 
 
+class PresentProbe(Probe):
+    """A probe of one target whose results are exported while it is attached, and no longer."""
+
+    def __init__(
+        self, program: Program, cost: ProbeCost, run: Run[Any, Any], presence: Presence
+    ) -> None:
+        """Take over a run whose probes are in place; the caller begins the target's presence."""
+        super().__init__(program, cost, run)
+        self._presence: Presence | None = presence
+
+    def _finish(self) -> None:
+        try:
+            self._run.meter.stop()
+            self._take()
+        finally:
+            self._rest()
+
+    def _rest(self) -> None:
+        if self._presence is not None:
+            self._presence.end(self._program.key.target)
+            self._presence = None
+
+
 def open_target(program: Program) -> Target:
     """Return the target of all processes that run a file, in a control group where one is asked."""
     return Target.of(None, None, uid=program.user, cgroup=program.cgroup)
@@ -263,14 +284,14 @@ def _is_keyed(spec: MetricSpec) -> bool:
     return parsed.predicate is not None or parsed.signature is not None
 
 
-class MetricProbe(Probe):
+class MetricProbe(PresentProbe):
     """The probes of one metric in one program."""
 
     def __init__(self, metric: Metric, program: Program, target: Target, cost: ProbeCost) -> None:
         """Attach. Raises GotraceError or OSError."""
         request = metric_request(metric.spec, target, program)
         run: Run[Any, Any] = open_run(request)
-        super().__init__(program, cost, run)
+        super().__init__(program, cost, run, metric.presence)
         self.metric = metric
         self._calls = 0
         self.names = [function.name for function in run.plan.functions]
@@ -278,7 +299,6 @@ class MetricProbe(Probe):
         self.needs_target = can_move or isinstance(request, KeyRequest)
         self._meter: CallCounter | LatencyMeter | KeyMeter = run.meter
         metric.begin(program.key.target)
-        self._is_present = True
 
     def _take(self) -> None:
         increments = list(self._increments())
@@ -350,15 +370,3 @@ class MetricProbe(Probe):
 
     def _left_open(self) -> int:
         return 0 if isinstance(self._meter, CallCounter) else self._meter.open_calls()
-
-    def _finish(self) -> None:
-        try:
-            self._meter.stop()
-            self._take()
-        finally:
-            self._rest()
-
-    def _rest(self) -> None:
-        if self._is_present:
-            self._is_present = False
-            self.metric.presence.end(self._program.key.target)

@@ -302,6 +302,8 @@ class WebServer:
         except (OSError, asyncio.TimeoutError, asyncio.CancelledError, EOFError):
             pass  # a client that went away, or was too slow
         except Exception:
+            # A bug, in whatever of the daemon a scrape or a profile reads: nothing else is known to
+            # get here. It costs this request, and the task would keep it to itself.
             log.exception("a request was not answered")
         finally:
             if writer is not None:

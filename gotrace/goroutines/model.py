@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-__all__ = ["AWAITED", "Awaited", "Frame", "Goroutine", "Location", "Stack", "State"]
+__all__ = ["AWAITED", "Awaited", "Frame", "Goroutine", "Location", "Names", "Stack", "State"]
 
 
 class State(enum.Enum):
@@ -95,6 +95,13 @@ class Location(NamedTuple):
 
     address: int
     frames: tuple[Frame, ...]
+
+
+class Names(Protocol):
+    """What knows the frames of stacks: a program, or a recording of one."""
+
+    def frames(self, stack: Stack) -> tuple[Frame, ...]:
+        """Return the logical frames of a stack, innermost first."""
 
 
 #: Reason -> (the type that is waited for, how far in it its semaphore is). From the types in

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Binary"]
 
+#: What takes megabytes of a large program.
+_PARTS = ("functions", "dwarf", "types", "rtypes", "contexts")
+
 
 class Binary:
     """An executable or shared library, with its functions, debugging information and types.
@@ -121,6 +124,12 @@ class Binary:
         from gotrace.gotypes.wait_reasons import find_wait_reasons
 
         return find_wait_reasons(self.image)
+
+    def rest(self) -> None:
+        """Let go of what takes memory until more is asked for: it is read again then."""
+        for part in _PARTS:
+            self.__dict__.pop(part, None)
+        self.image.rest()
 
     def close(self) -> None:
         """Close the file."""

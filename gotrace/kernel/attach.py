@@ -88,11 +88,11 @@ class Attached:
     functions: Mapping[str, int] = field(default_factory=dict)
     failed: dict[Point, OSError] = field(default_factory=dict)
     _keepers: list[Keeper] = field(default_factory=list)
-    #: The groups that the first keeper has, or all keepers if there are parts; in their order.
+    #: The groups that the first keeper has, or had at first if there are parts; in their order.
     _groups: list[ProbeGroup] = field(default_factory=list)
-    #: If groups are in parts: the keeper of each group that is alone in its own, by identity.
-    _alone: dict[int, Keeper] = field(default_factory=dict)
-    _parts: list[ProbeGroup] = field(default_factory=list)  # so that these stay distinct
+    #: If groups are in parts: those that are alone with a keeper, and it, by identity. The group is
+    #: here so that no other gets its identity.
+    _alone: dict[int, tuple[ProbeGroup, Keeper]] = field(default_factory=dict)
     _last: Keeper | None = None  # the keeper of the last part
     _killed: bool = False
     #: When hits began to count, by time.monotonic.
@@ -130,7 +130,7 @@ class Attached:
         keeper = Keeper(lambda: probes.attach(groups), probes.detach, probes.held, probes.change)
         self._keepers.append(keeper)
         if is_part and len(groups) == 1:
-            self._alone[id(groups[0])] = keeper
+            self._alone[id(groups[0])] = groups[0], keeper
         self.failed |= keeper.result
         return keeper
 
@@ -163,6 +163,8 @@ class Attached:
         removed = [number for number, group in enumerate(self._groups) if id(group) in gone]
         refused: dict[Point, OSError] = self._keepers[0].ask((list(more), removed))
         self._groups += more
+        if not refused:
+            self._groups = [group for group in self._groups if id(group) not in gone]
         return refused
 
     def _change_parts(
@@ -175,15 +177,15 @@ class Attached:
             asked = ([group], ())
             keeper = Keeper(partial(probes.change, asked), probes.detach, probes.held)
             self._keepers.append(keeper)
-            self._alone[id(group)] = keeper
-            self._parts.append(group)
+            self._alone[id(group)] = group, keeper
             refused |= keeper.result
         for group in () if refused else without:
-            gone = self._alone.pop(id(group), None)
-            if gone is None:
+            found = self._alone.pop(id(group), None)
+            if found is None:
                 raise GotraceError("cannot detach: the probes are not alone")
-            self._keepers.remove(gone)
-            gone.end(time.monotonic() + _PATIENCE)
+            keeper = found[1]
+            self._keepers.remove(keeper)
+            keeper.end(time.monotonic() + _PATIENCE)
         return refused
 
     def stop(self) -> None:
@@ -297,13 +299,19 @@ class _Probes:
         """Attach groups and then remove those of some numbers; see ``Attached.change``."""
         more, removed = asked
         self.failed = {}
-        for group in more:
-            self.descriptors.append([])
-            _ATTACHERS[self.method](self, group, self.functions[group.function])
+        before = len(self.descriptors)
+        try:
+            for group in more:
+                self.descriptors.append([])
+                _ATTACHERS[self.method](self, group, self.functions[group.function])
+        except BaseException:  # numbers stay those of the groups that there are
+            close_all([one for group in self.descriptors[before:] for one in group])
+            del self.descriptors[before:]
+            raise
         if not self.failed:
             close_all([one for number in removed for one in self.descriptors[number]])
-            for number in removed:
-                self.descriptors[number] = []
+            for number in sorted(removed, reverse=True):
+                del self.descriptors[number]
         return self.failed
 
     def detach(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from itertools import product
 
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.compiler import LoadError, MapShape, Origin, load_error, patched
@@ -211,8 +212,8 @@ class BpfProgram:
                 raise LoadError(f"{what}: {error.strerror}") from error
         raise AssertionError("no function given")
 
-    def attach_clocks(self, function: str, period: int) -> int:
-        """Have a function run each time that a CPU's clock ticks, every ``period`` ns.
+    def attach_clocks(self, function: str, *periods: int) -> int:
+        """Have a function run at each tick of a CPU's clocks: each ticks every so many ns.
 
         Return on how many CPUs: those that are online. It is detached when the program is closed.
         Raises LoadError, LackingError among these.
@@ -223,11 +224,11 @@ class BpfProgram:
             raise self._what_is_lacking([function], error.log) or error from error
         cpus = kernel.online_cpus()
         try:
-            for cpu in cpus:
+            for cpu, period in product(cpus, periods):
                 self._loaded.append(kernel.open_clock(cpu, period))
                 kernel.set_perf_event_program(self._loaded[-1], loaded)
         except OSError as error:
-            what = f"cannot sample {len(cpus)} CPUs every {period / 1e6:.4g} ms"
+            what = f"cannot sample {len(cpus)} CPUs every {min(periods) / 1e6:.4g} ms"
             raise LoadError(
                 f"{what}: {_CLOCK_CURES.get(error.errno or 0) or error.strerror}"
             ) from error

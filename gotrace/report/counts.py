@@ -128,7 +128,7 @@ def write_counts(
 
 def _shown_name(row: CountRow, shown: Mapping[str, str]) -> str:
     if row.name is None:
-        return "(others)"
+        return printable(in_program(row.program, "(others)"))
     name = shown.get(row.name, row.name)
     return printable(in_program(row.program, name))
 

@@ -10,6 +10,7 @@ from html import escape
 from gotrace.changes import Amount, Change, Diff, Recording
 from gotrace.report.durations import duration, four_digits
 from gotrace.report.output import JsonOutput, Output
+from gotrace.report.page import page
 from gotrace.text import counted, encodable, printable
 
 __all__ = ["diff_page", "write_diff"]
@@ -144,30 +145,18 @@ class _Node:
         return self.before + self.after
 
 
-_PAGE = """\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>
-body {{ font: 13px sans-serif; margin: 12px; }}
-div.f {{ position: absolute; height: 17px; overflow: hidden; white-space: nowrap;
-  box-sizing: border-box; border: 1px solid #fff; padding-left: 2px; font-size: 11px; }}
-#graph {{ position: relative; height: {height}px; }}
-</style>
-</head>
-<body>
-<h3>{title}</h3>
+_STYLE = """\
+body { font: 13px sans-serif; margin: 12px; }
+h1 { font-size: 15px; }
+div.f { position: absolute; height: 17px; overflow: hidden; white-space: nowrap;
+  box-sizing: border-box; border: 1px solid #fff; padding-left: 2px; font-size: 11px; }
+#graph { position: relative; }"""
+_BODY = """\
 <p>Red is more than before, blue is less. A frame is as wide as what it has in both together;
 figures are per {per}.</p>
-<div id="graph">
+<div id="graph" style="height: {height}px">
 {frames}
-</div>
-</body>
-</html>
-"""
+</div>"""
 _ROW = 18  # pixels
 _LEAST = 0.05  # percent of the width
 
@@ -184,12 +173,8 @@ def diff_page(found: Diff) -> str:
     lines: list[str] = []
     depth = _draw(found, root, 0.0, 100 / (root.callees["all"].width or 1), 0, lines)
     title = f"{found.a.name} to {found.b.name}"
-    return _PAGE.format(
-        title=escape(printable(title)),
-        per=found.per,
-        height=_ROW * depth,
-        frames="\n".join(lines),
-    )
+    body = _BODY.format(per=found.per, height=_ROW * depth, frames="\n".join(lines))
+    return page(title, _STYLE, body)
 
 
 def _draw(found: Diff, node: _Node, left: float, scale: float, depth: int, lines: list[str]) -> int:

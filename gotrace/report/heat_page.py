@@ -13,6 +13,7 @@ from html import escape
 
 from gotrace.report.durations import PERCENTILES, duration
 from gotrace.report.heat import HeatCell, HeatColumn, HeatMap, HeatRows, legend, level_of, step_of
+from gotrace.report.page import page
 from gotrace.text import printable
 
 __all__ = ["heat_page"]
@@ -28,33 +29,17 @@ _LINES = {"p50": 0.5, "p99": 0.99}
 #: Of parts of the time, the largest first; all further ones have the last.
 _PARTS = ("#3b7dd8", "#e0852b", "#4da167", "#b84a62", "#7d5ba6", "#23a6a6", "#8c6d46", "#c9b037")
 _PART_OTHERS = "#9a9a9a"
-_PAGE = """\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>
-body {{ font: 14px/1.4 system-ui, sans-serif; margin: 24px; color: #222; background: #fff; }}
-h1 {{ font-size: 20px; }}
-h2 {{ font: bold 14px monospace; margin: 28px 0 2px; overflow-wrap: anywhere; }}
-p {{ margin: 2px 0; }}
-svg {{ display: block; margin-top: 6px; }}
-svg text {{ font: 11px system-ui, sans-serif; fill: #444; }}
-.frame {{ fill: none; stroke: #bbb; }}
-.p50, .p99 {{ fill: none; stroke: #1a4fa0; stroke-width: 1.5; }}
-.p99 {{ stroke-dasharray: 4 2; }}
-.key {{ display: inline-block; width: 11px; height: 11px; margin: 0 4px 0 12px; }}
-{colours}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-{body}
-</body>
-</html>
-"""
+_STYLE = """\
+body { font: 14px/1.4 system-ui, sans-serif; margin: 24px; color: #222; background: #fff; }
+h1 { font-size: 20px; }
+h2 { font: bold 14px monospace; margin: 28px 0 2px; overflow-wrap: anywhere; }
+p { margin: 2px 0; }
+svg { display: block; margin-top: 6px; }
+svg text { font: 11px system-ui, sans-serif; fill: #444; }
+.frame { fill: none; stroke: #bbb; }
+.p50, .p99 { fill: none; stroke: #1a4fa0; stroke-width: 1.5; }
+.p99 { stroke-dasharray: 4 2; }
+.key { display: inline-block; width: 11px; height: 11px; margin: 0 4px 0 12px; }"""
 
 
 def heat_page(
@@ -72,8 +57,7 @@ def heat_page(
     lines += [f"<p>{escape(printable(note))}</p>" for note in notes]
     for one in maps:
         lines += _section(one, columns)
-    shown = escape(printable(title))
-    return _PAGE.format(title=shown, colours="\n".join(colours), body="\n".join(lines))
+    return page(title, "\n".join([_STYLE, *colours]), "\n".join(lines))
 
 
 def _summary(columns: Sequence[HeatColumn]) -> Iterator[str]:

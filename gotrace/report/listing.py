@@ -7,7 +7,7 @@ A program may have 90,000 functions. Each is written as soon as its sites are ch
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -17,7 +17,7 @@ from gotrace.errors import GotraceError
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.session.landings import MAX_FUNCTIONS
 from gotrace.session.plan import Check, ProbePlan, Selections, only_inlined
-from gotrace.sites.landings import Callers
+from gotrace.sites.landings import Callers, CallerSearch
 from gotrace.sites.sites import FunctionSites, SiteError
 from gotrace.target.target import TargetBinary
 from gotrace.text import in_program, printable
@@ -58,7 +58,11 @@ def list_functions(
     function that several requests select comes once. Return what of the requests comes to nothing,
     and raise it where all do.
     """
-    writer = _writer(output)
+    follows = verb != "count"
+    # A list is written as its functions become known: in text, many of them do not wait for that.
+    most = 0 if not follows else MAX_FUNCTIONS if isinstance(output, JsonOutput) else _MAX_SEARCHED
+    shown = [len(one.rows) <= most and one.binary.image.arch.steps_rets for one in found.selected]
+    writer = _writer(output, follows and any(shown))
     failed = list(found.failed)
     for text in (*map(str, failed), *found.notes):
         output.notice(Notice(NoticeKind.WARNING, text))
@@ -66,13 +70,12 @@ def list_functions(
     seen: set[tuple[int, int, int]] = set()
     any_usable = False
     problems: list[str] = []
-    for selected in found.selected:
+    for selected, shows_callers in zip(found.selected, shown, strict=True):
         file = selected.binary.image.identity
         names = selected.binary.functions.names
-        shown = [names[row] for row in selected.rows]
-        writer.begin(selected.binary, shown, programs.get(selected.binary))
-        finds = verb == "measure" and selected.binary.image.arch.steps_rets
-        if finds and len(selected.rows) <= MAX_FUNCTIONS:
+        listed = [names[row] for row in selected.rows]
+        writer.begin(selected.binary, listed, programs.get(selected.binary))
+        if shows_callers:
             writer.find_callers(selected.rows)
         first_problem, usable = "", False
         for sites in selected.sites(returns=True, values=verb == "trace", at_rets=at_rets):
@@ -131,6 +134,19 @@ def _together(alike: Sequence[tuple[str, str]]) -> str:
     return f"{first} (the same of {shown}{more})"
 
 
+@dataclass(frozen=True, slots=True)
+class _Called:
+    """How a function is called: how often directly, and with which landings behind the call.
+
+    ``is_closed``: in no other way.
+    """
+
+    direct: int
+    emulated: int
+    stepped: int
+    is_closed: bool
+
+
 class _Writer:
     """What is common to both forms of a list."""
 
@@ -150,9 +166,26 @@ class _Writer:
         self._program = program
         self._table = binary.functions
         self._inlined: InlinedCalls | None = self._table.inlined_by_name()
+        self._callers: Callers | None = None
+        self._search: CallerSearch | None = None
 
     def find_callers(self, rows: Sequence[int]) -> None:
-        """Find where the functions of the file are called directly, if that is shown."""
+        """Find where functions of the file are called directly."""
+        self._callers = Callers(self._table)
+        entries = {self._table.function(row).entry for row in rows}
+        self._search = self._callers.search(entries, proves=True).run()
+
+    def _found(self, entry: int) -> _Called | None:
+        """Return how a function is called, None if that was not searched."""
+        if self._callers is None or self._search is None:
+            return None
+        places = self._search.calls.get(entry, ())
+        emulated = stepped = 0
+        for place in places:
+            with suppress(SiteError):
+                best = self._callers.landings(place)[0]
+                emulated, stepped = emulated + best.emulated, stepped + (not best.emulated)
+        return _Called(len(places), emulated, stepped, self._search.is_closed(entry))
 
     def write(self, sites: FunctionSites) -> None:
         """Write one function that has an entry site."""
@@ -177,24 +210,12 @@ class _JsonWriter(_Writer):
     def __init__(self, output: JsonOutput) -> None:
         super().__init__(output)
         self._json = output
-        self._callers: Callers | None = None
-        self._places: Mapping[int, Sequence[int]] = {}
-
-    def find_callers(self, rows: Sequence[int]) -> None:
-        self._callers = Callers(self._table)
-        self._places = self._callers.direct({self._table.function(row).entry for row in rows})
 
     def _landings(self, entry: int) -> dict[str, object]:
-        """Return how many direct callers a function has, and how many have which landing."""
-        if self._callers is None:
+        if (found := self._found(entry)) is None:
             return {}
-        found = {"direct": 0, "emulated": 0, "stepped": 0}
-        for place in self._places.get(entry, ()):
-            found["direct"] += 1
-            with suppress(SiteError):
-                best = self._callers.landings(place)[0]
-                found["emulated" if best.emulated else "stepped"] += 1
-        return {"callers": found}
+        callers = {"direct": found.direct, "emulated": found.emulated, "stepped": found.stepped}
+        return {"callers": callers, "closed": found.is_closed}
 
     def write(self, sites: FunctionSites) -> None:
         entry, function = sites.entry, sites.function
@@ -236,6 +257,7 @@ _COLUMNS = (
     _Column("ADDRESS", 8),
     _Column("SITE", 14),
     _Column("RETS", 4),
+    _Column("CALLERS", 0),
     _Column("INLINED INTO", 0),
 )
 #: The columns of a longer list are not made to fit all of it, since it is written as it comes.
@@ -243,6 +265,7 @@ _MAX_FITTED = 256
 #: In a longer list a name that is wider than this moves the rest of its row to the right.
 _MAX_NAME = 60
 _MAX_PLACES = 3
+_MAX_SEARCHED = 100  # functions whose callers text has
 _MAX_CELL = 1000
 
 
@@ -250,13 +273,16 @@ class _TextWriter(_Writer):
     """A table of one row a function, see ``_COLUMNS``.
 
     SITE is the entry site's offset and form; RETS the number of RETs, and of jumps out of the
-    function; INLINED INTO some of the places that the function was inlined into.
+    function; CALLERS, if they are searched, that of direct calls, how many of these have a landing
+    that the kernel emulates, and whether there may be other callers; INLINED INTO some of the
+    places that the function was inlined into.
     """
 
-    def __init__(self, output: TextOutput) -> None:
+    def __init__(self, output: TextOutput, shows_callers: bool) -> None:
         super().__init__(output)
         self._output = output
-        self._held: list[list[str]] = [[column.title for column in _COLUMNS]]
+        self._columns = [each for each in _COLUMNS if shows_callers or each.title != "CALLERS"]
+        self._held: list[list[str]] = [[column.title for column in self._columns]]
         self._widths: list[int] | None = None
         self._name_width = 0
 
@@ -273,13 +299,13 @@ class _TextWriter(_Writer):
             return
         self._held.append(cells)
         if len(self._held) > _MAX_FITTED:
-            least = [column.width for column in _COLUMNS]
+            least = [column.width for column in self._columns]
             least[0] = min(self._name_width, _MAX_NAME)
             self._fit(least)
 
     def end(self) -> None:
         if self._widths is None and len(self._held) > 1:
-            self._fit([0] * len(_COLUMNS))
+            self._fit([0] * len(self._columns))
         super().end()
 
     def _fit(self, least: Sequence[int]) -> None:
@@ -307,14 +333,20 @@ class _TextWriter(_Writer):
         rets = str(len(sites.returns))
         if sites.tail_jumps:
             rets += f" (+{sites.tail_jumps} jumps out)"
-        return [
-            _fit(in_program(self._program, function.name)),
-            _fit(_position(at.file, at.line)) if at else "-",
-            f"{function.entry:#x}",
-            f"+{entry.address - function.entry:#x} {entry.form.value}",
-            rets,
-            _fit(self._places(function.name)) or "-",
-        ]
+        cells = {
+            "NAME": _fit(in_program(self._program, function.name)),
+            "POSITION": _fit(_position(at.file, at.line)) if at else "-",
+            "ADDRESS": f"{function.entry:#x}",
+            "SITE": f"+{entry.address - function.entry:#x} {entry.form.value}",
+            "RETS": rets,
+            "INLINED INTO": _fit(self._places(function.name)) or "-",
+        }
+        called = self._found(function.entry)
+        others = "" if called is None or called.is_closed else ", and others"
+        cells["CALLERS"] = (
+            f"{called.direct} ({called.emulated} landings){others}" if called else "-"
+        )
+        return [cells[column.title] for column in self._columns]
 
     def _places(self, name: str) -> str:
         if self._inlined is None:
@@ -325,8 +357,10 @@ class _TextWriter(_Writer):
         return ", ".join(places) + (f" and {more} more" if more > 0 else "")
 
 
-def _writer(output: Output) -> _Writer:
-    return _JsonWriter(output) if isinstance(output, JsonOutput) else _TextWriter(output)
+def _writer(output: Output, shows_callers: bool = False) -> _Writer:
+    if isinstance(output, JsonOutput):
+        return _JsonWriter(output)
+    return _TextWriter(output, shows_callers)
 
 
 def _fit(text: str) -> str:

@@ -20,8 +20,9 @@ def write_syscalls(out: TextIO, calls: Sequence[SyscallSums]) -> None:
     """Write a table, those that took most first."""
     out.write(f"{'CALLS':>10} {'TOTAL':>10} {'P50':>10} {'P99':>10}  {'NAME':<18} ERRORS\n")
     for one in calls:
-        times = (one.times.sum, one.times.percentile(0.5), one.times.percentile(0.99))
-        shown = " ".join(f"{duration(ns):>10}" for ns in times)
+        marks = (one.times.percentile(0.5), one.times.percentile(0.99))
+        known = [duration(ns) if one.times.buckets else "?" for ns in marks]
+        shown = " ".join(f"{text:>10}" for text in (duration(one.times.sum), *known))
         ranked = sorted(one.errors.items(), key=lambda item: (-item[1], item[0]))
         errors = ", ".join(f"{count:,} {name}" for name, count in ranked)
         out.write(f"{one.times.count:>10,} {shown}  {one.name:<18} {errors}".rstrip() + "\n")
@@ -34,6 +35,7 @@ def write_syscalls_json(output: JsonOutput, calls: Sequence[SyscallSums]) -> Non
             "total_ns": one.times.sum,
             "p50_ns": one.times.percentile(0.5),
             "p99_ns": one.times.percentile(0.99),
+            "buckets": [list(bounds) for bounds in one.times.ranges()],
         }
         known = {"name": one.name, "calls": one.times.count, "errors": one.errors}
         output.write("syscall", {**known, **times})

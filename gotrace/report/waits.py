@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from gotrace.goroutines.model import Frame
+from gotrace.goroutines.model import Frame, Names
 from gotrace.goroutines.program import Program
 from gotrace.kernel.kept_stacks import MAX_FRAMES
 from gotrace.report.durations import duration
@@ -70,7 +70,7 @@ class _Group:
 
 def write_waits(
     out: TextIO,
-    program: Program,
+    program: Names,
     waits: Sequence[NamedWait],
     totals: WaitTotals,
     what: str,
@@ -104,7 +104,7 @@ def _counted(count: int, state: WaitState) -> str:
     return f"{count:,} {one if count == 1 else many}"
 
 
-def _grouped(program: Program, waits: Iterable[NamedWait], system: bool) -> list[_Group]:
+def _grouped(program: Names, waits: Iterable[NamedWait], system: bool) -> list[_Group]:
     groups: dict[tuple[object, ...], _Group] = {}
     for wait in waits:
         frames = tuple(shown_frames(program, wait.stack, system))
@@ -114,7 +114,7 @@ def _grouped(program: Program, waits: Iterable[NamedWait], system: bool) -> list
     return list(groups.values())
 
 
-def _write_group(out: TextIO, program: Program, group: _Group, system: bool) -> None:
+def _write_group(out: TextIO, program: Names, group: _Group, system: bool) -> None:
     first = group.waits[0]
     notes = [note for note in (first.reason, "not ended" if first.is_open else "") if note]
     shown = f" [{', '.join(notes)}]" if notes else ""

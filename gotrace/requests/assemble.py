@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from gotrace.probes.spec import ProbeSpec, parse_key
+from gotrace.profiles.execution import Change
 from gotrace.requests.belonging import Belonging, Link, Span, Task, Work
 from gotrace.requests.critical import Part, States, critical_path
 from gotrace.requests.edges import FIRST, EdgeKind, edge_of
@@ -157,7 +158,7 @@ class Assembler:
             self._call(_Entry(start, end, function, record), (tgid, goid), flags)
         elif (edge := edge_of(header)).kind is not EdgeKind.BEGIN:
             if self._reasons:
-                self._states.add(edge)
+                self._states.add(edge, header[4])
             if edge.kind is not EdgeKind.STATE:
                 self._belonging.add(edge)
         elif (work := self._belonging.begin(edge)) is not None:
@@ -362,7 +363,14 @@ class Assembler:
         new = self.tally.unattributed + self.tally.late - self._reported
         self._reported += new
         critical = self._critical(waiting.work, root, tree) if self._reasons else ()
-        return Request(made[id(root)][0], waiting.work.working, new, critical)
+        states = tuple(self._states_of(waiting, root)) if self._reasons else ()
+        return Request(made[id(root)][0], waiting.work.working, new, critical, states)
+
+    def _states_of(self, waiting: _Waiting, root: _Entry) -> Iterator[Change]:
+        """Yield the states of goroutines while they worked for a request."""
+        end = max(call.end for calls in waiting.calls.values() for call in calls)
+        spans = dict.fromkeys((*waiting.work.spans, *waiting.calls))
+        return self._states.while_working(spans, root.start, end, self._reasons)
 
     def _critical(self, work: Work, root: _Entry, tree: _Tree) -> tuple[Part, ...]:
         """Return the parts of a request's critical path."""

@@ -10,11 +10,13 @@ part of the path. So the parts are of one time after the other, and add up to th
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from gotrace.profiles import execution
+from gotrace.profiles.execution import Change
 from gotrace.requests.belonging import Span, Task
 from gotrace.requests.edges import Edge, EdgeKind
 
@@ -26,10 +28,15 @@ RUNNABLE, RUNNING, WAITING = 1, 2, 4  # statuses of Go's runtime, all releases f
 _REASON, _STATE = 32, (1 << 32) - 1
 #: The reason of a goroutine that has another one run in its place.
 _COROUTINE = -1
+_WORDS = {
+    RUNNABLE: execution.RUNNABLE,
+    RUNNING: execution.RUNNING,
+    WAITING: execution.WAITING,
+}
 #: Changes of a goroutine's state that are known, and goroutines that have ended.
 _MAX_CHANGES = 1 << 12
 _MAX_ENDED = 1 << 13
-#: Changes of all goroutines, 24 bytes each: beyond, each loses the first half of what it has more
+#: Changes of all goroutines, 28 bytes each: beyond, each loses the first half of what it has more
 #: than some.
 _MAX_KNOWN = 1 << 20
 _SOME = 16
@@ -52,22 +59,35 @@ class Part:
 
 @dataclass(slots=True)
 class _Changes:
-    """When a goroutine's state has changed, to which one, why, and which goroutine has done so."""
+    """When a goroutine's state has changed, to which one, why, and who has done so on which thread.
+
+    ``created`` is when a ``go`` statement has made it, and of which goroutine; ``ended`` is when it
+    has ended. Both are None if that was not seen.
+    """
 
     # Not tuples: there are a million changes.
     times: array[int] = field(default_factory=lambda: array("Q"))
     #: The state, and the reason above it.
     states: array[int] = field(default_factory=lambda: array("q"))
     by: array[int] = field(default_factory=lambda: array("Q"))
+    threads: array[int] = field(default_factory=lambda: array("I"))
+    created: tuple[int, int] | None = None
+    ended: int | None = None
 
-    def add(self, at: int, state: int, reason: int, by: int) -> None:
+    def add(self, at: int, state: int, reason: int, by: int, tid: int) -> None:
         self.times.append(at)
         self.states.append(reason << _REASON | state)
         self.by.append(by)
+        self.threads.append(tid)
 
     def forget(self, changes: int) -> None:
         """Forget the first ones."""
         del self.times[:changes], self.states[:changes], self.by[:changes]
+        del self.threads[:changes]
+
+    def at(self, row: int) -> tuple[int, int]:
+        """Return a state, and its reason."""
+        return self.states[row] & _STATE, self.states[row] >> _REASON
 
     def before(self, moment: int, no_earlier: int) -> tuple[int, int, int, int]:
         """Return the state that ends at a moment or contains it.
@@ -80,8 +100,7 @@ class _Changes:
         by = self.by[row + 1] if ends else 0
         if row < 0:
             return no_earlier, RUNNING, 0, by
-        state = self.states[row]
-        return max(self.times[row], no_earlier), state & _STATE, state >> _REASON, by
+        return max(self.times[row], no_earlier), *self.at(row), by
 
 
 class States:
@@ -92,27 +111,35 @@ class States:
         self._ended: OrderedDict[Task, _Changes] = OrderedDict()
         self._count = 0
 
-    def add(self, edge: Edge) -> None:
-        """Take an edge that changes states: the next one in the order of time."""
+    def add(self, edge: Edge, tid: int = 0) -> None:
+        """Take an edge that changes states, and its thread: the next one in the order of time."""
         task = (edge.tgid, edge.other)
         if edge.kind is EdgeKind.STATE:
-            self._change(task, edge.at, edge.first, edge.second, edge.goid)
+            self._change(task, edge.at, edge.first, edge.second, edge.goid, tid)
         elif edge.kind is EdgeKind.SWITCH:
-            self._change((edge.tgid, edge.goid), edge.at, WAITING, _COROUTINE, 0)
-            self._change(task, edge.at, RUNNING, 0, edge.goid)
+            self._change((edge.tgid, edge.goid), edge.at, WAITING, _COROUTINE, 0, tid)
+            self._change(task, edge.at, RUNNING, 0, edge.goid, tid)
+        elif edge.kind is EdgeKind.GO:
+            self._change(task, edge.at, RUNNABLE, 0, edge.goid, tid)
+            if (changes := self._known.get(task)) is not None:
+                changes.created = edge.at, edge.goid
         elif edge.kind is EdgeKind.DEAD:
             task = (edge.tgid, edge.goid)
             if (changes := self._known.pop(task, None)) is not None:
+                changes.ended = edge.at
                 self._ended[task] = changes
                 if len(self._ended) > _MAX_ENDED:
                     _, oldest = self._ended.popitem(last=False)
                     self._count -= len(oldest.times)
 
-    def _change(self, task: Task, at: int, state: int, reason: int, by: int) -> None:
+    def _change(self, task: Task, at: int, state: int, reason: int, by: int, tid: int) -> None:
+        # Up to Go 1.23 a new goroutine has the number of an ended one for a moment.
+        if not task[1] or task in self._ended:
+            return
         changes = self._known.get(task)
         if changes is None:
             changes = self._known[task] = _Changes()
-        changes.add(at, state, reason, by)
+        changes.add(at, state, reason, by, tid)
         self._count += 1
         if len(changes.times) > _MAX_CHANGES:
             self._halve(changes)
@@ -130,6 +157,47 @@ class States:
         """Return what a goroutine has done."""
         return self._known.get(task) or self._ended.get(task) or _NONE
 
+    def while_working(
+        self, spans: Iterable[Span], begin: int, end: int, reasons: Sequence[str]
+    ) -> Iterator[Change]:
+        """Yield what goroutines did in these spans, until ``end``; times are since ``begin``."""
+        times: dict[Task, list[tuple[int, int]]] = {}
+        for span in spans:
+            until = end if span.end is None else min(span.end, end)
+            if span.begin <= until:
+                times.setdefault(span.goroutine, []).append((span.begin, until))
+        for task, own in times.items():
+            own.sort()
+            low, high = own[0]
+            for start, stop in own[1:]:
+                if start > high:
+                    yield from self._between(task, low, high, begin, reasons)
+                    low = start
+                high = max(high, stop)
+            yield from self._between(task, low, high, begin, reasons)
+
+    def _between(
+        self, task: Task, low: int, high: int, begin: int, reasons: Sequence[str]
+    ) -> Iterator[Change]:
+        """Yield a goroutine's state at a time, and its changes up to another one."""
+        goid, changes = task[1], self.of(task)
+        row = bisect_right(changes.times, low)
+        created, ended = changes.created, changes.ended
+        if created is not None and low <= created[0] <= high:
+            yield Change(created[0] - begin, goid, execution.CREATED, "", created[1])
+            row = bisect_right(changes.times, created[0])
+        elif row == 0:
+            # As in ``before``: it is in a call that was seen.
+            yield Change(low - begin, goid, execution.RUNNING)
+        else:
+            yield _change(changes, row - 1, low - begin, goid, reasons)._replace(by=0)
+        for number in range(row, bisect_right(changes.times, high)):
+            yield _change(changes, number, changes.times[number] - begin, goid, reasons)
+        if ended is not None and ended <= high:
+            yield Change(ended - begin, goid, execution.ENDED)
+        else:
+            yield Change(high - begin, goid, execution.UNKNOWN)
+
     def forget(self) -> None:
         """Forget all."""
         self._known.clear()
@@ -138,6 +206,19 @@ class States:
 
 
 _NONE = _Changes()
+
+
+def _change(changes: _Changes, row: int, at: int, goid: int, reasons: Sequence[str]) -> Change:
+    state, reason = changes.at(row)
+    by, tid = changes.by[row], changes.threads[row]
+    why = _reason(reason, reasons) if state == WAITING else ""
+    return Change(at, goid, _WORDS[state], why, by, tid)
+
+
+def _reason(number: int, reasons: Sequence[str]) -> str:
+    if number == _COROUTINE:
+        return "coroutine"
+    return reasons[number] if number < len(reasons) else "unknown"
 
 
 def critical_path(
@@ -182,9 +263,7 @@ def critical_path(
 
 def _what(state: int, reason: int, reasons: Sequence[str]) -> str:
     if state == WAITING:
-        if reason == _COROUTINE:
-            return "blocked: coroutine"
-        return f"blocked: {reasons[reason] if reason < len(reasons) else 'unknown'}"
+        return f"blocked: {_reason(reason, reasons)}"
     return "runnable" if state == RUNNABLE else "running"
 
 

@@ -16,10 +16,18 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from gotrace.calls import Call, from_row
 from gotrace.errors import GotraceError, UsageError
+from gotrace.profiles.execution import (
+    Change,
+    ExecutionFile,
+    Recorded,
+    Region,
+    Written,
+    is_execution_trace,
+)
 from gotrace.profiles.perfetto import PerfettoFile, Slice, is_perfetto
 from gotrace.requests.critical import Part
 
-__all__ = ["Node", "Request", "RequestFile", "load", "save"]
+__all__ = ["Node", "Request", "RequestFile", "is_request_file", "load", "save"]
 
 
 class _Timed(Protocol):
@@ -95,13 +103,15 @@ class Request(Generic[C]):
     ``unfinished`` is how many goroutines still worked for it when it was given out: their calls
     since then are missing. ``unattributed`` is how many calls of all goroutines could not be
     attributed to any request since the one before it was given out. ``critical`` is the critical
-    path, in the order of time, empty if it was not asked for.
+    path, in the order of time, empty if it was not asked for. ``states`` are those of goroutines
+    while they worked for it, with times since the root was entered; empty like that.
     """
 
     root: Node[C]
     unfinished: int = 0
     unattributed: int = 0
     critical: tuple[Part, ...] = ()
+    states: tuple[Change, ...] = ()
 
     @property
     def duration_ns(self) -> int:
@@ -115,7 +125,7 @@ class Request(Generic[C]):
     def mapped(self, made_of: Callable[[C], D]) -> Request[D]:
         """Return the same request of other calls."""
         root = self.root.mapped(made_of)
-        return Request(root, self.unfinished, self.unattributed, self.critical)
+        return Request(root, self.unfinished, self.unattributed, self.critical, self.states)
 
     def critical_path(self) -> list[Part]:
         """Return what made it as long as it was, largest first: parts that add up to its duration.
@@ -146,6 +156,8 @@ class Request(Generic[C]):
                 {"func": part.function, "goid": part.goid, "what": part.what, "ns": part.ns}
                 for part in self.critical
             ]
+        if self.states:
+            row["states"] = self.states
         return json.dumps(row, separators=(",", ":")) + "\n"
 
     def slices(self: Request[Call], arrows: Iterator[int]) -> Iterator[Slice]:
@@ -161,10 +173,21 @@ class Request(Generic[C]):
                     ends[id(child)] = begins[-1]
             yield _slice(node, began + node.start_ns, begins, ends.pop(id(node), 0))
 
-    def save(self: Request[Call], path: str | os.PathLike[str]) -> None:
-        """Write it to a file that ``gotrace.load`` reads, or to an ``x.pftrace`` for Perfetto.
+    def recorded(self: Request[Call]) -> Recorded:
+        """Return its calls and states as an execution trace has them."""
+        began = self.root.call.time_ns - self.duration_ns
+        regions = []
+        above: dict[int, Node[Call]] = {}
+        for node in self.nodes():
+            regions.append(_region(node, began + node.start_ns, above.pop(id(node), None)))
+            above.update((id(child), node) for child in node.children if child.edge != "call")
+        changes = [change._replace(at=began + change.at) for change in self.states]
+        return Recorded(self.root.call.pid, regions, changes)
 
-        Raises GotraceError.
+    def save(self: Request[Call], path: str | os.PathLike[str]) -> None:
+        """Write it to a file that ``gotrace.load`` reads, or that other tools do.
+
+        That is ``x.trace`` for ``go tool trace``, ``x.pftrace`` for Perfetto. Raises GotraceError.
         """
         save(path, [self])
 
@@ -199,31 +222,99 @@ def _slice(node: Node[Call], start: int, begins: Sequence[int], ends: int) -> Sl
     )
 
 
+def _region(node: Node[Call], start: int, above: Node[Call] | None) -> Region:
+    call, row = node.call, node.call.to_row()
+    begun = [("arguments", _values(row["args"]))] if row["args"] else []
+    if above is not None:
+        text = f"{node.edge}: for {above.call.function} of goroutine {above.goid}"
+        begun.insert(0, ("edge", text))
+    ended = [("results", _values(row["results"]))] if row["results"] else []
+    if call.unwound is not None:
+        ended.append(("unwound", call.unwound))
+    if call.why is not None:
+        ended.append(("why (ns)", _values(row["why"]["parts"])))
+    return Region(
+        *(call.goid, call.tid, call.function, start, start + node.duration_ns),
+        *(call.file or "", call.line or 0, begun, ended),
+    )
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    """Return values as a log has them."""
+    return ", ".join(
+        _text(value) if name.startswith("$ret") else f"{name}={_text(value)}"
+        for name, value in values.items()
+    )
+
+
+def _text(value: Any) -> str:
+    """Return a value as JSON has it in short, much as Go has it."""
+    if isinstance(value, Mapping):
+        first = next(iter(value), "")
+        if first.startswith("$"):  # what JSON has no value for
+            what = value[first]
+            is_word = isinstance(what, str) and first not in ("$string", "$error")
+            return str(what) if is_word else _text(what)
+        return "{" + ", ".join(f"{name}: {_text(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    return "nil" if value is None else json.dumps(value, ensure_ascii=False)
+
+
 class RequestFile:
-    """A file for Perfetto that requests are added to as they come."""
+    """A file for other tools that requests are added to as they come.
+
+    ``x.trace`` is for ``go tool trace``, ``x.pftrace`` for Perfetto.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Begin the file. Raises GotraceError."""
-        self._file = PerfettoFile(path)
+        self._path = os.fspath(path)
         self._arrows = count(1)
         self._numbers = count(1)
+        self._count = 0
+        self._execution = ExecutionFile(path) if is_execution_trace(path) else None
+        self._perfetto = None if self._execution is not None else PerfettoFile(path)
 
     def add(self, request: Request[Call]) -> None:
         """Write a request. Raises GotraceError."""
-        self._file.add(request.slices(self._arrows), next(self._numbers))
+        self._count += 1
+        if self._execution is not None:
+            self._execution.add(request.recorded())
+        if self._perfetto is not None:
+            self._perfetto.add(request.slices(self._arrows), next(self._numbers))
+
+    def lost(self, records: int) -> None:
+        """Note that so many records are missing between what was added and what comes."""
+        if self._execution is not None:
+            self._execution.lost(records)
 
     def close(self) -> None:
         """End the file. Raises GotraceError."""
-        self._file.close()
+        for file in (self._execution, self._perfetto):
+            if file is not None:
+                file.close()
+
+    @property
+    def written(self) -> Sequence[Written]:
+        """Return the files that were written by now."""
+        if self._execution is not None:
+            return self._execution.written
+        return [Written(self._path, self._count)]
+
+
+def is_request_file(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file's name asks for a ``RequestFile``."""
+    return is_execution_trace(path) or is_perfetto(path)
 
 
 def save(path: str | os.PathLike[str], requests: Iterable[Request[Call]]) -> None:
-    """Write requests to a file that ``load`` reads, or to an ``x.pftrace`` for Perfetto.
+    """Write requests to a file that ``load`` reads, or that other tools do.
 
-    Raises GotraceError.
+    That is ``x.trace`` for ``go tool trace``, ``x.pftrace`` for Perfetto. Raises GotraceError.
     """
     name = os.fspath(path)
-    if is_perfetto(name):
+    if is_request_file(name):
         with closing(RequestFile(name)) as traces:
             for request in requests:
                 traces.add(request)
@@ -256,7 +347,8 @@ def load(path: str | os.PathLike[str]) -> list[Request[Call]]:
                             for part in row.get("critical", ())
                         )
                         counts = row["unfinished"], row["unattributed"]
-                        found.append(Request(root, *counts, parts))
+                        states = tuple(Change(*state) for state in row.get("states", ()))
+                        found.append(Request(root, *counts, parts, states))
                 except (ValueError, AttributeError, KeyError, TypeError) as error:
                     text = f"{place}: not a line of gotrace --tree --json: {error!r}"
                     raise GotraceError(text) from error

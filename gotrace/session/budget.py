@@ -7,7 +7,7 @@ known at once. A hit costs what a trap was measured to cost, and what its progra
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterator, Mapping
+from collections.abc import Collection, Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -16,13 +16,12 @@ from gotrace.kernel.attach import ProbeGroup
 from gotrace.kernel.program import BpfProgram
 from gotrace.overhead import ProbeCost
 from gotrace.session.calibrate import Calibration
-from gotrace.session.landings import by_function
+from gotrace.session.landings import MAX_FUNCTIONS, by_function
 from gotrace.session.plan import ProbePlan
 from gotrace.settings import ProgramSettings
 from gotrace.sites.sites import SiteForm
 
 __all__ = [
-    "MAX_ROWS",
     "WINDOW",
     "Budget",
     "Hits",
@@ -34,8 +33,6 @@ __all__ = [
 
 #: Seconds in which a target pays at most its share of them.
 WINDOW = 10.0
-#: Functions whose hits are counted apart; of more, all are held to the budget together.
-MAX_ROWS = 1000
 
 _HITS = 4  # enum hit of bpf/site.h
 _SWITCH_NS = 150  # for the run of a program at a switch of the kernel's scheduler
@@ -67,15 +64,11 @@ class Budget(Generic[K]):
         if self._began is None or now - self._began >= WINDOW:
             self._began, self._before = now, dict(spent)
             return {}
-        for key, ns in spent.items():
-            if ns < self._before.get(key, 0):  # the probe was attached anew
-                self._before[key] = 0
-        used = {key: ns - self._before.setdefault(key, 0) for key, ns in spent.items()}
-        if sum(used.values()) <= self.share * WINDOW * 1e9:
-            return {}
-        passed = max(now - self._began, 0.1) * 1e9
-        dearest = sorted(used, key=lambda key: (key in last, -used[key]))
+        used, passed = self._used(spent), self._passed(now)
         rest, over = sum(used.values()), dict[K, float]()
+        if rest <= self.share * WINDOW * 1e9:
+            return {}
+        dearest = sorted(used, key=lambda key: (key in last, -used[key]))
         for key in dearest:
             if rest <= self.share * passed:
                 break
@@ -84,14 +77,32 @@ class Budget(Generic[K]):
         self._began, self._before = now, dict(spent)
         return over
 
+    def total(self, now: float, spent: Mapping[K, int]) -> float:
+        """Return the share of a CPU that all have taken in this window; as for ``exceeding``."""
+        return sum(self._used(spent).values()) / self._passed(now)
+
+    def _used(self, spent: Mapping[K, int]) -> dict[K, int]:
+        """Return what each probe has cost in this window, in ns."""
+        for key, ns in spent.items():
+            if ns < self._before.get(key, 0):  # the probe was attached anew
+                self._before[key] = 0
+        return {key: ns - self._before.setdefault(key, 0) for key, ns in spent.items()}
+
+    def _passed(self, now: float) -> float:
+        """Return how long this window has been going on, in ns."""
+        return max(now - (now if self._began is None else self._began), 0.1) * 1e9
+
     def forgive(self, key: K, spent: int) -> None:
         """Forget what a probe has cost in this window."""
         self._before[key] = spent
 
 
 def counting_hits(settings: S, functions: int = 0) -> S:
-    """Return settings with which programs count their hits, by function if these are not many."""
-    return settings.with_hits(1 + (functions if functions <= MAX_ROWS else 0))
+    """Return settings with which programs count their hits, by function if these are not many.
+
+    Of more functions than can be told from each other, all are held to the budget together.
+    """
+    return settings.with_hits(1 + (functions if functions <= MAX_FUNCTIONS else 0))
 
 
 def removable(
@@ -101,7 +112,7 @@ def removable(
 
     If functions are too many, groups are as they were.
     """
-    if functions > MAX_ROWS:
+    if functions > MAX_FUNCTIONS:
         return groups, {}
     found = by_function(groups)
     return list(found.values()), found
@@ -171,13 +182,14 @@ class Hits:
 
 @dataclass(frozen=True, slots=True)
 class Exceeded:
-    """What has cost too much: a function by number, or None; which share of a CPU it took.
+    """What has cost too much, in shares of a CPU.
 
-    ``total`` is that of all.
+    ``functions`` are by their numbers, the dearest first. ``rest`` is what belongs to no function,
+    None if that did not cost too much; ``total`` is what everything took.
     """
 
-    function: int | None
-    share: float
+    functions: Mapping[int, float]
+    rest: float | None
     total: float
 
 
@@ -193,30 +205,34 @@ class RunBudget:
         self._calibration = trap
         self._trap: ProbeCost | None = None
         self._budget: Budget[int] = Budget(share)
-        self._next, self._began = now, now
-        self._spent, self._spent_at = 0, now
+        #: When the next look is due (``time.monotonic``).
+        self.next = now
+        self._began = now
         self._budget.exceeding(now, {})
 
-    def look(self, now: float) -> Iterator[Exceeded]:
-        """Yield what has to cost less, the dearest first; to be called often."""
+    def look(self, now: float) -> Exceeded | None:
+        """Return what has to cost less, None if it is not time to look, or if nothing has."""
+        if now < self.next:
+            return None
+        self.next = now + self.PERIOD
         trap = self._trap or self._measured(now)
-        if now < self._next or trap is None:
-            return
-        self._next = now + self.PERIOD
+        if trap is None:
+            return None
         spent = dict(enumerate(self.hits.spent(trap)))
-        before, passed = self._spent, max(now - self._spent_at, 0.1)
+        total = self._budget.total(now, spent)
         over = self._budget.exceeding(now, spent, last=(0,))
         if not over:
-            return
-        self._spent, self._spent_at = sum(spent.values()), now
-        total = (self._spent - before) / passed / 1e9
-        for row, share in over.items():
-            yield Exceeded(row - 1 if row else None, share, total)
+            return None
+        rest = over.pop(0, None)
+        return Exceeded({row - 1: share for row, share in over.items()}, rest, total)
 
-    def forgive(self, function: int) -> None:
-        """Forget what a function has cost that is measured in another way from now on."""
-        if self._trap is not None:
-            self._budget.forgive(function + 1, self.hits.spent(self._trap)[function + 1])
+    def forgive(self, functions: Collection[int]) -> None:
+        """Forget what functions have cost that cost less from now on."""
+        if self._trap is None or not functions:
+            return
+        spent = self.hits.spent(self._trap)
+        for function in functions:
+            self._budget.forgive(function + 1, spent[function + 1])
 
     def _measured(self, now: float) -> ProbeCost | None:
         """Return what a trap costs here, None if that is not known yet."""

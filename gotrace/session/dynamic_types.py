@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 
 from gotrace.capture.factory import NodeFactory
 from gotrace.capture.payload import ReadContext, Subplan
+from gotrace.elf import ElfError
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.symtab import symbol_value
 from gotrace.gotypes.contexts import ContextType
@@ -26,6 +28,8 @@ _ALWAYS_EXPECTED = "error"
 _MAX_EXPECTED = 2000
 #: Interfaces within the types that interfaces hold: the address in a net.OpError is one.
 _LEVELS_OF_INTERFACES = 2
+#: Function values whose names are kept.
+_MAX_FUNCTIONS = 1 << 12
 _SMALL_VALUES = struct.pack("<256Q", *range(256))
 
 
@@ -41,6 +45,7 @@ class DynamicTypes:
         self._factory = factory
         self._subplans: dict[int, Subplan] = {}
         self._names: dict[int, str | None] = {}
+        self._functions: dict[int, str | None] = {}
         self._new: list[tuple[int, Subplan]] = []
 
     def at(self, bias: int) -> ReadContext:
@@ -129,23 +134,31 @@ class DynamicTypes:
 
     def function_name(self, pc: int) -> str | None:
         """Return the name of the function that holds a link-time address."""
-        function = self._binary.functions.find(pc)
-        return function.name if function else None
+        if pc not in self._functions:
+            if len(self._functions) == _MAX_FUNCTIONS:
+                self._functions.clear()
+            with suppress(ElfError):  # the file may have been written to by now
+                found = self._binary.functions.find(pc)
+                self._functions[pc] = found.name if found else None
+        return self._functions.get(pc)
 
     def _learn(self, address: int) -> str | None:
         subplan = self._plan(address)
         return subplan.type.name if subplan else None
 
     def _plan(self, address: int) -> Subplan | None:
-        if self._descriptors is None or address < 0:
+        if address < 0:
             return None
         try:
+            descriptors = self._descriptors
+            if descriptors is None:
+                return None
             # Itabs may be among the types: only as itabs do they lead to a type of their own.
-            itab_type = self._descriptors.type_of_itab(address)
+            itab_type = descriptors.type_of_itab(address)
             place = address if itab_type is None else itab_type
-            found = self._descriptors.type_at(place)
-            subplan = self._factory.subplan_for(found, self._descriptors.is_direct(place))
-        except (RtypeError, DwarfError):
+            found = descriptors.type_at(place)
+            subplan = self._factory.subplan_for(found, descriptors.is_direct(place))
+        except (RtypeError, DwarfError, ElfError):  # the file may have been written to by now
             return None
         self._subplans[address] = subplan
         self._new.append((address, subplan))

@@ -17,6 +17,7 @@ new callers come, the RETs are probed again.
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,6 +64,7 @@ _MAX_CALLERS = 5_000  # of one function
 _RET_NS = 10_000  # of a single step, about
 _NOTABLE = 0.01  # of a CPU: from then on a function moves
 _QUIET = 1.0  # seconds without an unknown caller
+_SEARCHING = 0.02  # seconds of a search for callers, and between two such: events are read then
 _MAX_NEW = 8  # calls of new callers in a look; more bring the RETs back
 _MISSED = 4  # times as many hits of a landing as calls
 _MISSED_NOTABLE = 200  # hits of a landing in a look that end no call
@@ -182,6 +184,21 @@ class _Landed:
     missed: int = 0
 
 
+class _Search:
+    """A search for the callers of functions that are to move."""
+
+    def __init__(self, callers: Callers, functions: Sequence[_Function], proves: bool) -> None:
+        self.functions = functions
+        entries = {function.sites.function.entry for function in functions}
+        self.found = callers.search(entries, proves=proves)
+        self._steps = self.found.steps()
+
+    def goes_on(self, seconds: float) -> bool:
+        """Search for some seconds; return whether there is more to do. Raises ElfError."""
+        until = time.monotonic() + seconds
+        return any(time.monotonic() >= until for _ in self._steps)
+
+
 class Landings:
     """The functions of a run, each of which is at its RETs or has moved to landings."""
 
@@ -199,6 +216,8 @@ class Landings:
         self._target, self._tasks = prepared.target, prepared.tasks
         self._attached = attached
         self._is_asked = prepared.returns is Returns.LANDING
+        self._shows_calls = prepared.shows_calls
+        self._only_closed = prepared.shows_calls and prepared.returns is Returns.AUTO
         program = attached.program
         self._ways, self._entered = program.map("ways"), program.map("entered")
         self._landings, self._new = program.map("landings"), program.map("callers")
@@ -211,7 +230,8 @@ class Landings:
         calls = prepared.traced.calls if prepared.traced is not None else ()
         results = {number for number, call in enumerate(calls) if call.reads_results}
         floats = {number for number, call in enumerate(calls) if call.result_floats}
-        self._callers = Callers(self._file.functions)
+        self._code: Callers | None = None
+        self._search: _Search | None = None
         self._most = _max_landings(prepared)
         way = Way.LEARNING if self._is_asked else Way.RETS
         self._functions = [
@@ -279,7 +299,17 @@ class Landings:
             # The target or the probes may be gone, which is said elsewhere. Everything stays as it
             # is: calls are measured, or counted as those of new callers.
             self._is_over = True
-        self._next = time.monotonic() + self.PERIOD
+        if self._search is None:
+            self._code = None
+        pause = self.PERIOD if self._search is None else _SEARCHING
+        self._next = time.monotonic() + pause
+
+    @property
+    def _callers(self) -> Callers:
+        """Return the code of callers, which is kept for a step or a search: it is large."""
+        if self._code is None:
+            self._code = Callers(self._file.functions)
+        return self._code
 
     def _count(self, now: float) -> None:
         """Find out how often functions are called."""
@@ -297,25 +327,38 @@ class Landings:
 
     def _begin(self, now: float) -> None:
         """Begin to learn the callers of functions whose RETs cost much."""
-        moving = self._costly()
-        if not moving:
-            return
-        by_entry = {function.sites.function.entry: function for function in moving}
-        known = self._callers.direct(by_entry)
+        if self._search is None:
+            if not (moving := self._costly()):
+                return
+            self._search = _Search(self._callers, moving, self._only_closed)
+        if not self._search.goes_on(_SEARCHING if self._shows_calls else math.inf):
+            search, self._search = self._search, None
+            self._learn_direct(search, now)
+
+    def _learn_direct(self, search: _Search, now: float) -> None:
+        """Give landings to the direct callers of functions, which are to learn the others."""
         wanted: dict[int, set[_Function]] = {}
-        for entry, places in known.items():
-            function = by_entry[entry]
+        for function in search.functions:
+            if function.is_left:
+                continue
+            entry = function.sites.function.entry
+            places = search.found.calls[entry]
             if len(places) > _MAX_CALLERS or len(self._landed) + len(places) > self._most:
                 self._keep([function], "it has too many callers")
                 continue
-            if entry in self._callers.undecided:
+            if entry in search.found.undecided:
                 self._keep([function], "a caller could not be decoded")
                 continue
+            if self._only_closed:
+                if not search.found.is_closed(entry):
+                    self._keep([function], "it may have callers that do not call it directly")
+                    continue
+                function.quiet = 0.0
             self._direct.update(places)
             for place in places:
                 wanted.setdefault(place, set()).add(function)
         self._land(wanted)
-        begun = [function for function in moving if not function.is_kept]
+        begun = [function for function in search.functions if not function.is_kept]
         for function in begun:
             self._set(function, Way.LEARNING)
             function.has_begun, function.quiet_since = True, now
@@ -384,27 +427,36 @@ class Landings:
                     self._keep(users, _CHANGED)
                 continue
             try:
-                if place in self._refused:
-                    raise SiteError(self._refused[place])
                 if len(self._landed) + len(fresh) >= self._most:
                     raise SiteError("there are too many callers")
-                found = self._callers.landings(place)
-                if not self._is_asked:  # a loop may come there without a call
-                    found = [landing for landing in found if not landing.shared]
-                    if not found:
-                        raise SiteError("other ways lead to where it returns to")
-                if wants:
-                    found = [landing for landing in found if landing.intact]
-                    if not found:
-                        raise SiteError(_CHANGED)
-                first, *others = found
+                first, *others = self._choose(place, wants)
             except SiteError as error:
                 self._refused[place] = str(error)
                 self._keep(users, str(error))
                 continue
             fresh.append(_Landed(first, others, self._group([first]), users))
-        if not fresh:
-            return
+        if fresh:
+            self._probe_landings(fresh)
+
+    def _choose(self, place: int, wants_results: bool) -> list[Landing]:
+        """Return the landings of a return address that serve, the best first.
+
+        Raises SiteError if none does.
+        """
+        if place in self._refused:
+            raise SiteError(self._refused[place])
+        found = self._callers.landings(place)
+        if not self._is_asked:  # a loop may come there without a call
+            found = [landing for landing in found if not landing.shared]
+            if not found:
+                raise SiteError("other ways lead to where it returns to")
+        if wants_results:
+            found = [landing for landing in found if landing.intact]
+            if not found:
+                raise SiteError(_CHANGED)
+        return found
+
+    def _probe_landings(self, fresh: Sequence[_Landed]) -> None:
         self._watch_faults()
         # What may have to be removed by itself is in a link of its own.
         plain = [one for one in fresh if not one.landing.shared]

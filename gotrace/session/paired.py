@@ -11,7 +11,7 @@ from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached, AttachMethod, ProbeGroup, attach
 from gotrace.kernel.program import BpfProgram
 from gotrace.session.budget import counting_hits, removable
-from gotrace.session.landings import Landings, by_function, can_move, learn_at_once, why_not
+from gotrace.session.landings import Landings, can_move, learn_at_once, why_not
 from gotrace.session.open_calls import Diagnostic, OpenCalls, Throttle, diagnostics
 from gotrace.session.probing import Level, Move, Prepared, Probing, Returns
 from gotrace.session.tasks import unwind_groups
@@ -55,11 +55,9 @@ class Paired(Probing):
             emulated = prepared.emulation is not None
             groups += [*unwind_groups(target, tasks), *beside]
             found = plan.return_groups("on_return", target.pid, tasks.kind, returning, emulated)
-            if can_move(prepared):
-                rets = by_function(found)
-            elif prepared.budget is not None:
+            if can_move(prepared) or prepared.budget is not None:
                 found, rets = removable(found, len(plan.names))
-            groups += rets.values() if rets else found
+            groups += found
         entries = plan.entry_groups("on_entry", target.pid, tasks.kind)
         self._rets, self._entries = rets, dict[int, ProbeGroup]()
         self._needless: list[ProbeGroup] = []

@@ -59,8 +59,9 @@ class Prepared:
     identified, None if that does not matter. ``why`` finds out what time goes into, None if that
     is not asked for. ``scheduler`` are the probes of a run that follows the scheduler alone.
     ``forced`` is the way to attach, None for the best; ``announce`` is as for ``attach``.
-    ``returns`` says where calls are seen returning. ``budget`` is what tracing may take, as a part
-    of one CPU, None if the run does not mind it; ``is_minded`` if somebody else does.
+    ``returns`` says where calls are seen returning; ``shows_calls``: each call is shown, also the
+    first one of a caller, and as it comes. ``budget`` is what tracing may take, as a part of one
+    CPU, None if the run does not mind it; ``is_minded`` if somebody else does.
     """
 
     target: Target
@@ -73,6 +74,7 @@ class Prepared:
     announce: Callable[[str], None] | None = None
     scheduler: SchedulerProbes | None = None
     returns: Returns = Returns.RET
+    shows_calls: bool = False
     budget: float | None = None
     is_minded: bool = False
 

@@ -131,8 +131,8 @@ class FunctionRequest(Request[M, C]):
 
     #: Whether calls are identified by their goroutines.
     BY_TASK: ClassVar[bool] = True
-    #: Whether calls may be seen returning in their callers unless a user asks for that.
-    MOVES: ClassVar[bool] = True
+    #: Whether each call is shown, also the first one of a caller.
+    SHOWS_CALLS: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be understood before anything is done. Raises UsageError."""
@@ -169,7 +169,6 @@ class FunctionRequest(Request[M, C]):
         planned = self.plan()
         for file in planned.plan.files:
             file.check_traced()
-        is_auto = self.returns is Returns.AUTO
         plan, traced = planned.plan, planned.traced
         tasks = why = None
         if self.BY_TASK:
@@ -193,7 +192,8 @@ class FunctionRequest(Request[M, C]):
             self.emulation,
             self.forced,
             announce,
-            returns=Returns.RET if is_auto and not self.MOVES else self.returns,
+            returns=self.returns,
+            shows_calls=self.SHOWS_CALLS,
             budget=self.budget,
             is_minded=self.is_minded,
         )

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached
-from gotrace.session.budget import Hits, RunBudget
+from gotrace.session.budget import Exceeded, Hits, RunBudget
 from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.session.lifetime import Lifetime
 from gotrace.session.probing import Level, Prepared, Probing
@@ -175,7 +175,11 @@ class Run(Generic[M, C]):
         """
         if self.end is None:
             until = time.monotonic() + seconds
-            times = (until, self._look) if self.ends is None else (until, self._look, self.ends)
+            times = [until, self._look]
+            if self.ends is not None:
+                times.append(self.ends)
+            if self._budget is not None:
+                times.append(self._budget.next)
             reason = self._waiter.wait(min(times))
             self.end = self._end(reason)
             if self.end is not None:
@@ -216,29 +220,9 @@ class Run(Generic[M, C]):
         """Have what costs too much cost less; return whether only the end of the run is left."""
         if self._budget is None:
             return False
-        for exceeded in self._budget.look(time.monotonic()):
-            level = None
-            if exceeded.function is not None:
-                level = self.meter.lighten(exceeded.function)
-            took = f"{_percent(exceeded.total)} of a CPU"
-            if exceeded.function is not None and len(self.plan.names) > 1:
-                took += f", {_percent(exceeded.share)} of it here"
-            took += f", and the budget is {_percent(self._budget.share)}"
-            fields: dict[str, object] = {
-                "what": "budget",
-                "share": exceeded.share,
-                "total": exceeded.total,
-                "after": time.monotonic() - self.began,
-            }
-            if exceeded.function is None or level is None:
-                text = f"the run ends: tracing took {took}"
-                self._news.append(Note(NoteKind.BUDGET, text, fields | {"level": "ended"}))
-                return True
-            self._levels[exceeded.function] = level
-            name = self.plan.names[exceeded.function].name
-            text = f"{name}: {_LIGHTENED[level]} from now on: tracing took {took}"
-            fields |= {"level": level.value, "func": name}
-            self._news.append(Note(NoteKind.BUDGET, text, fields))
+        exceeded = self._budget.look(time.monotonic())
+        if exceeded is not None and not self._lighten(exceeded, self._budget.share):
+            return True
         try:
             self.meter.drop_probes()
         except GotraceError:  # the probes may be gone, which is said elsewhere
@@ -246,6 +230,32 @@ class Run(Generic[M, C]):
             return False
         off = sum(level is Level.OFF for level in self._levels.values())
         return off > 0 and off == len(self.plan.names)
+
+    def _lighten(self, exceeded: Exceeded, budget: float) -> bool:
+        """Have functions cost less, and say so; return whether that is possible."""
+        from gotrace.probes.scope import listed  # few runs exceed their budget
+
+        levels = {function: self.meter.lighten(function) for function in exceeded.functions}
+        after = time.monotonic() - self.began
+        fields: dict[str, object] = {"what": "budget", "total": exceeded.total, "after": after}
+        beyond = f"and the budget is {_percent(budget)}"
+        for level in Level:
+            functions = [function for function in levels if levels[function] is level]
+            if not functions:
+                continue
+            self._levels.update(dict.fromkeys(functions, level))
+            share = sum(exceeded.functions[function] for function in functions)
+            here = f", {_percent(share)} of it here" if len(self.plan.names) > 1 else ""
+            took = f"tracing took {_percent(exceeded.total)} of a CPU{here}, {beyond}"
+            names = [self.plan.names[function].name for function in functions]
+            text = f"{listed(names)}: calls {_LIGHTENED[level]} from now on: {took}"
+            more = {"level": level.value, "funcs": names, "share": share}
+            self._news.append(Note(NoteKind.BUDGET, text, fields | more))
+        if exceeded.rest is None and None not in levels.values():
+            return True
+        text = f"the run ends: tracing took {_percent(exceeded.total)} of a CPU, {beyond}"
+        self._news.append(Note(NoteKind.BUDGET, text, fields | {"level": "ended"}))
+        return False
 
     def _say_counted(self) -> None:
         """Say how many calls were counted and not followed."""
@@ -260,6 +270,7 @@ class Run(Generic[M, C]):
     def news(self) -> list[Note]:
         """Return what has become known of the run since the last time."""
         news, self._news = self._news, []
+        cheaper: list[int] = []
         for move in self.meter.moved():
             where = "in their callers" if move.returns == "landing" else "at RETs"
             name = self.plan.names[move.function].name
@@ -268,8 +279,10 @@ class Run(Generic[M, C]):
             if move.why:
                 text, fields = f"{text}: {move.why}", fields | {"why": move.why}
             news.append(Note(NoteKind.MOVED, text, fields))
-            if self._budget is not None:
-                self._budget.forgive(move.function)
+            if move.returns == "landing":
+                cheaper.append(move.function)
+        if self._budget is not None:
+            self._budget.forgive(cheaper)
         return news
 
     def close(self) -> None:
@@ -324,6 +337,6 @@ def _percent(share: float) -> str:
 
 
 _LIGHTENED = {
-    Level.COUNTED: "its calls are only counted",
-    Level.OFF: "its calls are not seen",
+    Level.COUNTED: "are only counted",
+    Level.OFF: "are not seen",
 }

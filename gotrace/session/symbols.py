@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gotrace.elf.functions import Function, Origin
+from gotrace.elf.functions import Function, FunctionTable, Origin
 from gotrace.elf.image import PF_X
 from gotrace.errors import GotraceError
 from gotrace.profiles.rows import CodeMapping, Line, PprofLocation
@@ -33,10 +33,14 @@ class _File:
 
     def __init__(self, file: TargetBinary, alone: bool) -> None:
         """Take the file, and whether every process that is traced runs it."""
-        self.table = file.functions
         self._binary = file
         self._alone = alone
         self._biases: dict[int, int] = {}
+
+    @property
+    def table(self) -> FunctionTable:
+        """Return the functions, read again where the file has let go of them."""
+        return self._binary.functions
 
     def bias(self, tgid: int) -> int | None:
         """Return where a process has the file, None where it has not, or that is not known."""

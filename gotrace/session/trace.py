@@ -35,7 +35,7 @@ from gotrace.session.landings import landing_sizes
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
 from gotrace.session.plan import make_plan
-from gotrace.session.probing import Prepared
+from gotrace.session.probing import Prepared, Returns
 from gotrace.session.request import Accept, Planned, ProbeRequest
 from gotrace.session.run import Run
 from gotrace.session.tasks import signal_groups, start_groups
@@ -479,8 +479,7 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
     only: Mapping[str, int] = field(default_factory=dict)
     probes: Sequence[ProbeSpec] | None = None
 
-    #: A record of each call is asked for, also of the first from a caller.
-    MOVES: ClassVar[bool] = False
+    SHOWS_CALLS: ClassVar[bool] = True
 
     @cached_property
     def parsed(self) -> tuple[Sequence[ProbeSpec], Sequence[GotraceError]]:
@@ -510,7 +509,8 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
         edges = edge_probes(self.target, prepared.tasks, "--tree", self.options.states)
         if accept is not None:
             accept(edges)
-        return replace(prepared, scheduler=edges)
+        returns = Returns.RET if self.returns is Returns.AUTO else self.returns
+        return replace(prepared, scheduler=edges, returns=returns)
 
     def attach(self, prepared: Prepared) -> CallTracer:
         """Attach. Raises AttachError or LoadError."""

@@ -10,7 +10,8 @@ this is about amd64: `Architecture.steps_rets` says where it is of use.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +21,7 @@ from gotrace.sites.decode import instructions
 from gotrace.sites.emulation import EMULATED, refusal
 from gotrace.sites.sites import SiteError
 
-__all__ = ["Callers", "Landing"]
+__all__ = ["CallerSearch", "Callers", "Landing"]
 
 #: Where a goroutine's first function returns to: src/runtime/asm_amd64.s, goexit+PCQuantum.
 _GOEXIT, _PC_QUANTUM = "runtime.goexit", 1
@@ -67,8 +68,6 @@ class Callers:
     def __init__(self, table: FunctionTable) -> None:
         self._table = table
         self._decoded: dict[int, _Decoded] = {}
-        #: Entries of functions that ``direct`` may not have found all callers of.
-        self.undecided: set[int] = set()
 
     def landings(self, return_pc: int) -> list[Landing]:
         """Return the landings of a return address, the best first; all serve.
@@ -90,7 +89,8 @@ class Callers:
             for place, emulated, shared, intact in found
         ]
 
-    def _is_after_call(self, return_pc: int) -> bool:
+    def is_after_call(self, return_pc: int) -> bool:
+        """Return whether an address is behind a call. Raises SiteError if that is not known."""
         caller = self._table.find(return_pc)
         if caller is None or caller.origin is Origin.SYMTAB:
             return False
@@ -109,55 +109,186 @@ class Callers:
             decoded = self._decoded[function.entry] = _Decoded(code)
         return decoded
 
-    def direct(self, entries: Collection[int]) -> dict[int, list[int]]:
-        """Return the return addresses of direct calls of functions, by the functions' entries.
+    def search(self, entries: Collection[int], *, proves: bool) -> CallerSearch:
+        """Return a search for what leads to functions, by their entries; it is not begun.
 
-        Functions that jump to them are called in their place, so callers of these count as well.
+        If it ``proves`` which of them are closed, it takes some three times as long.
         """
-        wanted = {entry: {entry} for entry in entries}  # by where a branch leads to
-        calls: dict[int, list[int]] = {entry: [] for entry in entries}
+        return CallerSearch(self, self._table, entries, proves)
+
+
+_CALL = 0xE8
+_BRANCH = re.compile(rb"[\xe8\xe9](?=(....))", re.DOTALL)
+#: A conditional jump, and an address that is put in a register.
+_OTHERS = re.compile(
+    rb"(?:\x0f[\x80-\x8f]|[\x48-\x4f]\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d])(?=(....))", re.DOTALL
+)
+_OFFSET_SIZE = 4
+_BRANCH_SIZE = 1 + _OFFSET_SIZE
+_MAX_BEFORE = 3  # bytes of an instruction, before an offset
+#: Functions that lead to one another by jumps.
+_MAX_JUMPS = 4
+_POINTER, _WORD = 8, 4
+#: Words that are searched one by one.
+_MANY = 100
+_CHUNK = 1 << 18
+
+
+class CallerSearch:
+    """A search of a program's code and data for what leads to some functions.
+
+    It is done in small pieces, because a large program takes a second.
+    """
+
+    def __init__(
+        self, callers: Callers, table: FunctionTable, entries: Collection[int], proves: bool
+    ) -> None:
+        """Prepare a search for functions by their entries; use ``Callers.search`` instead."""
+        self._callers, self._table, self._entries = callers, table, frozenset(entries)
+        #: The return addresses of direct calls, by the functions' entries. If a function jumps to
+        #: another one, calls of the first are calls of the other as well.
+        self.calls: dict[int, list[int]] = {entry: [] for entry in entries}
+        #: Entries of functions of which a caller could not be decoded.
+        self.undecided: set[int] = set()
+        #: Entries of functions that something else than a direct call may lead to.
+        self._open: set[int] = set()
+        self._proves = proves and table.module is not None
+
+    def run(self) -> CallerSearch:
+        """Do all of it, and return it. Raises ElfError."""
+        deque(self.steps(), maxlen=0)
+        return self
+
+    def is_closed(self, entry: int) -> bool:
+        """Return whether a function is only called directly, by calls that were found.
+
+        That is so if its address is neither in the data, nor in the code but for these calls. It is
+        not if the search was not to prove it.
+        """
+        return self._proves and entry not in self._open and entry not in self.undecided
+
+    def steps(self) -> Iterator[None]:
+        """Search, and yield after each piece, of some milliseconds. Raises ElfError."""
+        yield from self._follow_branches()
+        if self._proves and (module := self._table.module) is not None:
+            yield from self._find_uses()
+            yield from self._find_words(module.text)
+
+    def _follow_branches(self) -> Iterator[None]:
+        wanted = {entry: {entry} for entry in self._entries}  # by where a branch leads to
         seen: set[int] = set()
         for _ in range(_MAX_JUMPS):
             todo = wanted.keys() - seen
             if not todo:
                 break
             seen |= todo
-            found = list(self._branches(todo))
+            found: list[tuple[int, bool, int]] = []
+            for place, code in self._code():
+                found += (
+                    (place + at, code[at] == _CALL, target)
+                    for at, target in _leading(_BRANCH, place, code)
+                    if target in todo
+                )
+                yield
             for at, is_call, target in found:
                 if is_call:
-                    try:
-                        if self._is_after_call(at + _BRANCH_SIZE):
-                            for entry in wanted[target]:
-                                calls[entry].append(at + _BRANCH_SIZE)
-                    except SiteError:
-                        self.undecided |= wanted[target]
+                    self._add_call(at + _BRANCH_SIZE, wanted[target])
+                    yield
                     continue
                 jumper = self._table.find(at)
                 if jumper is not None and not jumper.entry <= target < jumper.end:
+                    self._open |= wanted[target]
                     wanted.setdefault(jumper.entry, set()).update(wanted[target])
-        return calls
 
-    def _branches(self, targets: Collection[int]) -> Iterator[tuple[int, bool, int]]:
-        """Yield what may be a call of, or a jump to, one of some addresses: place, which, target.
+    def _add_call(self, return_pc: int, entries: Collection[int]) -> None:
+        """Add a direct call if that is what its bytes are: they may be within an instruction."""
+        try:
+            if not self._callers.is_after_call(return_pc):
+                return
+        except SiteError:
+            self.undecided.update(entries)
+            return
+        for entry in entries:
+            self.calls[entry].append(return_pc)
 
-        Bytes within other instructions are among them.
+    def _find_uses(self) -> Iterator[None]:
+        """Find where code has the address of a function relative to its own."""
+        for place, code in self._code():
+            found = (target for _, target in _leading(_OTHERS, place, code))
+            self._open |= self._entries.intersection(found)
+            yield
+
+    def _find_words(self, text: int) -> Iterator[None]:
+        """Find where data has the address of a function, or its distance from the code's start.
+
+        Addresses are the addends of relocations, too, and within code they are in instructions, at
+        any place. The table of functions calls none of them.
         """
         image = self._table.image
+        pointers = {entry.to_bytes(_POINTER, "little"): entry for entry in self._entries}
+        short = {entry.to_bytes(_POINTER, "little")[:_WORD]: entry for entry in self._entries}
+        distances = {(entry - text).to_bytes(_WORD, "little"): entry for entry in self._entries}
+        for begin, end in self._table.data_ranges():
+            is_code = any(low <= begin < high for low, high in image.code_ranges)
+            begin = -(-begin // _POINTER) * _POINTER
+            for place in range(begin, end, _CHUNK):
+                data = bytes(image.read(place, min(_CHUNK + _POINTER, end - place)))
+                self._open.update(entry for _, entry in _occurring(pointers, data, _POINTER))
+                if is_code:
+                    self._open.update(entry for _, entry in _occurring(short, data, 1))
+                self._open.update(
+                    entry
+                    for at, entry in _occurring(distances, data, _WORD)
+                    if self._is_in_method(data, at, text)
+                )
+                yield
+
+    def _is_in_method(self, data: bytes, at: int, text: int) -> bool:
+        """Return whether a distance from the code's start may be in the data of a method.
+
+        There a method has two functions one after the other, which can be the same: one for calls
+        by interfaces, and one for others (src/internal/abi/type.go, ``Method``). Their distances
+        are small numbers, which offsets of names and types are as well.
+        """
+        for near in (at - _WORD, at + _WORD):
+            address = text + int.from_bytes(data[max(near, 0) : near + _WORD], "little")
+            function = self._table.find(address)
+            if function is not None and function.entry == address:
+                return True
+        return False
+
+    def _code(self) -> Iterator[tuple[int, bytes]]:
+        """Yield all code: where a piece is, and its bytes, with as many as an instruction needs."""
+        image = self._table.image
         for start, end in image.code_ranges:
-            code = bytes(image.read(start, end - start))
-            for match in _BRANCH.finditer(code):
-                at = match.start()
-                offset = int.from_bytes(match[1], "little", signed=True)
-                target = start + at + _BRANCH_SIZE + offset
-                if target in targets:
-                    yield start + at, code[at] == _CALL, target
+            for place in range(start, end, _CHUNK):
+                size = min(_CHUNK + _MAX_BEFORE + _OFFSET_SIZE, end - place)
+                yield place, bytes(image.read(place, size))
 
 
-_CALL = 0xE8
-_BRANCH = re.compile(rb"[\xe8\xe9](?=(....))", re.DOTALL)
-_BRANCH_SIZE = 5
-#: Functions that lead to one another by jumps.
-_MAX_JUMPS = 4
+def _occurring(words: Mapping[bytes, int], data: bytes, align: int) -> Iterator[tuple[int, int]]:
+    """Yield where words of one size are in data, aligned, and what they stand for."""
+    if len(words) > _MANY:  # all of the data is looked at once, whatever the number of words
+        size = len(next(iter(words)))
+        for first in range(0, size, align):
+            found = range(first, len(data) - size + 1, size)
+            yield from (
+                (at, words[word]) for at in found if (word := data[at : at + size]) in words
+            )
+        return
+    for word, meant in words.items():
+        at = data.find(word)
+        while at >= 0:
+            if at % align == 0:
+                yield at, meant
+            at = data.find(word, at + 1)
+
+
+def _leading(pattern: re.Pattern[bytes], place: int, code: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where bytes match that may be an instruction, and where its offset leads to."""
+    for match in pattern.finditer(code):
+        offset = int.from_bytes(match[1], "little", signed=True)
+        yield match.start(), place + match.end() + _OFFSET_SIZE + offset
 
 
 class _Decoded:

@@ -254,6 +254,11 @@ class Target:
             for binary in self._open:
                 binary.find_bias()
 
+    def rest(self) -> None:
+        """Let go of what was read of the files until more is asked for."""
+        for binary in self._open:
+            binary.rest()
+
     def close(self) -> None:
         """Close the files and end a command that was never released."""
         if self.command is not None:

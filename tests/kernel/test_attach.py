@@ -6,7 +6,8 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -14,11 +15,20 @@ import pytest
 from gotrace.doctor.trials import _CODE, _attach, _here
 from gotrace.kernel import attach
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import AttachMethod, Point, ProbeGroup, _MethodUnavailable, _Probes
+from gotrace.kernel.attach import (
+    Attached,
+    AttachMethod,
+    Point,
+    ProbeGroup,
+    _MethodUnavailable,
+    _Probes,
+)
+from gotrace.kernel.cookie import cookie
 from gotrace.kernel.keeper import Keeper
 from gotrace.kernel.own_function import own_function
 from gotrace.kernel.program import BpfProgram
 from gotrace.settings import CountSettings
+from gotrace.sites.sites import Site, SiteForm, SiteKind
 
 ENTRIES = [Point(0x100, 0x100, 1), Point(0x200, 0x200, 2)]
 RETS = [Point(0x1F0, 0x1F0, 1), Point(0x2F0, 0x2F0, 2)]
@@ -98,3 +108,34 @@ def test_hits_count_once_all_probes_are_in_place(
             assert attached.program.map("counts").sums()[1] == 5
         finally:
             attached.close()
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("parts", [(), (1,)])
+def test_what_is_changed_often_does_not_grow(parts: Sequence[int]) -> None:
+    """The keeper has as many descriptors in the end, and the groups that are gone are gone here."""
+    settings = CountSettings(site=_here(), counters=2)
+    with own_function(_CODE) as function:
+        path, address = function.path, function.address
+        site = cookie(1, Site(0, SiteKind.ENTRY, SiteForm.EMULATED, 0))
+        entry = ProbeGroup("on_entry", path, path, [Point(0, 0, site)], address, os.getpid())
+        changing = replace(entry)
+        attached = attach.attach(settings, [changing, entry], None, parts=parts)
+        try:
+            sizes = set()
+            for calls in range(1, 21):
+                before, changing = changing, replace(changing)
+                assert not attached.change([changing], [before])
+                held = _descriptors(attached)
+                kept = [len(each) for each in vars(attached).values() if isinstance(each, Sized)]
+                sizes.add((*kept, *held))
+                function.call()
+                assert attached.program.map("counts").sums()[1] == 2 * calls
+            assert len(sizes) == 1, sizes
+        finally:
+            attached.close()
+
+
+def _descriptors(attached: Attached) -> list[int]:
+    """Return how many files each process has open that keeps probes."""
+    return [len(os.listdir(f"/proc/{keeper.pid}/fd")) for keeper in attached._keepers]

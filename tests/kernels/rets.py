@@ -244,9 +244,14 @@ def _ret_times(method: str) -> str:
         with Fixture([plain]) as peers:
             bare = _call_time(fixture)
             for _ in range(_TIMED_RUNS):
-                for name, further in product(("gofunclatency", "gotrace"), ((), EMULATED)):
-                    options = ("--attach", method, *further, "-p", str(fixture.ready), _TIMED)
-                    with tool(name, *options) as running:
+                for name, further in product(("gofunclatency", "gotrace"), _WAYS):
+                    if further == LANDINGS and method != "multi":
+                        continue
+                    options = ("--json", "--attach", method, *further, "-p", str(fixture.ready))
+                    with tool(name, *options, _TIMED) as running:
+                        if further == LANDINGS:
+                            fixture.work(_TIMED_ROUND)
+                            running.lines_until('{"kind":"moved"')
                         took = _call_time(fixture) - bare
                         times.setdefault(" ".join((name, *further)), []).append(took)
                         running.end()
@@ -308,7 +313,10 @@ def _without_symbols(program: Path, copy: Path) -> Path:
 _SHT_NULL, _SHT_SYMTAB = 0, 2
 
 
-_TIMED, _TIMED_ROUND = "main.stacked", "assembly"
+#: After it, its caller has an instruction that the kernel emulates.
+_TIMED, _TIMED_ROUND = "main.short", "rounds"
+LANDINGS = ("--returns=landing",)
+_WAYS = (("--returns=ret",), EMULATED, LANDINGS)
 _TIMED_RUNS, _TIMED_ROUNDS = 2, 15
 
 

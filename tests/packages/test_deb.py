@@ -140,6 +140,6 @@ def test_installed_and_removed(package: Path, tmp_path: Path) -> None:
     config.chmod(0o644)
     done = in_copy(place, tmp_path, "sh", "-c", _USE)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^main\.work +7\b", done.stdout, re.MULTILINE)
+    assert re.search(r"^main\.work +7 +100\.0%$", done.stdout, re.MULTILINE)
     assert "metric works in seven: main.work\n" in done.stdout
     assert done.stdout.endswith("\nas it was\n")

@@ -22,7 +22,7 @@ pytestmark = [needs_all, pytest.mark.live, pytest.mark.apart]
 
 #: Each loads a program of its own, and none of a cache.
 RUNS = (
-    ("gofunccount", r"^main\.work +7\b"),
+    ("gofunccount", r"^main\.work +7 +100\.0%$"),
     ("gofunclatency", r"\|"),
     ("gotrace", r"main\.work\(n=6\) = 36"),
 )
@@ -134,7 +134,7 @@ def test_on_debian(kind: str, program: Path, tmp_path: Path, table: list[str]) -
     shutil.copy(package, tmp_path)
     done = in_copy(place, tmp_path, "sh", "-c", _TIMED, "sh", *steps)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^main\.work +7\b", done.stdout, re.MULTILINE)
+    assert re.search(r"^main\.work +7 +100\.0%$", done.stdout, re.MULTILINE)
     installing, first = (int(ns) / 1e9 for ns in done.stdout.splitlines()[-1].split())
     table.append(
         f"| Debian 13, {kind} | {package.stat().st_size / 1e6:.1f} MB | |"

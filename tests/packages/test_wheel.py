@@ -66,7 +66,7 @@ def test_packaged_programs_need_no_compiler(unpacked: Path, program: Path, tmp_p
     tmp_path.chmod(0o700)
     counted = run(unpacked, tmp_path, "gofunccount", "-c", str(program), "main.work")
     assert counted.returncode == 0, counted.stderr
-    assert re.search(r"^main\.work +7\b", counted.stdout, re.MULTILINE)
+    assert re.search(r"^main\.work +7 +100\.0%$", counted.stdout, re.MULTILINE)
     assert not list((tmp_path / "cache").rglob("*-*"))
 
 

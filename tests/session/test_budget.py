@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from gotrace.session.budget import WINDOW, Budget
+from gotrace.kernel.attach import Point, ProbeGroup
+from gotrace.session.budget import WINDOW, Budget, counting_hits, removable
+from gotrace.session.landings import MAX_FUNCTIONS
+from gotrace.settings import CountSettings
 
 MS = 1_000_000
 
@@ -68,3 +71,25 @@ def test_a_probe_that_costs_less_from_now_on_is_forgiven() -> None:
     budget.forgive("a", 150 * MS)
     assert budget.exceeding(2, {"a": 300 * MS}) == {}
     assert list(budget.exceeding(3, {"a": 360 * MS})) == ["a"]
+
+
+def test_what_all_have_cost_in_the_window() -> None:
+    budget: Budget[str] = Budget(0.02)
+    budget.exceeding(0, {"a": 100 * MS})
+    assert budget.total(2, {"a": 120 * MS, "b": 40 * MS}) == 0.03
+
+
+def ret_groups(functions: int) -> list[ProbeGroup]:
+    points = [Point(0x10 * one, 0x10 * one, one) for one in range(functions) for _ in range(2)]
+    return [ProbeGroup("on_return", "x", "x", points, 0, 0)]
+
+
+def test_functions_can_be_removed_one_by_one_up_to_a_number() -> None:
+    groups, by_number = removable(ret_groups(MAX_FUNCTIONS), MAX_FUNCTIONS)
+    assert [len(group.points) for group in groups] == [2] * MAX_FUNCTIONS
+    assert list(by_number) == list(range(MAX_FUNCTIONS))
+    many = ret_groups(MAX_FUNCTIONS + 1)
+    assert removable(many, MAX_FUNCTIONS + 1) == (many, {})
+    settings = CountSettings(counters=MAX_FUNCTIONS + 1)
+    assert counting_hits(settings, MAX_FUNCTIONS).site.hit_rows == MAX_FUNCTIONS + 1
+    assert counting_hits(settings, MAX_FUNCTIONS + 1).site.hit_rows == 1

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+from pathlib import Path
+
 import capstone
 import pytest
 
@@ -11,7 +15,7 @@ from gotrace.elf.image import ElfImage
 from gotrace.sites.emulation import EMULATED
 from gotrace.sites.landings import Callers, _Decoded
 from gotrace.sites.sites import SiteError
-from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain, newest
+from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
 
 _LEAVES = ("j", "call", "ret", "loop", "ud", "int", "hlt", "sys")
 
@@ -19,8 +23,10 @@ _LEAVES = ("j", "call", "ret", "loop", "ud", "int", "hlt", "sys")
 class Program:
     """A program whose code is read apart from the code under test."""
 
-    def __init__(self, toolchain: Toolchain) -> None:
-        self.image = ElfImage.open(str(build(FIXTURES / "live_callers", toolchain)))
+    def __init__(self, built: Toolchain | Path) -> None:
+        if isinstance(built, Toolchain):
+            built = build(FIXTURES / "live_callers", built)
+        self.image = ElfImage.open(str(built))
         self.table = load_functions(self.image)
         self.callers = Callers(self.table)
 
@@ -65,12 +71,56 @@ def test_landings_end_straight_lines(toolchain: Toolchain) -> None:
 def test_direct_callers_are_found_through_jumps(toolchain: Toolchain) -> None:
     program = Program(toolchain)
     target = program.named("main.target")
-    places = program.callers.direct([target.entry])[target.entry]
+    places = program.callers.search([target.entry], proves=False).run().calls[target.entry]
     names = [function.name for place in places if (function := program.table.find(place))]
     assert sum(name.startswith("main.init") or "glob." in name for name in names) >= 128
     assert {"main.tail", "main.faulting", "main.rare"} <= set(names)
     for place in places:
         assert program.image.read(place - 5, 1) == b"\xe8"
+
+
+@pytest.mark.parametrize("mode", ["default", "pie"])
+@each_toolchain
+def test_functions_whose_addresses_are_used_are_not_closed(
+    toolchain: Toolchain, mode: str, tmp_path: Path
+) -> None:
+    """The linker says which functions have a closure's value, F·f, and what else leads to them."""
+    source = FIXTURES / "live_callers" / "main.go"
+    built = tmp_path / "program"
+    flags = [*BUILD_MODES[mode], "-ldflags=-dumpdep"]
+    done = subprocess.run(
+        [toolchain.go, "build", *flags, "-o", built, source],
+        env=toolchain.env(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    edges = [line.split(" -> ", 1) for line in done.stderr.splitlines() if " -> " in line]
+    program = Program(built)
+    entries = {
+        row.name: row.entry for row in map(program.table.function, range(len(program.table)))
+    }
+    used = {to.removesuffix("·f") for _, to in edges if to.endswith("·f")}
+    of_data = re.compile(r"go[.:]itab\.|type[.:](?!\.)")
+    used |= {to for by, to in edges if of_data.match(by)}
+    search = program.callers.search(entries.values(), proves=True).run()
+    closed = {name for name, entry in entries.items() if search.is_closed(entry)}
+    assert len(used & entries.keys()) > 200
+    assert closed & used == set()
+    assert closed.isdisjoint({"main.target", "main.other", "main.(*worker).Do", "main.main"})
+    if mode == "pie" and toolchain.minor == "1.15":  # its table of functions is in relocations
+        assert closed == set()
+        return
+    assert closed >= {"main.leaf", "main.indirect", "main.faulting", "main.rare"}
+    assert len(closed) > len(entries) / 3
+    # Each of them alone is what it is among others.
+    for name in ("main.leaf", "main.target"):
+        alone = program.callers.search([entries[name]], proves=True).run()
+        assert alone.is_closed(entries[name]) == (name in closed)
+        assert (
+            not program.callers.search([entries[name]], proves=False).run().is_closed(entries[name])
+        )
 
 
 def test_what_is_not_after_a_call_has_no_landing() -> None:

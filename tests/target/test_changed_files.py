@@ -174,6 +174,26 @@ def test_a_file_that_became_shorter_is_still_read_as_it_was(copied: Path, target
     image.section_bytes(image.sections[-1])
 
 
+def test_a_file_that_was_let_go_of_is_read_again(copied: Path, target: Target) -> None:
+    plan = plan_of(target, copied)
+    (file,) = plan.binaries
+    binary, image = file.binary, file.binary.image
+    names, entry = list(binary.functions.names), plan.functions[0].entry
+    code = image.read(entry, 16)
+    target.rest()
+    assert image.read(entry, 16) == image.read_only(entry, 16) == code
+    assert list(binary.functions.names) == names
+    view = image.section_bytes(image.sections[-1])
+    before = bytes(view)
+    target.rest()
+    assert view == before  # who has it keeps it
+    os.truncate(copied, 10)
+    for again in (lambda: image.read(entry, 16), lambda: binary.functions):
+        with pytest.raises(ElfError, match="written to"):
+            again()
+    assert image.read_only(entry, 16) is None
+
+
 def test_a_file_that_changes_while_it_is_copied_is_refused(
     copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,7 @@ def counted_calls(output: str) -> int:
 
 def measured_calls(output: str) -> int:
     """Return the sum of the counts that gofunclatency -g shows."""
-    apart = re.findall(r", count: (\d+)\b", output, re.MULTILINE)
+    apart = re.findall(r", count: (\d+)(?:, share: \d+\.\d%)?$", output, re.MULTILINE)
     rest = re.findall(r"^\d+ other goroutines: (\d+) calls", output, re.MULTILINE)
     return sum(map(int, apart + rest))
 

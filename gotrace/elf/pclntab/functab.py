@@ -141,6 +141,16 @@ class FunctionRows:
         """Return the number of functions."""
         return len(self._records)
 
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """Return the addresses of the table's first byte and of the end of its last record.
+
+        All between them is of the table, whatever comes after it.
+        """
+        header = self.header
+        end = header.records + max(self._records) + self._layout.size
+        return header.address, header.address + end - header.start
+
     def find(self, pc: int) -> int | None:
         """Return the row of the function that contains ``pc``."""
         row = bisect_right(self.entries, pc) - 1

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gotrace.fleet.config import WaitsSpec
-from gotrace.fleet.probing import Probe
+from gotrace.fleet.probing import PresentProbe
 from gotrace.fleet.series import Presence
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.price import refuse_price
@@ -141,7 +141,7 @@ def plan_waits(target: Target, program: Program) -> StateProbes:
     return state_probes(target, target.binary(program.path))
 
 
-class WaitsProbe(Probe):
+class WaitsProbe(PresentProbe):
     """The probes of one program's scheduler."""
 
     def __init__(
@@ -164,14 +164,13 @@ class WaitsProbe(Probe):
             is_minded=True,
         )
         run = open_run(request, accept=lambda probes: refuse_price(probes, cost, share))
-        super().__init__(program, cost, run)
+        super().__init__(program, cost, run, totals.presence)
         self._totals = totals
         self._meter = run.meter
         kinds = [StateKind.RUNNABLE]
         if self._meter.has_quotas:
             kinds.append(StateKind.THROTTLED)
         totals.begin(program.key.target, kinds)
-        self._is_present = True
 
     def _take(self) -> None:
         self._totals.add(self._program.key.target, self._meter.take())
@@ -185,18 +184,6 @@ class WaitsProbe(Probe):
     def _losses(self) -> Counter[str]:
         found = self._meter.losses().items()
         return Counter({what.name.lower(): count for what, count in found})
-
-    def _finish(self) -> None:
-        try:
-            self._meter.stop()
-            self._take()
-        finally:
-            self._rest()
-
-    def _rest(self) -> None:
-        if self._is_present:
-            self._is_present = False
-            self._totals.presence.end(self._program.key.target)
 
 
 #: How waits may be missing.

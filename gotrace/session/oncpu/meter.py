@@ -24,6 +24,10 @@ __all__ = ["HERTZ", "CpuMeter", "CpuPeriod", "CpuRequest", "CpuRow", "sum_sample
 #: Samples a second of each CPU. Not 100, which what programs do ten times a second would meet.
 HERTZ = 99
 _MAX_HERTZ = 10_000
+#: A CPU's samples come from two clocks, in this proportion. A single clock of 99 Hz would meet what
+#: Go's sysmon does when it has slept for 10 ms: the two fall into step, and its few microseconds
+#: then are sampled each time, or never. No whole number of such naps is a period of these.
+_CLOCKS = (46, 53)
 
 _STACKS = 1 << 13
 _ROWS = 1 << 13
@@ -96,7 +100,8 @@ class CpuMeter(Probing):
         self._cpu_seen = self._cpu_now = self._clock()
 
     def _prepare(self, program: BpfProgram) -> None:
-        program.attach_clocks("on_tick", self.period)
+        whole = self.period * sum(_CLOCKS)
+        program.attach_clocks("on_tick", *(whole // part for part in _CLOCKS))
 
     def _clock(self) -> int | None:
         return self._process.cpu_ns() if self._process else None
@@ -137,7 +142,7 @@ class CpuMeter(Probing):
 
 @dataclass(frozen=True, kw_only=True)
 class CpuRequest(Request[CpuMeter, None]):
-    """Sample the threads of one process, ``hertz`` times a second on each CPU.
+    """Sample the threads of one process, ``hertz`` times a second on each CPU on average.
 
     ``kernel``: with the kernel's own frames. ``inside`` are patterns for what is looked at of that:
     each has to match something that the program has.
@@ -149,7 +154,7 @@ class CpuRequest(Request[CpuMeter, None]):
 
     @property
     def period(self) -> int:
-        """Return the ns between two samples of a CPU."""
+        """Return the ns that a sample stands for."""
         return 10**9 // self.hertz
 
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:

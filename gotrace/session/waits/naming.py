@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from gotrace.goroutines.groups import matcher, stacks_with
-from gotrace.goroutines.model import Frame, Stack
+from gotrace.goroutines.model import Frame, Names, Stack
 from gotrace.goroutines.program import Program
 from gotrace.profiles.rows import Line, PprofLocation, ProfileForm, ProfileRow, ValueType
 from gotrace.session.symbols import is_plumbing
@@ -183,7 +183,7 @@ def named_waits(
     return sorted(named, key=lambda one: (-one.ns, -one.count, one.reason, one.stack))
 
 
-def shown_frames(program: Program, stack: Stack, system: bool) -> Sequence[Frame]:
+def shown_frames(program: Names, stack: Stack, system: bool) -> Sequence[Frame]:
     """Return the frames of a stack that Go's own dumps show, all of them where there are none."""
     frames = program.frames(stack)
     every = [frame for frame in frames if not frame.is_elided] or frames

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gotrace.session.landings import MAX_FUNCTIONS
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, Result, of_kind, tool
 
@@ -40,7 +41,8 @@ def said(result: Result) -> list[Json]:
 
 
 def levels(result: Result) -> list[tuple[str, str]]:
-    return [(row["func"], row["level"]) for row in said(result) if "level" in row]
+    found = [row for row in said(result) if "level" in row]
+    return [(name, row["level"]) for row in found for name in row["funcs"]]
 
 
 def test_calls_that_cost_too_much_are_counted_and_each_of_them_is(storm: Fixture) -> None:
@@ -100,3 +102,24 @@ def test_within_the_budget_nothing_is_said(storm: Fixture) -> None:
     assert said(result) == []
     (row,) = of_kind(result, "histogram")
     assert row["count"] == calls
+
+
+def test_many_that_cost_too_much_are_said_in_one_line(storm: Fixture) -> None:
+    with tool("gofunccount", "--budget", "0.5%", "-p", str(storm.ready), "main.*") as running:
+        storm.say("1 30000")
+        storm.read_until("busy")
+        time.sleep(4)
+        storm.work()
+        result = running.end()
+    (line,) = [line for line in result.errors.splitlines() if "the budget is" in line]
+    assert "calls are not seen from now on: tracing took " in line
+
+
+def test_of_very_many_functions_all_are_held_to_it_together(storm: Fixture) -> None:
+    """Beyond the functions that have rows of their own, the run ends."""
+    words = ("gofunccount", "--budget", "0.5%", "main.*", "runtime.*", "reflect.*", "fmt.*")
+    result, _ = traced(storm, *words)
+    (start,) = of_kind(result, "attached")
+    assert start["functions"] > MAX_FUNCTIONS
+    assert [row["level"] for row in said(result)] == ["ended"]
+    assert result.status == 0 and of_kind(result, "count")

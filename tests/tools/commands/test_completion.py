@@ -25,7 +25,7 @@ from tests.tools.harness import CLONE, Fixture
 FILES = CLONE / "completions"
 #: What the shells have beside the environment of the tests.
 ENVIRONMENT: dict[str, str] = {}
-TOOLS = ("gofunccount", "gofunclatency", "gooffcpu", "gostacks", "gotrace")
+TOOLS = ("gofunccount", "gofunclatency", "gooffcpu", "gooncpu", "gostacks", "gotrace")
 
 SCRIPT = """\
 . "$0/bash/${1%% *}"
@@ -61,7 +61,7 @@ def press(line: str, directory: Path = CLONE) -> list[str]:
     return [word for word in done.stdout.splitlines() if word]
 
 
-@pytest.mark.parametrize("tool", sorted({*TOOLS} - {"gooffcpu"}))
+@pytest.mark.parametrize("tool", sorted({*TOOLS} - {"gooffcpu", "gooncpu"}))
 def test_functions_of_a_binary(tool: str, program: Path) -> None:
     """Words are offered from the last colon on, where bash itself splits them."""
     assert press(f"{tool} {program}:main.smallF") == ["main.smallFrame "]
@@ -88,8 +88,10 @@ def test_functions_to_be_excluded(program: Path) -> None:
 def test_functions_of_a_process_and_the_process(program: Path) -> None:
     with Fixture([program]) as fixture:
         assert press(f"gofunclatency -p {fixture.ready} main.smallF") == ["main.smallFrame "]
-        offered = press(f"gooffcpu -p {fixture.ready} --in main.smallF")
-        assert offered == ["main.smallFrame "]
+        for name in ("gooffcpu", "gooncpu"):
+            offered = press(f"{name} -p {fixture.ready} --in main.smallF")
+            assert offered == ["main.smallFrame "]
+        assert press(f"gooncpu -p {fixture.ready} main.smallF") == ["main.smallFrame "]
         assert str(fixture.ready) in [word.strip() for word in press("gotrace -p ")]
         assert str(os.getpid()) not in press("gotrace -p ")
         assert press("gotrace -p live_cou") == ["live_count "]

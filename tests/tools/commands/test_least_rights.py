@@ -165,6 +165,20 @@ def test_waits_are_added_up(setting: Setting) -> None:
         assert known["least"] <= sum(row["delay_ns"] for row in mine) <= known["most"], name
 
 
+def test_cpu_time_is_sampled(setting: Setting) -> None:
+    with setting.program("live_oncpu") as fixture:
+        words = ("--json", "-F", "997", "-p", str(fixture.ready))
+        with setting.start("gooncpu", *words) as sampling:
+            truth = fixture.work("hot 1s")
+            result = sampling.end()
+        assert fixture.finish() == 0
+    assert result.status == 0, result.errors
+    (sums,) = of_kind(result, "cpu")
+    assert sums["clock_ns"] == pytest.approx(truth["ns"], rel=0.1)
+    functions = {frame["func"] for row in of_kind(result, "cpu_stack") for frame in row["stack"]}
+    assert functions >= {"main.four", "main.three", "main.spins"}
+
+
 def test_goroutines_are_read(setting: Setting) -> None:
     """Though /proc/PID/mem is a file of another user."""
     with setting.program("live_parked") as fixture:

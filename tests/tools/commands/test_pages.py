@@ -23,6 +23,7 @@ pytestmark = pytest.mark.live
         ("gofunclatency", "main.leaf"),
         ("gofunclatency", "--by", "$goid", "main.leaf"),
         ("gooffcpu",),
+        ("gooncpu", "-F", "9999"),
         ("gostacks",),
     ],
 )

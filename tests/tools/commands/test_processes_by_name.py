@@ -45,7 +45,7 @@ def test_a_name_that_several_processes_have(tmp_path: Path) -> None:
         assert of_kind(result, "attached")[0]["pids"] == numbers
         with gotrace.attach(NAME) as go:
             assert go.count("main.short", ready=go.stop)["main.short"] == 0
-        for name, does in (("gostacks", "reads"), ("gooffcpu", "traces")):
+        for name, does in (("gostacks", "reads"), ("gooffcpu", "traces"), ("gooncpu", "samples")):
             result = run_tool(name, "-p", NAME)
             one = f"{name} {does} one process, and there are 2: "
             choice = f"give -p {numbers[0]} or -p {numbers[1]}"
@@ -63,6 +63,8 @@ def test_a_name_that_one_process_has(tmp_path: Path) -> None:
         assert of_kind(dump, "dump")[0]["pid"] == pid
         with tool("gooffcpu", "--force", "-p", NAME) as tracing:
             assert f"of process {pid}" in tracing.end().lines[0]
+        with tool("gooncpu", "-p", NAME) as sampling:
+            assert f"Sampling process {pid} " in sampling.end().lines[0]
         with gotrace.attach(NAME) as go:
             assert go.goroutines()
 
@@ -98,7 +100,7 @@ def test_a_name_before_the_colon(tmp_path: Path) -> None:
 
 
 def test_a_name_that_no_process_has() -> None:
-    for name in ("gofunccount", "gofunclatency", "gotrace", "gooffcpu", "gostacks"):
+    for name in ("gofunccount", "gofunclatency", "gotrace", "gooffcpu", "gooncpu", "gostacks"):
         words = ("main.f",) if name != "gooffcpu" else ()
         result = run_tool(name, "-p", "no-such-shop", *words)
         message = "no process is named 'no-such-shop': give its number"

@@ -101,7 +101,7 @@ def test_calls_are_measured_by_program(tmp_path: Path, mode: str) -> None:
 def test_functions_of_a_program_are_measured_together(tmp_path: Path) -> None:
     truth, result = run(tmp_path, "gofunclatency", "main.price", "main.down")
     text = "".join(result.lines)
-    found = re.findall(r"^Program = (\w+)\n.*?, count: (\d+)\b", text, re.M | re.S)
+    found = re.findall(r"^Program = (\w+)\n.*?, count: (\d+), share: \d+\.\d%$", text, re.M | re.S)
     together = {
         name: str(found["main.price"] + found["main.down"]) for name, found in truth.items()
     }

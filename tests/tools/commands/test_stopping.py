@@ -237,7 +237,8 @@ def test_calls_of_a_storm_are_in_order_and_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["gofunccount", "gofunclatency", "gooffcpu", "gostacks", "gotrace", "gotraced"]
+    "name",
+    ["gofunccount", "gofunclatency", "gooffcpu", "gooncpu", "gostacks", "gotrace", "gotraced"],
 )
 @parts(3)
 def test_interrupt_at_the_start(name: str, part: int, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -240,13 +241,41 @@ def test_records_have_results() -> None:
     assert all(row["results"]["$ret"] == 3 * row["args"]["n"] + 1 for row in shown)
 
 
-def test_list_says_where_functions_are_called() -> None:
-    words = ("-l", "--json", f"{callers()}:main.target", "main.leaf")
-    rows = {
-        row["func"]: row["callers"]
-        for row in of_kind(run_tool("gofunclatency", *words), "function")
+def test_records_of_frequent_calls_move_if_all_callers_are_known() -> None:
+    """main.target has others: it stays at its RETs, and each call is shown."""
+    with Callers([callers()]) as fixture:
+        words = ("main.leaf (n % 1000 == 0)", "main.target (n % 1000 == 1)")
+        with tool("gotrace", "--json", "-p", str(fixture.ready), *words) as running:
+            fixture.order("direct", 60_000)
+            fixture.order("many", 128)
+            moves = [json.loads('{"kind":"moved"' + move) for move in wait_for_moves(running, 2)]
+            fixture.order("value", 20_000)
+            result = running.end()
+        fixture.truth()
+        assert fixture.finish() == 0
+    assert {move["func"]: move["returns"] for move in moves} == {
+        "main.leaf": "landing",
+        "main.target": "ret",
     }
+    shown = of_kind(result, "call")
+    assert sum(row["func"] == "main.target" for row in shown) == 80 + 1
+    leaves = [row for row in shown if row["func"] == "main.leaf"]
+    assert len(leaves) == 80 + 1
+    assert all(row["results"]["$ret"] == 3 * row["args"]["n"] for row in leaves)
+    assert not of_kind(result, "lost")
+
+
+def test_list_says_where_functions_are_called() -> None:
+    words = ("-l", "--json", f"{callers()}:main.target", f"{callers()}:main.leaf")
+    functions = of_kind(run_tool("gofunclatency", *words), "function")
+    rows = {row["func"]: row["callers"] for row in functions}
+    closed = {row["func"]: row["closed"] for row in functions}
     assert rows["main.target"]["direct"] >= 128 + 6
+    assert closed == {"main.target": False, "main.leaf": True}
+    text = "".join(run_tool("gotrace", "-l", *words[2:]).lines)
+    for name, row in rows.items():
+        others = "" if closed[name] else ", and others"
+        assert f" {row['direct']} ({row['emulated']} landings){others}  " in text
     for row in rows.values():
         assert 0 < row["emulated"] + row["stepped"] <= row["direct"]
 

@@ -29,12 +29,13 @@ from tests.toolchains import (
     FIXTURES,
     Toolchain,
     build,
-    each_of,
+    each_known,
+    each_since,
     gccgo_build,
+    minor,
     newest,
     require,
 )
-from tests.toolchains import toolchains as all_toolchains
 from tests.tools.go_trace import GoTrace, go_state
 from tests.tools.harness import Fixture, Result, code_of, of_kind, run_tool, tool
 from tests.tools.quota import quota_group, throttled
@@ -47,18 +48,8 @@ LONG = 20_000_000  # ns that each known wait takes, at least
 YIELDS = 200
 
 
-def each_since(release: int) -> pytest.MarkDecorator:
-    """Run a test with each toolchain from Go 1.``release`` on."""
-    return each_of([each for each in all_toolchains() if minor(each) >= release])
-
-
-def minor(toolchain: Toolchain) -> int:
-    return int(toolchain.minor.split(".")[1])
-
-
-#: Go releases of which --why knows the scheduler; those that have iter.Pull; those whose own tracer
-#: writes what go_trace reads.
-each_known, each_pulling, each_tracing = each_since(19), each_since(23), each_since(22)
+#: Go releases that have iter.Pull; those whose own tracer writes what go_trace reads.
+each_pulling, each_tracing = each_since(23), each_since(22)
 
 
 def program(toolchain: Toolchain | None = None, mode: str = "default") -> Path:

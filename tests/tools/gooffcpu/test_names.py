@@ -86,7 +86,7 @@ def test_so_they_are_without_symbols(mode: str) -> None:
 
 
 def test_calls_are_those_that_strace_counts(tmp_path: Path) -> None:
-    """At the same time; what strace takes longer is what its own stops take."""
+    """At the same time: strace's stops are around ours, and within what the program measures."""
     if shutil.which("strace") is None:
         skip_or_fail("no strace: install it")
     log = tmp_path / "strace"
@@ -103,22 +103,22 @@ def test_calls_are_those_that_strace_counts(tmp_path: Path) -> None:
     check(truth, result)
     text = log.read_text()
     failed: Counter[tuple[str, str]] = Counter()
-    for name, error in re.findall(r"(?:\d+ |<\.\.\. )(\w+)(?:\(| resumed).*= -1 (E\w+)", text):
+    for name, error in re.findall(r"(?:\d+ +|<\.\.\. )(\w+)(?:\(| resumed).*= -1 (E\w+)", text):
         failed[name, error] += 1
     table: dict[str, tuple[float, int]] = {}
     for seconds, count, name in re.findall(
         r"^ *[\d.]+ +([\d.]+) +\d+ +(\d+)(?: +\d+)? +(\w+)$", text, re.MULTILINE
     ):
         table[name] = float(seconds) * 1e9, int(count)
-    stop = table["getppid"][0] / table["getppid"][1]
-    for name in truth:
+    for name, known in truth.items():
         row = by_name(result)[name]
         took, count = table[name]
         assert count == row["calls"], name
         assert {error: calls for (call, error), calls in failed.items() if call == name} == {
             error: calls for error, calls in row["errors"].items() if error[:8] != "ERESTART"
         }, name
-        assert row["total_ns"] <= took <= row["total_ns"] + 5 * stop * count, name
+        # It prints microseconds.
+        assert row["total_ns"] - 1000 <= took <= known["ns"] + 1000, name
 
 
 def test_the_table_and_the_forms(tmp_path: Path) -> None:

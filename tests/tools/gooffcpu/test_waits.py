@@ -24,20 +24,17 @@ from tests.toolchains import (
     FIXTURES,
     Toolchain,
     build,
-    each_of,
+    each_known,
     gccgo_build,
     newest,
     require,
 )
-from tests.toolchains import toolchains as all_toolchains
 from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool
 
 pytestmark = pytest.mark.live
 
 Json = dict[str, Any]
 
-#: Go releases of which the scheduler is known.
-each_known = each_of([found for found in all_toolchains() if int(found.minor.split(".")[1]) >= 19])
 #: Function -> reason, in the words of the newest release; some have had fewer.
 REASONS = {
     "receives": "chan receive",

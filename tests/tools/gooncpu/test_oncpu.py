@@ -26,11 +26,10 @@ from tests.toolchains import (
     FIXTURES,
     Toolchain,
     build,
-    each_of,
+    each_known,
     each_toolchain,
     newest,
 )
-from tests.toolchains import toolchains as all_toolchains
 from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool
 
 pytestmark = pytest.mark.live
@@ -41,10 +40,6 @@ Json = dict[str, Any]
 ROUNDS = {"main.four": 4, "main.three": 3, "main.inlined": 2, "main.framed": 1}
 #: Standard deviations that one of ten numbers exceeds once in a hundred times.
 SIGMAS = 3.3
-
-
-#: Go releases of which the scheduler is known.
-each_known = each_of([found for found in all_toolchains() if int(found.minor.split(".")[1]) >= 19])
 
 
 def program(toolchain: Toolchain | None = None, mode: str = "default") -> Path:
@@ -93,12 +88,20 @@ def check_share(found: int, of: int, share: float, known_of: float = math.inf) -
 
 
 def test_samples_add_up_to_the_threads_own_clock() -> None:
-    truth, result = sampled(program(), "hot 4s", "--json", "-F", "99", before=ALONE)
+    # A thread that changes CPUs has up to a sample more or less of each.
+    before = ("taskset", "-c", str(min(os.sched_getaffinity(0))), *ALONE)
+    truth, result = sampled(program(), "hot 4s", "--json", "-F", "99", before=before)
     check_sums(result)
     (sums,) = of_kind(result, "cpu")
-    # 2% where nothing else runs; a host that is busy takes some ticks with it.
-    assert sums["cpu_ns"] == pytest.approx(sums["clock_ns"], rel=0.08)
+    assert sums["cpu_ns"] == pytest.approx(sums["clock_ns"], rel=0.02)
     assert sums["clock_ns"] == pytest.approx(truth["ns"], rel=0.02)
+
+
+def test_what_keeps_step_with_the_ticks_has_its_share() -> None:
+    """A single clock would meet it each time, or never, as it does what sysmon wakes up for."""
+    truth, result = sampled(program(), "step 4s", "--json", "-F", "99", before=ALONE)
+    (sums,) = of_kind(result, "cpu")
+    check_share(sums["samples"], 99 * 4, truth["ns"] / 4e9)
 
 
 @pytest.mark.parametrize("mode", ["default", "stripped", "pie"])
@@ -176,8 +179,10 @@ def test_the_kernels_functions_are_there_if_asked_for() -> None:
     rows = of_kind(result, "cpu_stack")
     assert not [f for row in rows for f in row["stack"] if f["file"] == "[kernel]"]
     system_calls = [row for row in rows if re.search(r"Syscall6?$", names(row)[0])]
-    assert system_calls
-    assert all("os.(*File).Read" in names(row) for row in system_calls)
+    made = [row for row in system_calls if "main.reads" in names(row)]
+    assert made and all("os.(*File).Read" in names(row) for row in made)
+    # The others are sysmon's, which polls the network, and those around the fixture's work.
+    assert sum(row["samples"] for row in system_calls if row not in made) < 10
 
 
 def test_c_is_followed_by_its_frame_pointers() -> None:
@@ -276,7 +281,8 @@ def test_what_finds_no_row_is_in_the_sum() -> None:
 def test_all_forms_have_the_same_sums(tmp_path: Path) -> None:
     profile, flame = tmp_path / "x.pb.gz", tmp_path / "x.json"
     words = ("--json", "-o", profile, "--speedscope", flame, "-i", "0.3")
-    _, result = sampled(program(), "hot 1s", *words)
+    # A second by the clock, at least: two threads have the time.
+    _, result = sampled(program(), "hot 2s", *words)
     assert len(of_kind(result, "cpu")) > 2
     raw = raw_profile(profile)
     assert raw.types == ("samples/count", "cpu/nanoseconds[dflt]")
@@ -320,7 +326,7 @@ def test_the_tables() -> None:
         nothing = run_tool("gooncpu", *words, "main.nothing")
         assert fixture.finish() == 0
     text = "".join(both.lines)
-    assert re.search(r"of CPU time of process \d+: \d\.\d\d CPUs, \d+ samples\n", text)
+    assert re.search(r"of CPU time of process \d+: \d\.\d\d CPUs, [\d,]+ samples\n", text)
     head = re.search(r"\n +SELF +TOTAL +SHARE  FUNCTION\n(.*)Detaching", text, re.S)
     assert head is not None
     listed = [line.split() for line in head[1].splitlines()]

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gofleet: ask many hosts at once, and add up what they answer."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from gotrace.cli.options import is_json, new_parser, parse_plain, positive, seconds
+from gotrace.cli.run import run_command
+from gotrace.cli.stream import Patience, result_file, result_stream
+from gotrace.errors import GotraceError, UsageError
+from gotrace.hosts.bundle import Bundle, read_bundle
+from gotrace.hosts.names import host_names
+from gotrace.hosts.run import HostResult, HostRuns
+from gotrace.hosts.ssh import Ssh
+from gotrace.merging import Merged, merge
+from gotrace.profiles.write import check_place, is_profile, write_profile
+from gotrace.report.output import JsonOutput, TextOutput
+from gotrace.text import counted, printable
+
+__all__ = ["main"]
+
+#: What can be added up.
+_TOOLS = ("gofunccount", "gofunclatency", "gooffcpu", "gooncpu", "gostacks")
+_AT_ONCE, _SECONDS = 64, 600.0
+#: Options of a command that leave less than is needed, and what does the same here.
+_ELSEWHERE = {
+    **dict.fromkeys(("-o", "--output", "--pprof", "--speedscope"), "gofleet -o FILE writes one"),
+    **dict.fromkeys(("-f", "--folded"), "gofleet -o x.folded writes all stacks"),
+    **dict.fromkeys(("-l", "--list", "--diff", "--heat", "--watch"), "it has nothing to add up"),
+    "--top": "gofleet --top N has the largest of all hosts",
+}
+
+_EPILOG = """\
+examples:
+  gofleet --on ssh:web[01-40] -- gofunclatency --why -d 10 -p shop main.handle
+  gofleet --on ssh:web[01-40],db1 --by-host -- gofunccount -d 5 -p shop 'main.*'
+  gofleet --on ssh:web1 --sudo --push dist/gotrace.tar.gz -- gooffcpu -d 5 -p shop
+  gofleet --on ssh:web1 --ssh 'ssh -F fleet.conf' -- gostacks -p shop
+  gofleet --merge *.ndjson.gz                  add up what was recorded on each host
+  gofleet --merge *.ndjson -o all.ndjson       as a recording, for --diff
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "gofleet",
+        "Run a command on many hosts at once, and add up exactly what it prints there.",
+        _EPILOG,
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--on",
+        action="append",
+        metavar="ssh:HOSTS",
+        help="run the command that follows -- on these hosts: ssh:web[01-40],db1 (may be repeated)",
+    )
+    source.add_argument(
+        "--merge",
+        nargs="+",
+        metavar="FILE",
+        help="add up recordings (x.ndjson, x.ndjson.gz), each of a host or merged before",
+    )
+    parser.add_argument("--by-host", action="store_true", help="keep the rows of each host apart")
+    parser.add_argument("--top", type=positive, metavar="N", help="print only the N largest rows")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write results to this file: as a recording if it ends in .ndjson or .ndjson.gz, as a"
+        " profile if in .pb.gz, .html or .folded, else as text",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("-q", "--quiet", action="store_true", help="leave out headings")
+    parser.add_argument(
+        "--at-once",
+        type=positive,
+        metavar="N",
+        default=_AT_ONCE,
+        help=f"hosts at a time (default {_AT_ONCE})",
+    )
+    parser.add_argument(
+        "--ttl",
+        type=seconds,
+        metavar="TIME",
+        default=_SECONDS,
+        help="end the command on each host after this time, whatever becomes of gofleet"
+        " (default 10m)",
+    )
+    parser.add_argument(
+        "--ssh",
+        metavar="CMD",
+        default="ssh",
+        help="how hosts are reached: 'ssh -F fleet.conf' (default ssh)",
+    )
+    parser.add_argument("--sudo", action="store_true", help="run the command by sudo -n there")
+    parser.add_argument(
+        "--push",
+        metavar="BUNDLE",
+        help="bring this bundle (make bundle) to hosts that do not have it, and run its command",
+    )
+    parser.add_argument(
+        "--remote-command",
+        metavar="CMD",
+        help="what the command is called there: /opt/gotrace/bin/gofunclatency",
+    )
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    return parser
+
+
+def _run(arguments: Sequence[str]) -> int:
+    words = list(arguments)
+    command: list[str] = []
+    if "--" in words:
+        at = words.index("--")
+        words, command = words[:at], words[at + 1 :]
+    options = parse_plain(_parser(), words)
+    if options.output and is_profile(options.output):
+        check_place(options.output)
+    if options.merge:
+        if command:
+            raise UsageError("--merge reads files: leave out -- and the command")
+        _write(options, merge(*options.merge, by_host=options.by_host))
+        return 0
+    return _ask(options, command)
+
+
+def _ask(options: argparse.Namespace, command: Sequence[str]) -> int:
+    """Run the command everywhere, write what it says, and return the exit status."""
+    words = _remote_words(options, command)
+    hosts = host_names(options.on)
+    bundle: Bundle | None = None
+    if options.push:
+        if options.remote_command:
+            raise UsageError("--push brings the command: leave out --remote-command")
+        bundle = read_bundle(options.push, command[0])
+    ssh = Ssh(_split("--ssh", options.ssh), max(1, round(options.ttl)), options.sudo, bundle)
+    if not options.quiet:
+        what = counted("asking {} host{s}", len(hosts))
+        _say(f"{what}: {shlex.join(command)}: Ctrl-C ends it everywhere")
+    attached = _Attached(0 if options.quiet else len(hosts))
+    runs = HostRuns(ssh, hosts, words, min(options.at_once, len(hosts)), attached.one)
+    merged = Merged(options.by_host)
+    failed: list[int] = []
+    with _ended_by_signals(runs.stop, runs.abandon):
+        for result in runs.results():
+            if (problem := _take(result, merged)) is not None:
+                failed.append(result.status)
+                _say(f"{result.host}: {problem}")
+            elif result.is_timed_out:
+                _say(f"{result.host}: ended by --ttl, after {options.ttl:g} s")
+    if merged.hosts:
+        _write(options, merged)
+    if not failed:
+        return 0
+    return failed[0] if len({*failed}) == 1 and not merged.hosts and failed[0] in (2, 3) else 1
+
+
+class _Attached:
+    """Says when the probes are in place on all of so many hosts."""
+
+    def __init__(self, hosts: int) -> None:
+        self._hosts = hosts
+        self._lock = threading.Lock()
+        self._seen = 0
+
+    def one(self) -> None:
+        """Take note of one more."""
+        with self._lock:
+            self._seen += 1
+            if self._seen == self._hosts:
+                _say(counted("tracing on {} host{s}", self._hosts))
+
+
+def _remote_words(options: argparse.Namespace, command: Sequence[str]) -> list[str]:
+    """Return what runs on the hosts. Raises UsageError."""
+    tools = ", ".join(_TOOLS)
+    if not command:
+        raise UsageError(f"give what to run on the hosts after --: one of {tools}")
+    tool, *rest = command
+    if tool not in _TOOLS:
+        raise UsageError(f"{tool!r}: what can be added up is {tools}")
+    own = rest[: rest.index("--")] if "--" in rest else rest
+    for word in own:
+        option = word.partition("=")[0]
+        if option in _ELSEWHERE:
+            raise UsageError(f"{option} cannot be given to {tool} here: {_ELSEWHERE[option]}")
+    called = [tool]
+    if options.remote_command:
+        called = _split("--remote-command", options.remote_command)
+    return [*called, *(() if "--json" in own else ("--json",)), *rest]
+
+
+def _split(option: str, text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {text!r}: {error}") from error
+    if not words:
+        raise UsageError(f"{option} {text!r}: there is no command")
+    return words
+
+
+def _take(result: HostResult, merged: Merged) -> str | None:
+    """Add what a host has printed; return what is wrong with it, None if it is whole."""
+    is_whole = result.problem is None or any('"kind":"detached"' in line for line in result.lines)
+    if is_whole and result.lines:
+        try:
+            one = merge(result.lines, hosts=[result.host], by_host=merged.by_host)
+            merged.add(one, result.host)
+        except GotraceError as error:
+            return str(error)
+    elif result.problem is None:
+        return "it printed nothing"
+    return result.problem
+
+
+@contextmanager
+def _ended_by_signals(stop: Callable[[], None], abandon: Callable[[], None]) -> Iterator[None]:
+    """End runs at the first signal, and wait for nothing more at the second."""
+    actions = [abandon, stop]
+
+    def end(number: int, frame: object) -> None:
+        (actions.pop() if len(actions) > 1 else abandon)()
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _say(text: str) -> None:
+    print(f"gofleet: {printable(text)}", file=sys.stderr, flush=True)
+
+
+def _write(options: argparse.Namespace, merged: Merged) -> None:
+    """Write results where the options want them. Raises GotraceError, OSError."""
+    from gotrace.report.merged import merged_profile, write_merged  # takes what reports take
+
+    path: str | None = options.output
+    if path is not None and is_profile(path):
+        profile = merged_profile(merged)
+        if profile is None:
+            raise UsageError(f"-o {path} has stacks, and there are none in these results")
+        write_profile(path, profile)
+        _say(f"wrote {len(profile.rows):,} stacks to {path}")
+        return
+    if path is not None:
+        with result_file(path) as file:
+            as_json = options.json or is_json(path)
+            output = JsonOutput(file) if as_json else TextOutput(file, sys.stderr, options.quiet)
+            write_merged(output, merged, options.top)
+        return
+    out = result_stream(sys.stdout, Patience())
+    output = JsonOutput(out) if options.json else TextOutput(out, sys.stderr, options.quiet)
+    write_merged(output, merged, options.top)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    return run_command("gofleet", _run, sys.argv[1:] if arguments is None else arguments)

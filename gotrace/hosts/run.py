@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same command on many hosts, so many at a time."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import Queue
+
+from gotrace.hosts.ssh import FAILED, NOT_FOUND, TIMED_OUT, RemoteRun, Ssh
+
+__all__ = ["HostResult", "HostRuns"]
+
+_STOPPED = "stopped before it began"
+
+
+@dataclass(frozen=True, slots=True)
+class HostResult:
+    """What a host has printed, and what became of its command: ``problem`` is None if all is well.
+
+    ``status`` is the command's exit status; of what never ran it is that of ssh.
+    """
+
+    host: str
+    lines: Sequence[str]
+    status: int
+    problem: str | None = None
+    is_timed_out: bool = False
+
+
+class HostRuns:
+    """The runs of one command; ``stop`` and ``abandon`` may be called at any time."""
+
+    def __init__(
+        self,
+        ssh: Ssh,
+        hosts: Sequence[str],
+        words: Sequence[str],
+        at_once: int,
+        attached: Callable[[], None],
+    ) -> None:
+        """``attached`` is called for each host whose probes are in place, in any thread."""
+        self._ssh = ssh
+        self._hosts = hosts
+        self._words = words
+        self._at_once = at_once
+        self._attached = attached
+        self._stopping = threading.Event()
+        self._running: dict[str, RemoteRun] = {}
+
+    def results(self) -> Iterator[HostResult]:
+        """Run the command everywhere, and yield each host's results as they come."""
+        done: Queue[HostResult] = Queue()
+        with ThreadPoolExecutor(self._at_once, "host") as pool:
+            for host in self._hosts:
+                pool.submit(lambda host: done.put(self._run(host)), host)
+            for _ in self._hosts:
+                yield done.get()
+
+    def stop(self) -> None:
+        """End the command everywhere; what it has to say still comes."""
+        self._stopping.set()
+        for run in list(self._running.values()):
+            run.end()
+
+    def abandon(self) -> None:
+        """Wait for nothing more."""
+        self._stopping.set()
+        for run in list(self._running.values()):
+            run.kill()
+
+    def _run(self, host: str) -> HostResult:
+        if self._stopping.is_set():
+            return HostResult(host, (), FAILED, _STOPPED)
+        try:
+            run = RemoteRun(self._ssh, host, self._words)
+        except OSError as error:
+            problem = f"cannot run {self._ssh.command[0]}: {error.strerror}"
+            return HostResult(host, (), FAILED, problem)
+        self._running[host] = run
+        if self._stopping.is_set():
+            run.end()
+        status = run.wait(self._attached)
+        del self._running[host]
+        run.output.seek(0)
+        with io.TextIOWrapper(run.output, "utf-8", "backslashreplace") as output:
+            lines = [line for line in output if not line.isspace()]
+        if status in (0, TIMED_OUT):
+            return HostResult(host, lines, status, is_timed_out=status == TIMED_OUT)
+        return HostResult(host, lines, status, self._problem(status, run.errors))
+
+    def _problem(self, status: int, errors: bytes) -> str:
+        """Return in a line why a command has failed."""
+        said = errors.decode("utf-8", "backslashreplace").strip().splitlines()
+        if status == NOT_FOUND:
+            return f"{self._words[0]} is not installed there: --push BUNDLE brings it"
+        return said[-1].strip() if said else f"ended with status {status}"

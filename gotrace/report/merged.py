@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write recordings that are added up: as the tables of the command that made them, or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TextIO
+
+from gotrace.calls import StackFrame
+from gotrace.errors import GotraceError
+from gotrace.goroutines.interrupted import Work
+from gotrace.goroutines.model import Frame, Stack, State
+from gotrace.histogram import Histogram, bucket_between
+from gotrace.merging import Merged, times_of, values_of
+from gotrace.probes.scope import STACK_TYPE
+from gotrace.profiles.rows import (
+    Line,
+    PprofLocation,
+    ProfileForm,
+    ProfileRow,
+    StackProfile,
+    ValueType,
+)
+from gotrace.report.by import ValueGroup, ValueInterval, write_values
+from gotrace.report.counts import CountRow, CountTable, write_counts
+from gotrace.report.cpu import CpuReading, write_cpu
+from gotrace.report.goroutines import labels_text, span, write_frames
+from gotrace.report.latencies import FoldedLatency, Interval, LatencyGroup, write_latencies
+from gotrace.report.output import JsonOutput, Output, TextOutput
+from gotrace.report.syscalls import write_syscalls
+from gotrace.report.waits import WaitTotals, write_waits
+from gotrace.report.wall import WallGroup, write_wall
+from gotrace.report.why import BucketParts
+from gotrace.session.oncpu.naming import FunctionTime, NamedSamples
+from gotrace.session.waits.names import SyscallSums
+from gotrace.session.waits.naming import NamedWait, WokenBy
+from gotrace.session.waits.probes import WaitState
+from gotrace.session.why.parts import PartSums, PartTotals
+from gotrace.text import counted, in_program, printable
+from gotrace.values.model import (
+    Nil,
+    SequenceValue,
+    StringValue,
+    StructValue,
+    TextValue,
+    Unavailable,
+    Value,
+)
+
+__all__ = ["merged_profile", "spoken_hosts", "write_merged"]
+
+_Row = Mapping[str, Any]
+
+_FEW_HOSTS = 4
+_FUNCTIONS = 30
+_NO_WAITS = {"count": 0, "delay_ns": 0, "others": {"count": 0, "delay_ns": 0}}
+
+
+def spoken_hosts(names: Sequence[str]) -> str:
+    """Return hosts in words: some of them, and how many others there are."""
+    shown = [printable(name) for name in sorted(names)]
+    if len(shown) <= _FEW_HOSTS:
+        return ", ".join(shown)
+    return f"{', '.join(shown[: _FEW_HOSTS - 1])} and {len(shown) - _FEW_HOSTS + 1} others"
+
+
+def write_merged(output: Output, merged: Merged, top: int | None) -> None:
+    """Write the sums, of each kind the ``top`` largest rows."""
+    if isinstance(output, JsonOutput):
+        _write_json(output, merged, top)
+        return
+    try:
+        _write_text(output, merged, top)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise GotraceError(f"rows are not what {merged.tool} writes: {error!r}") from error
+
+
+def _write_text(output: TextOutput, merged: Merged, top: int | None) -> None:
+    out = output.out
+    hosts = counted("{} host{s}", len(merged.hosts))
+    output.heading(f"{hosts}: {spoken_hosts(list(merged.hosts))}\n")
+    if merged.tool is None:
+        out.write("no results\n")
+    elif merged.tool == "gofunccount":
+        _write_counts(output, merged, top)
+    elif merged.tool == "gofunclatency":
+        _write_latencies(output, merged, top)
+    else:
+        names = sorted(merged.hosts) if merged.by_host else [None]
+        for name in names:
+            out.write("\n")
+            what = f"host {printable(name)}" if name is not None else hosts
+            rows = {kind: _of_host(merged.rows(kind), name) for kind in _KINDS[merged.tool]}
+            seconds = merged.units if name is None else merged.hosts[name].units
+            _WRITERS[merged.tool](out, rows, seconds, what, top)
+    for text, names_of in _said(merged):
+        out.write(f"{printable(text)} ({spoken_hosts(names_of)})\n")
+    out.flush()
+
+
+def _write_json(output: JsonOutput, merged: Merged, top: int | None) -> None:
+    """Write everything; rows that a command has the largest last are the last that are kept."""
+    left = {kind: len(merged.rows(kind)) for kind in _ASCENDING} if top else {}
+    seen: dict[str, int] = {}
+    for row in merged.objects():
+        kind = row.pop("kind")
+        seen[kind] = seen.get(kind, 0) + 1
+        if top and kind in _ASCENDING and seen[kind] <= left[kind] - top:
+            continue
+        if top and kind in _DESCENDING and seen[kind] > top:
+            continue
+        output.write(kind, row)
+    output.out.flush()
+
+
+_ASCENDING = ("count", "histogram")
+_DESCENDING = ("wait", "syscall", "cpu_function", "cpu_stack", "goroutine")
+_KINDS = {
+    "gooffcpu": ("waits", "wait", "syscall"),
+    "gooncpu": ("cpu", "cpu_function", "cpu_stack", "wall", "wall_group"),
+    "gostacks": ("dump", "goroutine"),
+}
+
+
+def _said(merged: Merged) -> Iterator[tuple[str, list[str]]]:
+    """Yield what is missing and not traced, each with the hosts that say so."""
+    found: dict[str, list[str]] = {}
+    for notice in merged.notices:
+        if notice["kind"] in ("lost", "warning"):
+            found.setdefault(str(notice["message"]), []).append(notice["host"])
+    for text, names in found.items():
+        yield text, sorted(set(names))
+
+
+def _of_host(rows: Sequence[_Row], name: str | None) -> list[_Row]:
+    return [row for row in rows if name is None or row.get("host") == name]
+
+
+def _place(row: _Row) -> str | None:
+    """Return what stands before a function's name: its host, its program, or both."""
+    host, program = row.get("host"), row.get("program")
+    return in_program(host, program) if program is not None else host
+
+
+def _by(row: _Row) -> dict[str, Value] | None:
+    by = row.get("by", {})
+    if by is None:
+        return None
+    return {
+        text: _stack(value) if text == "$stack" else _value(value) for text, value in by.items()
+    }
+
+
+def _value(value: Any) -> Value:
+    """Return a value for text; one with parts is shown as JSON has it."""
+    if value is None:
+        return Nil("")
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return StringValue(value.encode(), len(value.encode()))
+    if isinstance(value, dict):
+        if "$unavailable" in value:
+            return Unavailable(str(value["$unavailable"]))
+        if "$string" in value:
+            return StringValue(str(value["$string"]).encode(), value.get("$len"))
+    import json
+
+    return TextValue("", json.dumps(value, ensure_ascii=False))
+
+
+def _stack(value: Any) -> Value:
+    if not isinstance(value, list):
+        return _value(value)
+    frames = []
+    for frame in value:
+        known = (frame["func"], frame.get("file"), frame.get("line"))
+        fields = zip(("func", "file", "line"), map(_value, known), strict=True)
+        frames.append(StructValue("", tuple(fields)))
+    return SequenceValue(STACK_TYPE, tuple(frames), len(frames))
+
+
+def _write_counts(output: Output, merged: Merged, top: int | None) -> None:
+    rows = merged.rows("count")
+    total = sum(row["count"] for row in rows)
+    by = list(merged.options.get("by", ()))
+    has_by = any("by" in row for row in rows)
+    shown = [
+        CountRow(row["func"], row["count"], _by(row) if has_by else None, _place(row))
+        for row in (rows[-top:] if top else rows)
+    ]
+    rates = any("rate" in row for row in rows)
+    table = CountTable(shown, merged.ended or 0.0, merged.units, by if has_by else (), total, rates)
+    write_counts(output, table, False, {})
+
+
+def _write_latencies(output: Output, merged: Merged, top: int | None) -> None:
+    rows = merged.rows("histogram")
+    shown = rows[-top:] if top else rows
+    if rows and "of" in rows[0]:
+        groups = [
+            ValueGroup(
+                row["func"],
+                values_of(row),
+                (_by(row) or {}) if "by" in row else None,
+                _place(row),
+            )
+            for row in shown
+        ]
+        of, unit = rows[0]["of"], rows[0]["unit"]
+        write_values(
+            output, ValueInterval(groups, of, unit, merged.ended or 0.0, merged.units), False
+        )
+        return
+    rest = merged.rows("rest")
+    interval = Interval(
+        [_latency(row) for row in shown],
+        [
+            FoldedLatency(
+                *(row["func"], row["goroutines"], row["count"], row["sum_ns"], row["unnamed"]),
+                *(row.get("probe_hits", 0), _place(row)),
+            )
+            for row in rest
+        ],
+        merged.ended or 0.0,
+        merged.units,
+        1,
+        total=sum(row["sum_ns"] for row in (*rows, *rest)),
+        rates=any("rate" in row for row in rows),
+    )
+    write_latencies(output, interval, False)
+
+
+def _latency(row: _Row) -> LatencyGroup:
+    why: BucketParts | None = None
+    if "why" in row:
+        parts = row["why"]["parts"].items()
+        sums = {name: PartTotals(known["ns"], known["calls"]) for name, known in parts}
+        why = {None: PartSums(sums)}
+    return LatencyGroup(
+        row["func"],
+        times_of(row),
+        row.get("goid"),
+        row.get("goroutine"),
+        row.get("pid") or 0,
+        why,
+        (_by(row) or {}) if "by" in row else None,
+        _place(row),
+    )
+
+
+class _Recorded:
+    """The frames of a recording's stacks, each under an address of its own."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[Frame, int] = {}
+        self._frames: list[Frame] = []
+
+    def stack(self, frames: Iterable[_Row]) -> Stack:
+        """Return a stack of a recording."""
+        found = []
+        for frame in map(_frame, frames):
+            if frame not in self._addresses:
+                self._addresses[frame] = len(self._frames)
+                self._frames.append(frame)
+            found.append(self._addresses[frame])
+        return tuple(found)
+
+    def frames(self, stack: Stack) -> tuple[Frame, ...]:
+        """Return the frames of a stack."""
+        return tuple(self._frames[address] for address in stack)
+
+
+def _frame(frame: _Row) -> Frame:
+    """Return a frame of a recording; those of the runtime are not shown, as in Go's own dumps."""
+    name = str(frame["func"])
+    rest = name.removeprefix("runtime.")
+    is_shown = "." in name and (rest == name or rest[:1].isupper())
+    line = frame.get("line") or 0
+    return Frame(
+        name, frame.get("file") or "", line, None, bool(frame.get("inlined")), False, is_shown
+    )
+
+
+def _write_waits(
+    out: TextIO, rows: Mapping[str, list[_Row]], seconds: float, what: str, top: int | None
+) -> None:
+    if rows["syscall"]:
+        write_syscalls(out, [_syscall(row) for row in rows["syscall"]])
+        out.write("\n")
+    names = _Recorded()
+    waits = [
+        NamedWait(
+            WaitState(row["state"]),
+            row["reason"] or "",
+            names.stack(row["stack"]),
+            WokenBy(row["woken_by"]) if row["woken_by"] else None,
+            row["waker"],
+            names.stack(row.get("waker_stack", ())),
+            row["open"],
+            row["count"],
+            row["delay_ns"],
+        )
+        for row in rows["wait"]
+    ]
+    (head,) = rows["waits"] or [_NO_WAITS]
+    others = head["others"]["count"], head["others"]["delay_ns"]
+    totals = WaitTotals(head["count"], head["delay_ns"], others)
+    write_waits(out, names, waits, totals, what, False, top)
+
+
+def _syscall(row: _Row) -> SyscallSums:
+    times = Histogram(row["calls"], row["total_ns"], maximum=1 << 63)
+    for low, high, count in row.get("buckets", ()):
+        times.buckets[bucket_between(low, high)] = count
+    return SyscallSums(row["name"], times, row["errors"])
+
+
+def _write_cpu(
+    out: TextIO, rows: Mapping[str, list[_Row]], seconds: float, what: str, top: int | None
+) -> None:
+    for head in rows["cpu"]:
+        period = head["period_ns"]
+        samples = [
+            NamedSamples(
+                *(Work(row["work"]), row["group"], 0, 0, tuple(map(_frame, row["stack"])), ()),
+                *(False, row["samples"]),
+            )
+            for row in rows["cpu_stack"]
+        ]
+        functions = [
+            FunctionTime(row["func"], row["self_ns"] // period, row["total_ns"] // period)
+            for row in rows["cpu_function"]
+        ]
+        sums = head["others"], period, head["clock_ns"], seconds
+        write_cpu(out, CpuReading(samples, functions, *sums), what, False, False, top or _FUNCTIONS)
+    for head in rows["wall"]:
+        groups = [_wall_group(row) for row in rows["wall_group"]]
+        others = head["others"]["count"], head["others"]["ns"]
+        write_wall(out, groups, others, what, seconds, top)
+
+
+def _wall_group(row: _Row) -> WallGroup:
+    states = (State.RUNNING, State.RUNNABLE, State.SYSCALL, State.WAITING)
+    ns = {state: row[f"{state.value}_ns"] for state in states}
+    return WallGroup(row["group"], row["wall_ns"] > 0, ns, (), ())
+
+
+def _write_goroutines(
+    out: TextIO, rows: Mapping[str, list[_Row]], seconds: float, what: str, top: int | None
+) -> None:
+    """Write goroutines in groups, the largest first."""
+    found = rows["goroutine"]
+    count = sum(row["count"] for row in found)
+    out.write(counted(f"{{:,}} goroutine{{s}} of {what}\n", count))
+    for row in found[:top]:
+        notes = [row["reason"] or row["state"]]
+        if row["waiting_ns"] is not None:
+            shortest, longest = span(row["waiting_ns"]), span(row["longest_ns"])
+            notes.append(shortest if shortest == longest else f"{shortest} to {longest}")
+        labels = labels_text(tuple(sorted(row.get("labels", {}).items())))
+        out.write(counted("\n{:,} goroutine{s}", row["count"]))
+        out.write(f" [{', '.join(map(printable, notes))}]{labels}:\n")
+        every = list(map(_frame, row["stack"]))
+        write_frames(out, [frame for frame in every if frame.is_shown] or every)
+        if creation := row.get("created_by"):
+            frame = _frame(creation)
+            out.write(f"created by {printable(frame.function)}\n")
+            out.write(f"\t{printable(frame.file)}:{frame.line}\n")
+    rest = found[top:] if top else []
+    if rest:
+        count = sum(row["count"] for row in rest)
+        out.write(f"\nand {count:,} goroutines in {len(rest):,} other groups\n")
+
+
+_WRITERS = {"gooffcpu": _write_waits, "gooncpu": _write_cpu, "gostacks": _write_goroutines}
+
+_TIMES = (ValueType("events", "count"), ValueType("time", "nanoseconds"))
+_EVENTS = (ValueType("events", "count"),)
+#: Where rows of a kind have their numbers.
+_STACKS: dict[str, tuple[str, ...]] = {
+    "wait": ("count", "delay_ns"),
+    "cpu_stack": ("samples", "cpu_ns"),
+    "wall_stack": ("count", "ns"),
+    "goroutine": ("count",),
+}
+
+
+def merged_profile(merged: Merged) -> StackProfile | None:
+    """Return all stacks for a profile, None if there are none."""
+    rows, is_time = [], False
+    for kind, fields in _STACKS.items():
+        if merged.tool is not None and (found := merged.rows(kind)):
+            is_time = len(fields) > 1
+            rows = [_profile_row(row, row["stack"], fields) for row in found]
+    for kind, fields in (("count", ("count",)), ("histogram", ("count", "sum_ns"))):
+        found = [row for row in merged.rows(kind) if "$stack" in (row.get("by") or {})]
+        if found:
+            is_time = len(fields) > 1
+            rows = [_profile_row(row, row["by"]["$stack"], fields) for row in found]
+    if not rows:
+        return None
+    form = ProfileForm(
+        _TIMES if is_time else _EVENTS, int(is_time), "nanoseconds" if is_time else "none"
+    )
+    name = f"{merged.tool} of {counted('{} host{s}', len(merged.hosts))}"
+    return StackProfile(form, rows, name, length_ns=round(merged.units * 1e9))
+
+
+def _profile_row(row: _Row, stack: Sequence[_Row], fields: Sequence[str]) -> ProfileRow:
+    frames = [StackFrame(str(one["func"]), one.get("file"), one.get("line")) for one in stack]
+    located = [
+        PprofLocation(0, (Line(one.function, one.file or "", one.line or 0),)) for one in frames
+    ]
+    labels = {"host": row["host"]} if "host" in row else {}
+    note = row.get("reason") or row.get("state")
+    return ProfileRow(
+        located, tuple(row[name] for name in fields), labels, f"[{note}]" if note else ""
+    )

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Add recordings up: whatever their order, and however they are split."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gotrace
+from gotrace.errors import GotraceError, UsageError
+from gotrace.histogram import (
+    WIDE_BUCKETS,
+    Histogram,
+    ValueHistogram,
+    bucket_between,
+    bucket_bounds,
+)
+from gotrace.merging import Merged, times_of, values_of
+
+Row = dict[str, Any]
+
+_COUNTS = st.integers(0, 1 << 40)
+_NAMES = st.sampled_from(["main.a", "main.b", "net/http.(*T).f"])
+_STACKS = st.lists(_NAMES, max_size=3).map(
+    lambda names: [{"func": name, "file": "/x.go", "line": 3, "inlined": False} for name in names]
+)
+_ENDS = st.sampled_from([100.1, 101.1, 102.25, 103.5])
+
+
+def rows(kind: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Row]:
+    return st.fixed_dictionaries({"kind": st.just(kind), **fields})
+
+
+def timed(kind: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Row]:
+    """Return rows that say when they were; an end has one length."""
+    return rows(kind, **fields).flatmap(
+        lambda row: _ENDS.map(lambda ended: {**row, "ts": ended, "interval_s": ended - 99})
+    )
+
+
+@st.composite
+def times(draw: st.DrawFn, /, **fields: st.SearchStrategy[Any]) -> Row:
+    """Return the row of a histogram that is true of some calls."""
+    durations = draw(st.lists(st.integers(0, 1 << 42), min_size=1, max_size=6))
+    buckets = Counter(map(_bucket, durations))
+    why = {"blocked: select": {"ns": draw(_COUNTS), "calls": 1}, "running": {"ns": 5, "calls": 2}}
+    row = {
+        "count": len(durations),
+        "sum_ns": sum(durations),
+        "min_ns": min(durations),
+        "max_ns": max(durations),
+        "buckets": [[*bucket_bounds(one), buckets[one]] for one in sorted(buckets)],
+        "returns": draw(st.sampled_from(["ret", "landing"])),
+        "probe_hits": draw(_COUNTS),
+        "probe_ns": draw(st.none() | _COUNTS),
+        "why": {"parts": why, "bands": [draw(_COUNTS)]},
+    }
+    return {**row, **draw(timed("histogram", **fields))}
+
+
+def _bucket(value: int) -> int:
+    return next(n for n in range(WIDE_BUCKETS) if bucket_bounds(n)[1] > value)
+
+
+_OTHERS = st.fixed_dictionaries({"count": _COUNTS, "delay_ns": _COUNTS})
+_STATES = st.sampled_from(["waiting"])
+_SYSCALL = rows(
+    "syscall",
+    name=st.sampled_from(["read", "futex"]),
+    calls=_COUNTS,
+    errors=st.dictionaries(st.sampled_from(["ENOENT", "EAGAIN"]), _COUNTS),
+    total_ns=_COUNTS,
+    p50_ns=st.just(3),
+    p99_ns=st.just(3),
+)
+#: The rows of each command.
+_TOOLS: dict[str, st.SearchStrategy[Row]] = {
+    "gofunccount": timed("count", func=_NAMES, count=_COUNTS, share=st.just(0.5)),
+    "gofunccount --by": timed(
+        "count", func=_NAMES, by=st.fixed_dictionaries({"k": st.integers(0, 2)}), count=_COUNTS
+    ),
+    "gofunclatency --why": times(func=_NAMES),
+    "gofunclatency -g": times(
+        func=_NAMES, pid=st.just(7), goid=st.integers(1, 3), goroutine=st.just("goroutine 1 [x]")
+    )
+    | timed("rest", func=_NAMES, goroutines=_COUNTS, count=_COUNTS, sum_ns=_COUNTS)
+    | rows("slow", ts=_ENDS, func=_NAMES, duration_ns=_COUNTS),
+    "gooffcpu": rows(
+        "wait",
+        state=_STATES,
+        reason=st.sampled_from(["select", None]),
+        count=_COUNTS,
+        delay_ns=_COUNTS,
+        open=st.booleans(),
+        woken_by=st.none(),
+        waker=st.none() | _NAMES,
+        stack=_STACKS,
+    )
+    | rows("waits", ts=_ENDS, seconds=st.just(1.5), count=_COUNTS, delay_ns=_COUNTS, others=_OTHERS)
+    | _SYSCALL,
+    "gooncpu": rows(
+        "cpu",
+        ts=_ENDS,
+        seconds=st.just(2.5),
+        period_ns=st.just(10),
+        samples=_COUNTS,
+        cpu_ns=_COUNTS,
+        clock_ns=st.none() | _COUNTS,
+        others=_COUNTS,
+    )
+    | rows("cpu_function", func=_NAMES, self_ns=_COUNTS, total_ns=_COUNTS)
+    | rows("cpu_stack", work=_NAMES, group=_NAMES, samples=_COUNTS, cpu_ns=_COUNTS, stack=_STACKS),
+    "gostacks": rows("dump", pid=st.just(5), ts=_ENDS, goroutines=_COUNTS, shown=_COUNTS)
+    | rows(
+        "goroutine",
+        goid=_COUNTS,
+        state=_STATES,
+        reason=_NAMES,
+        waiting_ns=st.none() | _COUNTS,
+        labels=st.dictionaries(_NAMES, _NAMES, max_size=1),
+        stack=_STACKS,
+    ),
+}
+_NOTICES = rows("lost", message=st.just("3 calls"), what=st.just("x")) | rows(
+    "detached", message=st.just("Detaching..."), seconds=st.sampled_from([0.1, 0.2, 0.7])
+)
+
+
+def lines(found: Sequence[Row]) -> list[str]:
+    return [json.dumps(row) for row in found]
+
+
+def objects(merged: Merged) -> list[Row]:
+    """Return the lines, whatever the order of fields is."""
+    return [json.loads(line) for line in merged]
+
+
+@pytest.mark.parametrize("tool", _TOOLS)
+@given(st.data())
+def test_a_sum_is_that_of_its_parts(tool: str, data: st.DataObject) -> None:
+    """Recordings of three hosts, cut anywhere, merged in any order and in any groups."""
+    hosts = data.draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=4))
+    pieces = [
+        (host, row)
+        for host in hosts
+        for row in data.draw(st.lists(_TOOLS[tool] | _NOTICES, max_size=6))
+    ]
+    by_host = data.draw(st.booleans())
+
+    def whole(found: Sequence[tuple[str, Row]]) -> Merged:
+        """Merge a recording of each host."""
+        names = sorted({host for host, _ in found})
+        each = [lines([row for host, row in found if host == name]) for name in names]
+        return gotrace.merge(*each, hosts=names, by_host=by_host)
+
+    expected = objects(whole(pieces))
+    shuffled = data.draw(st.permutations(pieces))
+    cut = data.draw(st.integers(0, len(pieces)))
+    groups = [whole(shuffled[:cut]), whole(shuffled[cut:])]
+    assert objects(gotrace.merge(*groups, by_host=by_host)) == expected
+    single = [[json.dumps(row)] for _, row in shuffled]
+    names = [host for host, _ in shuffled]
+    assert objects(gotrace.merge(*single, hosts=names, by_host=by_host)) == expected
+    if by_host:  # what was kept apart can still be added up
+        apart = gotrace.merge(whole(pieces))
+        each = [lines([row for host, row in pieces if host == name]) for name in set(names)]
+        assert objects(apart) == objects(gotrace.merge(*each, hosts=list(set(names))))
+
+
+@given(st.lists(st.lists(st.integers(0, 1 << 42), min_size=1), min_size=1, max_size=5))
+def test_percentiles_are_those_of_all_calls(hosts: list[list[int]]) -> None:
+    recordings, every = [], Histogram()
+    for durations in hosts:
+        found = Histogram(len(durations), sum(durations), min(durations), max(durations))
+        found.buckets.update(map(_bucket, durations))
+        every.merge(found)
+        row = {"kind": "histogram", "func": "main.f", "ts": 1.0, "interval_s": 1.0}
+        numbers = {"count": found.count, "sum_ns": found.sum, "buckets": list(found.ranges())}
+        ends = {"min_ns": found.minimum, "max_ns": found.maximum, "p99_ns": 0}
+        recordings.append([json.dumps({**row, **numbers, **ends})])
+    (row,) = gotrace.merge(*recordings).rows("histogram")
+    assert times_of(row) == every
+    assert row["p50_ns"] == every.percentile(0.5)
+    assert row["p999_ns"] == every.percentile(0.999)
+    assert row["share"] == (1.0 if every.sum else 0.0)
+
+
+@given(st.lists(st.integers(-(1 << 60), 1 << 60), min_size=1))
+def test_histograms_of_values_come_back(values: list[int]) -> None:
+    sides = ValueHistogram()
+    for value in values:
+        side = sides.below if value < 0 else sides.above
+        one = Histogram(1, abs(value), abs(value), abs(value), Counter([_bucket(abs(value))]))
+        side.merge(one)
+    row = {"count": len(values), "sum": sides.sum, "min": min(values), "max": max(values)}
+    found = values_of({**row, "buckets": list(sides.ranges()), "unknown": 3})
+    assert list(found.ranges()) == list(sides.ranges())
+    assert (found.count, found.sum, found.minimum, found.maximum) == (
+        *(len(values), sum(values), min(values), max(values)),
+    )
+    for fraction in (0.01, 0.5, 0.99, 1.0):
+        assert found.percentile(fraction) == pytest.approx(sides.percentile(fraction), rel=0.07)
+
+
+def test_each_bucket_is_known_by_its_bounds() -> None:
+    for bucket in range(WIDE_BUCKETS):
+        assert bucket_between(*bucket_bounds(bucket)) == bucket
+    for bounds in ((3, 3), (33, 35), (-1, 0), (1 << 70, 1 << 71), (0, 2)):
+        with pytest.raises(ValueError, match="not the bounds"):
+            bucket_between(*bounds)
+
+
+def count(function: str, number: int, **fields: Any) -> Row:
+    row = {"kind": "count", "func": function, "count": number, "ts": 5.0, "interval_s": 2.0}
+    return {**row, **fields}
+
+
+def test_a_sum_is_a_recording(tmp_path: Path) -> None:
+    for host, number in (("web01", 10), ("web02", 30)):
+        with gzip.open(tmp_path / f"{host}.ndjson.gz", "wt") as file:
+            file.write(json.dumps(count("main.f", number)) + "\n")
+            file.write('{"kind":"detached","message":"","seconds":2.0}\n')
+    files = sorted(tmp_path.iterdir())
+    merged = gotrace.merge(*files)
+    assert merged.rows("count") == [
+        {
+            "kind": "count",
+            "func": "main.f",
+            "count": 40,
+            "share": 1.0,
+            "ts": 5.0,
+            "interval_s": 2.0,
+        }
+    ]
+    assert {name: host.units for name, host in merged.hosts.items()} == {"web01": 2.0, "web02": 2.0}
+    found = gotrace.diff(gotrace.merge(files[0]), merged)
+    assert (found.changes[0].before, found.changes[0].after) == (5.0, 20.0)
+    apart = gotrace.diff(gotrace.merge(files[0], by_host=True), gotrace.merge(*files, by_host=True))
+    assert {change.key.name: change.change for change in apart.changes} == {
+        "web01: main.f": 0.0,
+        "web02: main.f": 15.0,
+    }
+
+
+def test_what_cannot_be_added_is_left_out() -> None:
+    call = {"kind": "syscall", "name": "read", "calls": 1, "errors": {"EAGAIN": 1}, "total_ns": 5}
+    old = {**call, "p50_ns": 5, "p99_ns": 5}
+    assert gotrace.merge(lines([old])).rows("syscall")[0]["p99_ns"] == 5
+    (row,) = gotrace.merge(lines([old]), lines([old])).rows("syscall")
+    summed = {"calls": 2, "total_ns": 10, "errors": {"EAGAIN": 2}}
+    assert row == {"kind": "syscall", "name": "read", **summed}
+    new = {**old, "buckets": [[5, 6, 1]]}
+    (row,) = gotrace.merge(lines([new]), lines([new])).rows("syscall")
+    assert (row["p50_ns"], row["buckets"]) == (5, [[5, 6, 2]])
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (count("main.f", 1, by={"k": 2}), "has by"),
+        ({"kind": "attached", "patterns": ["main.g"]}, "has patterns"),
+        ({"kind": "wait", "state": "waiting"}, "is of gooffcpu"),
+        ({"kind": "call", "func": "main.f"}, "calls of gotrace are not added up"),
+        ({"kind": "function", "func": "main.f"}, "leave out -l"),
+    ],
+)
+def test_other_questions_are_refused(other: Row, reason: str) -> None:
+    one = [{"kind": "attached", "patterns": ["main.f"]}, count("main.f", 1, by={"key": 1})]
+    with pytest.raises(UsageError, match=reason) as caught:
+        gotrace.merge(lines(one), lines([other]))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        "{",
+        '{"kind":"count","func":"f","count":"7","ts":1,"interval_s":1}',
+        '{"kind":"count","func":"f","ts":"x","count":1}',
+        '{"kind":"histogram","func":"f","count":1,"buckets":[[3,5,1]]}',
+        '{"kind":"goroutine"}',
+        '{"kind":"count","func":"f"}',
+        '{"kind":"merged"}',
+        '{"kind":"merged","of":"rm","by_host":false,"hosts":[]}',
+    ],
+)
+def test_other_lines_are_refused(line: str) -> None:
+    with pytest.raises(GotraceError):
+        list(gotrace.merge([line], hosts=["web01"]))
+
+
+def test_added_hosts_cannot_be_taken_apart() -> None:
+    merged = gotrace.merge(lines([count("f", 1)]), lines([count("f", 2)]))
+    with pytest.raises(UsageError, match="record it with --by-host"):
+        gotrace.merge(merged, by_host=True)
