@@ -146,6 +146,7 @@ class Requests(_Traced):
         if not root.strip():
             raise UsageError("no root was given: type a function, such as 'main.handle'")
         self.root = root
+        self._brief = brief
         self.share = 0.0
         own = own_functions(target, [root.split(" ", 1)[0]])
         asked = Asked([root, *own.patterns], own.left_out)
@@ -228,6 +229,8 @@ class Requests(_Traced):
             if took <= kept[-1].duration_ns:
                 return
             self._forget(kept.pop())
+        if self._brief:
+            request = replace(request, states=())  # no line shows them
         goroutines = [node.goid for node in request.nodes()]
         counts = len(goroutines), len(set(goroutines))
         ended = (call.end_ns - self._epoch) / _NS
