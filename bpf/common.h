@@ -29,6 +29,12 @@ static __always_inline u64 read_word(u64 address)
     return word;
 }
 
+/* Whether what is done step by step has ended: a plan, an operation, a search. */
+enum progress {
+    GOES_ON,
+    ENDED,
+};
+
 /*
  * Functions that programs call: the verifier follows each of them once, by itself, and not once for
  * each way that leads there. The argument is bytes at an address; a pointer among these is only a
@@ -41,6 +47,7 @@ enum called {
     ADD_TO_PARTS,
     FIND_SPAN,
     FIND_CONTEXTS,
+    FIND_LABEL,
 };
 #define CALLED(number, argument) ((void *)(0x40000000 + ((number) << 20) + sizeof(argument)))
 

@@ -106,6 +106,19 @@ static __always_inline void take_span(struct work *w)
     walk->result = WALK_FOUND;
 }
 
+/* Return the type of a context by what its interface has; walk.type is one that is not known. */
+static __always_inline struct context_type *context_type_at(struct work *w, u64 tab)
+{
+    struct context_type *type = context_type_of(w, tab);
+    if (type)
+        return type;
+    /* An itab that the runtime has made, for a conversion that the compiler did not see. */
+    u64 place = 0;
+    bpf_probe_read_user(&place, sizeof(place), (void *)(tab + ITAB_TYPE));
+    w->walk.type = place;
+    return context_type_of(w, place);
+}
+
 /*
  * Follow the contexts from walk.tab and walk.data to a span. Called: inlined into what runs a plan's
  * operations, each of these would be followed with the whole way again.
@@ -123,14 +136,7 @@ int find_span(struct pt_regs *argument)
     for (int i = 0; i < MAX_CONTEXTS; i++) {
         if (!tab)
             goto no_span;
-        struct context_type *type = context_type_of(w, tab);
-        if (!type) {
-            /* An itab that the runtime has made, for a conversion that the compiler did not see. */
-            u64 place = 0;
-            bpf_probe_read_user(&place, sizeof(place), (void *)(tab + ITAB_TYPE));
-            walk->type = place;
-            type = context_type_of(w, place);
-        }
+        struct context_type *type = context_type_at(w, tab);
         if (!type || type->kind > CONTEXT_VALUE) {
             walk->result = WALK_UNKNOWN_CONTEXT;
             return 0;
@@ -180,12 +186,7 @@ int find_contexts(struct pt_regs *argument)
     walk->found = 0;
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MAX_REPORTED_CONTEXTS; i++) {
-        struct context_type *type = tab ? context_type_of(w, tab) : 0;
-        if (tab && !type) {
-            u64 place = 0;
-            bpf_probe_read_user(&place, sizeof(place), (void *)(tab + ITAB_TYPE));
-            type = context_type_of(w, place);
-        }
+        struct context_type *type = tab ? context_type_at(w, tab) : 0;
         if (!type || (type->kind != CONTEXT_PARENT && type->kind != CONTEXT_VALUE))
             return 0;
         walk->contexts[i & (CONTEXTS_SLOTS - 1)] = data;

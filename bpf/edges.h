@@ -15,6 +15,8 @@
  *   GOTRACE_EDGE_STATES     1 where changes of goroutines' states are reported as well; optional
  *   GOTRACE_EDGE_RECEIVE, GOTRACE_EDGE_SELECT, GOTRACE_EDGE_COND
  *                           numbers of the wait reasons of goroutines that wait for work
+ *   GOTRACE_EDGE_SLEEP, GOTRACE_EDGE_NETWORK, GOTRACE_EDGE_JOIN
+ *                           those of others; the last one is that of a sync.WaitGroup
  */
 #pragma once
 #include "records.h"
@@ -32,7 +34,7 @@
 enum edge {
     EDGE_BEGIN, /* enters a call that begins a request: when, its depth, its context */
     EDGE_GO,    /* executes a go statement: the new goroutine, its closure */
-    EDGE_TIMER, /* makes a timer: 0, the closure that it calls if it calls one */
+    EDGE_TIMER, /* makes or resets a timer: 0, the closure that it calls if it calls one */
     EDGE_WRITE, /* puts an item into a buffer: the item's first word, the slot, the channel */
     EDGE_READ,  /* takes an item from there: 0, the slot, the channel, the depth of its frame */
     EDGE_HAND,  /* ends a goroutine's wait by an item: who, first word, channel, that one's depth */
@@ -40,10 +42,11 @@ enum edge {
     EDGE_SENT,  /* ends a goroutine's select, which sends: who */
     EDGE_WAKE, /* ends a wait for work, if any goroutine does: whose, reason, 0, that one's depth */
     EDGE_SWITCH, /* goes on as another goroutine, a coroutine: who */
-    EDGE_DROP,   /* receives without an item, or throws it away: 0, slot, channel, its depth */
+    EDGE_DROP,   /* receives no item, or throws it away: who waits to send, slot, channel, depth */
     EDGE_DEAD,   /* has ended */
     EDGE_FREED,  /* none: the collector knows what is not in use, which may be used again */
-    EDGE_STATE   /* changes the state of a goroutine, if any does: whose, to which, why it waits */
+    EDGE_STATE,  /* changes the state of a goroutine, if any does: whose, to which, why it waits */
+    EDGE_REST /* ends a sleep, a wait for the network, or a join, if any does: whose, if a join */
 };
 
 /*
@@ -114,15 +117,22 @@ static __always_inline u64 edges_goid_of(u64 g)
     return read_word(g + GOTRACE_G_GOID);
 }
 
-/* Follow frame pointers; return how far what they lead to is from the beginning of g's stack. */
+/*
+ * Follow frame pointers; return how far what they lead to is from the beginning of g's stack, and in
+ * the upper half where its code goes on: which of its statements that is.
+ */
 static __always_inline u64 edges_depth(u64 g, u64 frame, u32 frames)
 {
-    u64 hi = read_word(g + GOTRACE_G_STACK_HI);
+    u64 hi = read_word(g + GOTRACE_G_STACK_HI), words[2] = {};
 #pragma clang loop unroll(full)
-    for (u32 i = 0; i < 3; i++)
-        if (i < frames && frame)
-            frame = read_word(frame);
-    return frame && frame < hi ? hi - frame : 0;
+    for (u32 i = 0; i < 3; i++) {
+        if (i >= frames || !frame)
+            continue;
+        if (bpf_probe_read_user(words, sizeof(words), (void *)frame))
+            words[0] = 0;
+        frame = words[0];
+    }
+    return frame && frame < hi ? words[1] << 32 | (u32)(hi - frame) : 0;
 }
 
 /* The same of a goroutine that waits for this reason: of the frame that has the statement. */
@@ -218,7 +228,7 @@ int on_receive(struct pt_regs *ctx)
     if (has_buffer)
         slot = read_word(channel + HCHAN_BUF) + read_word(channel + EDGE_RECVX(cookie)) * size;
     if (!is_item || !ctx->cx)
-        edges_submit(ctx, EDGE_DROP, task.goid, 0, slot, channel, depth);
+        edges_submit(ctx, EDGE_DROP, task.goid, has_buffer ? 0 : sender, slot, channel, depth);
     else if (has_buffer)
         edges_submit(ctx, EDGE_READ, task.goid, 0, slot, channel, depth);
     else
@@ -239,8 +249,9 @@ int on_edge_go(struct pt_regs *ctx)
 }
 
 /*
- * At time.newTimer(when, period, function, argument), or time.startTimer(timer) up to Go 1.22, whose
- * argument's word is where the number in the cookie says. Of time.AfterFunc that is the closure.
+ * At time.newTimer(when, period, function, argument), or at time.startTimer(timer) up to Go 1.22 and
+ * time.resetTimer(timer, ...), whose argument's word is where the number in the cookie says. Of
+ * time.AfterFunc that is the closure.
  */
 int on_timer(struct pt_regs *ctx)
 {
@@ -274,6 +285,10 @@ int on_edge_status(struct pt_regs *ctx)
             reason == GOTRACE_EDGE_COND)
             edges_submit(ctx, EDGE_WAKE, edges_goid(ctx, cookie), edges_goid_of(to.g), reason, 0,
                          edges_waiting_depth(to.g, reason));
+        else if (reason == GOTRACE_EDGE_SLEEP || reason == GOTRACE_EDGE_NETWORK ||
+                 reason == GOTRACE_EDGE_JOIN)
+            edges_submit(ctx, EDGE_REST, edges_goid(ctx, cookie), edges_goid_of(to.g),
+                         reason == GOTRACE_EDGE_JOIN, 0, 0);
     }
     return 0;
 }

@@ -9,6 +9,7 @@
  *   GOTRACE_ARITHMETIC   1 where these have arithmetic
  *   GOTRACE_CONTEXTS     as context.h has it; only where a plan has SPAN operations
  *   GOTRACE_SAVED_WORDS  1 where a return's plan has SAVED operations
+ *   GOTRACE_LABELS       1 where a plan has LABEL operations, as labels.h has it
  *                        (these keep the verifier's work down to what the run needs)
  */
 #pragma once
@@ -200,6 +201,27 @@ static __always_inline bool run_iface(struct work *w, struct op *op)
     return true;
 }
 
+#if GOTRACE_LABELS
+/* Append the string that a label of the goroutine is, or, from op->at2 on, a part of it. */
+static __always_inline void append_label(struct work *w, struct op *op)
+{
+    u32 number = op->limit;
+    struct constant *wanted = constants.lookup(&number);
+    if (!wanted)
+        return;
+#pragma clang loop unroll(full)
+    for (int i = 0; i < LABEL_KEY_WORDS; i++)
+        w->label.wanted[i] = wanted->words[i];
+    w->label.wanted_length = wanted->length;
+    w->label.is_map = op->reg;
+    label_find(&w->label, w->g, op->at);
+    if (!op->at2)
+        payload_append_word(w, w->label.value.at, 8);
+    if (op->at2 + op->size > 8)
+        payload_append_word(w, w->label.value.length, 8);
+}
+#endif
+
 /* Execute one operation of a plan. */
 static __always_inline enum progress step(struct work *w, struct op *op)
 {
@@ -243,6 +265,11 @@ static __always_inline enum progress step(struct work *w, struct op *op)
         if (copy_rest(w, op) == GOES_ON)
             w->pc--;
         break;
+#if GOTRACE_LABELS
+    case OP_LABEL:
+        append_label(w, op);
+        break;
+#endif
 #if GOTRACE_SAVED_WORDS
     case OP_SAVED: {
         u64 word = 0;

@@ -11,6 +11,7 @@
  */
 #pragma once
 #include "goroutine.h"
+#include "labels.h"
 #include "plan.h"
 #include "unwound.h"
 #include "why.h"
@@ -154,6 +155,7 @@ struct work {
 #if GOTRACE_WHY
     u64 classes[WHY_CLASSES]; /* of the time of the call that returns */
 #endif
+    u64 g;    /* of the goroutine that has called, 0 if that is not known */
     u64 file; /* number of the traced file, for keys of types */
     u32 values_top;
     u32 search;       /* how far a search for a string has come */
@@ -176,6 +178,9 @@ struct work {
     u32 return_base[NESTED_SLOTS];
 #ifdef GOTRACE_CONTEXTS
     struct span_walk walk;
+#endif
+#if GOTRACE_LABELS
+    struct label_walk label;
 #endif
     struct rest rests[MAX_RESTS];
     struct block result_blocks[MAX_BLOCKS];

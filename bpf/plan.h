@@ -30,12 +30,6 @@
 #define TYPE_FILE_SHIFT 48 /* above addresses of user space, and DEEP */
 #define DEEP (1ULL << 47)  /* the plan of a type with more pointers than usual */
 
-/* Whether a plan has ended, or an operation that is run more than once. */
-enum progress {
-    GOES_ON,
-    ENDED,
-};
-
 enum op_code {
     OP_END = 0,
     OP_REG = 1,
@@ -47,6 +41,7 @@ enum op_code {
     OP_SPAN = 7,
     OP_ROOM = 8,
     OP_MORE = 9,
+    OP_LABEL = 10,
     OP_PUSH_CONST = 16,
     OP_PUSH_FIELD = 17,
     OP_PUSH_SPECIAL = 18,

@@ -351,6 +351,7 @@ int on_entry(struct pt_regs *ctx)
     key_begin(&w->call, function);
     w->phase = 0;
     w->file = plan->flags >> PLAN_FILE_SHIFT;
+    w->g = task.g;
     read_registers(w, ctx, cookie);
     run_phase(w, plan->entry, plan->entry_leaves);
     /* An earlier call at this depth that has left by a jump must not be taken for this one. */

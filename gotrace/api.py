@@ -383,6 +383,17 @@ class Session:
         self._opened = Opened()
         self._opened.enter(closing(target))
 
+    def __repr__(self) -> str:
+        """Return what it is of, and whether it is closed."""
+        if self._file is not None:
+            what = f"all processes of {self._file}"
+        elif self._target.command is not None:
+            what = f"command {self._target.command.path}, process {self.pid}"
+        else:
+            numbers = [str(one.tgid) for one in self._target.watched]
+            what = f"process{'es' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+        return f"<gotrace.Session of {what}{'' if self._is_open else ', closed'}>"
+
     @property
     def pid(self) -> int | None:
         """Return the process's number, None for several, and for all that run a file."""

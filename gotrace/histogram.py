@@ -122,6 +122,13 @@ class Histogram:
     hits: int = 0
     why: dict[str, int] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """Return it in a line: without its buckets, of which there can be hundreds."""
+        figures = {name: getattr(self, name) for name in ("count", "sum", "minimum", "maximum")}
+        if self.count:
+            figures |= {"p50": self.percentile(0.5), "p99": self.percentile(0.99)}
+        return f"Histogram({', '.join(f'{name}={value}' for name, value in figures.items())})"
+
     @classmethod
     def from_row(cls, row: bytes | memoryview) -> Histogram:
         """Decode ``struct histogram`` of bpf/histogram.h, ``ROW_SIZE`` bytes or the wide one's."""

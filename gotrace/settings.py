@@ -224,6 +224,9 @@ class EdgeSettings(_Settings):
     edge_receive: int = _value()
     edge_select: int = _value()
     edge_cond: int = _value()
+    edge_sleep: int = _value()
+    edge_network: int = _value()
+    edge_join: int = _value()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,6 +396,7 @@ class TraceSettings(_PairingSettings):
     arithmetic: bool | None = _shape(None)
     saved_words: bool | None = _shape(None)
     saved_blocks: bool | None = _shape(None)
+    labels: bool | None = _shape(None)
     contexts: int | None = _size(None, context_types=1)
     has_stacks: bool = _shape(False)
     nested: int | None = _size(None, starts=1)

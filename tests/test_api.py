@@ -331,3 +331,13 @@ def handled(path: Path | str, more: dict[str, int]) -> gotrace.Call:
         with gotrace.attach(fixture.ready) as go:
             (call,) = working(go.trace(HANDLER, limit=1, **more), fixture)  # type: ignore[arg-type]
         return call
+
+
+def test_a_session_shows_what_it_is_of() -> None:
+    with Fixture([program()]) as fixture:
+        with gotrace.attach(fixture.ready) as go:
+            assert repr(go) == f"<gotrace.Session of process {fixture.ready}>"
+        assert repr(go) == f"<gotrace.Session of process {fixture.ready}, closed>"
+        with gotrace.path(program()) as all_of_it:
+            assert repr(all_of_it) == f"<gotrace.Session of all processes of {program()}>"
+        assert fixture.finish() == 0

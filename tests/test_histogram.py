@@ -194,3 +194,10 @@ def test_parts_of_the_time_are_merged_and_add_up() -> None:
     merged.merge(Histogram(1, 5, 5, 5))
     assert merged.why["unknown"] == 5
     assert sum(merged.why.values()) == merged.sum == 42
+
+
+def test_what_it_shows_is_a_line() -> None:
+    histogram = Histogram()
+    assert repr(histogram) == "Histogram(count=0, sum=0, minimum=0, maximum=0)"
+    histogram.add(7)
+    assert repr(histogram) == "Histogram(count=1, sum=7, minimum=7, maximum=7, p50=7, p99=7)"

@@ -28,6 +28,7 @@ __all__ = [
     "DictionaryPlace",
     "FloatReg",
     "IntReg",
+    "Label",
     "Piece",
     "Place",
     "RegisterPart",
@@ -69,6 +70,19 @@ class Stack:
 @dataclass(frozen=True, slots=True)
 class Saved(Stack):
     """Memory too: what was copied at the entry, kept for the return, at an offset in that copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label(Stack):
+    """No memory: a pprof label of the goroutine, at an offset in the string that its value is.
+
+    ``key`` is the number of its key among the constants of the plan. ``labels`` is where ``g``
+    leads to them.
+    """
+
+    key: int
+    labels: int
+    is_map: bool
 
 
 Place = IntReg | FloatReg | Stack

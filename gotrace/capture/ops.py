@@ -66,6 +66,7 @@ class OpCode(enum.IntEnum):
     SPAN = 7
     ROOM = 8
     MORE = 9
+    LABEL = 10
     PUSH_CONST = 16
     PUSH_FIELD = 17
     PUSH_SPECIAL = 18
@@ -185,6 +186,9 @@ class Op(NamedTuple):
 
     REG: append the low ``size`` bytes of register ``reg``. ZERO: append ``size`` zero bytes, at
     most 64. STACK: append ``size`` bytes from ``limit`` above the stack pointer at entry.
+    LABEL: append ``size`` bytes, from ``at2`` on, of the string (its address, its length) that is
+    the goroutine's pprof label of the key with the number ``limit``; ``g`` leads to its labels at
+    ``at``, and ``reg`` is 1 where these are a map.
     DEREF: into block ``reg``, copy ``size`` bytes from ``limit`` after the pointer that is in
     ``block`` at ``at``. DEREF_N: the same, with a count in ``block`` at ``at2``, copy
     min(count * ``size``, ``limit``) bytes, from element ``start`` on; of up to ``more`` bytes the

@@ -7,7 +7,7 @@ import dataclasses
 import enum
 from collections.abc import Sequence
 
-from gotrace.abi.assign import CLOSURE_CONTEXT, Piece, Saved, Stack
+from gotrace.abi.assign import CLOSURE_CONTEXT, Label, Piece, Saved, Stack
 from gotrace.abi.locations import CapturedValue, PlacedValue
 from gotrace.capture.builder import Builder, Node
 from gotrace.capture.factory import NodeFactory
@@ -465,8 +465,8 @@ def _clipped(pieces: Sequence[Piece], start: int, size: int) -> tuple[Piece, ...
         if left <= 0:
             continue
         place = piece.place
-        if isinstance(place, Stack | Saved):
-            place = type(place)(place.offset + skipped)
+        if isinstance(place, Stack | Saved | Label):
+            place = dataclasses.replace(place, offset=place.offset + skipped)
         elif skipped:
             # Go's own convention gives each field a register, that of C each eight bytes.
             return None

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from gotrace.abi.assign import FloatReg, IntReg, Piece, Saved, Stack
+from gotrace.abi.assign import FloatReg, IntReg, Label, Piece, Saved, Stack
 from gotrace.capture.builder import Builder, FloatHole, Node, with_key
 from gotrace.capture.ops import (
     BlockOp,
@@ -214,6 +214,18 @@ class _Image:
                     Op(OpCode.SAVED, size=min(8, wanted - at), at=start_at + at)
                     for at in range(0, wanted, 8)
                 ]
+            elif isinstance(piece.place, Label):
+                label = piece.place
+                ops.append(
+                    Op(
+                        OpCode.LABEL,
+                        reg=int(label.is_map),
+                        at=label.labels,
+                        at2=label.offset,
+                        size=wanted,
+                        limit=label.key,
+                    )
+                )
             elif isinstance(piece.place, Stack):
                 ops.append(Op(OpCode.STACK, size=wanted, limit=piece.place.offset))
             else:

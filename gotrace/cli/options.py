@@ -247,7 +247,7 @@ def add_key_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="EXPR[, EXPR]",
         help="one row for each value of these expressions: parameters, results and their parts,"
-        " $stack, $caller, $goid, $pid, $comm; added up in the kernel",
+        ' $stack, $caller, $goid, $pid, $comm, $label("user"); added up in the kernel',
     )
     parser.add_argument(
         "-f",

@@ -160,17 +160,19 @@ class ElfImage:
         data: mmap.mmap,
         identity: FileIdentity,
         is_copied: bool = False,
+        largest_section: int = _MAX_DECOMPRESSED,
     ) -> None:
         """Parse the headers of an open and mapped file; use :meth:`open` instead.
 
         ``identity`` is the state of the file before anything of it was read. ``is_copied``:
-        ``data`` is a copy, which can be made again.
+        ``data`` is a copy, which can be made again. ``largest_section`` is as for :meth:`open`.
         """
         self.path = path
         self.display = display
         self.identity = identity
         self._data: mmap.mmap | None = data
         self._is_copied = is_copied
+        self._largest_section = largest_section
         self._descriptor = descriptor
         self._header: FileHeader = _read_file_header(data, display)
         self.arch = self._header.arch
@@ -181,15 +183,21 @@ class ElfImage:
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], display: str | None = None, *, copied: bool = False
+        cls,
+        path: str | os.PathLike[str],
+        display: str | None = None,
+        *,
+        copied: bool = False,
+        largest_section: int | None = None,
     ) -> ElfImage:
         """Open and map a file.
 
         ``display`` is the name used in messages, for a path that says nothing to a user, such as
         ``/proc/PID/exe``. ``copied``: read the file at once, since it may be written to: the kernel
         ends a process that reads a mapping beyond the end of a file that has become shorter. A
-        gigabyte and more is mapped all the same. Raise ElfError when the file cannot be opened or
-        is not a linked 64-bit ELF file for a known machine.
+        gigabyte and more is mapped all the same. ``largest_section`` is how many bytes a compressed
+        section may have when it is decompressed, half a gigabyte by default. Raise ElfError when
+        the file cannot be opened or is not a linked 64-bit ELF file for a known machine.
         """
         path = os.fspath(path)
         display = path if display is None else display
@@ -208,7 +216,8 @@ class ElfImage:
             if is_copied:
                 whole.close()
                 whole = _copy(descriptor, display, identity)
-            return cls(path, display, descriptor, whole, identity, is_copied)
+            most = _MAX_DECOMPRESSED if largest_section is None else largest_section
+            return cls(path, display, descriptor, whole, identity, is_copied, most)
         except BaseException:
             os.close(descriptor)
             raise
@@ -376,7 +385,7 @@ class ElfImage:
 
     def _decompress(self, section: Section, packed: memoryview, size: int) -> bytes:
         where = f"{self.display}: {section.name}"
-        if size > _MAX_DECOMPRESSED:
+        if size > self._largest_section:
             raise ElfError(f"{where} claims {size} bytes when decompressed: too many")
         try:
             # One byte more than announced, so that a longer stream shows.

@@ -42,7 +42,7 @@ def check(config: Config, out: TextIO) -> int:
             print(f"target {target.name}: {printable(program.shown)}, {number}", file=out)
     tried = matched = 0
     for program in programs.values():
-        opened = open_target(program)
+        opened = open_target(program, config.planning)
         try:
             for spec in config.metrics:
                 if program.key.target in spec.targets:

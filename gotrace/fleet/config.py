@@ -7,7 +7,7 @@ import os
 import pwd
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,7 +16,7 @@ import jsonschema
 
 from gotrace.errors import GotraceError, UsageError
 from gotrace.fleet.privacy import DENIED, Errors, Privacy, hashed_form
-from gotrace.fleet.schema import SCHEMA
+from gotrace.fleet.schema import PART, SCHEMA
 from gotrace.fleet.trusted import read_trusted
 from gotrace.fleet.yaml_lines import Document, Path, read_yaml
 from gotrace.probes.pattern import is_recipe
@@ -29,6 +29,7 @@ __all__ = [
     "Buckets",
     "Config",
     "HeaderSpec",
+    "Limit",
     "Listen",
     "MetricSpec",
     "MetricType",
@@ -41,6 +42,7 @@ __all__ = [
     "WebSpec",
     "load_config",
     "parse_config",
+    "parse_part",
 ]
 
 _MAX_EXPRESSIONS = 16
@@ -262,11 +264,30 @@ class WebSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """What some jobs, by name, may pay together: a part of one CPU. ``name`` says whose it is."""
+
+    name: str
+    jobs: frozenset[str]
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningSpec:
+    """What reading a program may take: bytes, seconds of CPU time, bytes of a packed section."""
+
+    memory: int = 256 << 20
+    seconds: int = 30
+    section: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """A whole configuration; ``budget`` is the part of one CPU that each target may pay.
 
     ``host_budget`` is what all targets may pay together, None if nothing limits that.
-    ``max_series`` is the most label sets of all metrics and targets.
+    ``max_series`` is the most label sets of all metrics and targets. ``limits`` are of metrics that
+    are asked for beside the file's.
 
     ``pprof``: whether goroutines may be read through ``listen``.
     """
@@ -283,6 +304,8 @@ class Config:
     max_series: int = _MAX_SERIES
     web: WebSpec = field(default_factory=WebSpec)
     privacy: Privacy = _AS_USUAL
+    planning: PlanningSpec = field(default_factory=PlanningSpec)
+    limits: tuple[Limit, ...] = ()
 
 
 def load_config(path: str) -> Config:
@@ -298,14 +321,27 @@ def parse_config(name: str, text: str) -> Config:
 
     Raises UsageError with the line of the first thing that is wrong.
     """
+    return _Reader(_checked(name, text, SCHEMA)).config()
+
+
+def parse_part(name: str, text: str, base: Config) -> Config:
+    """Return a configuration with the metrics, and perhaps targets, of a text beside its own.
+
+    Raises UsageError as ``parse_config`` does.
+    """
+    return _Reader(_checked(name, text, PART), base.privacy).beside(base)
+
+
+def _checked(name: str, text: str, schema: Mapping[str, Any]) -> Document:
+    """Return a document that is as a schema wants it. Raises UsageError."""
     document = read_yaml(name, text)
-    validator = jsonschema.Draft202012Validator(SCHEMA)
+    validator = jsonschema.Draft202012Validator(schema)
     errors = [_described(document, error) for error in validator.iter_errors(document.data)]
     if errors:
         # A key that is misspelt is missing, too: it is named first.
         line, reason = min(errors, key=lambda e: (e[0], not e[1].startswith("unknown"), e[1]))
         raise document.error_at(line, reason)
-    return _Reader(document).config()
+    return document
 
 
 def _described(document: Document, error: Any) -> tuple[int, str]:
@@ -388,15 +424,42 @@ class _Reader:
             data.get("max_series", _MAX_SERIES),
             self._web(data),
             self.privacy,
+            self._planning(data.get("planning", {})),
         )
+
+    def _planning(self, row: Mapping[str, int]) -> PlanningSpec:
+        usual = PlanningSpec()
+        return PlanningSpec(
+            row.get("memory", usual.memory >> 20) << 20,
+            row.get("seconds", usual.seconds),
+            row.get("section", usual.section >> 20) << 20,
+        )
+
+    def beside(self, base: Config) -> Config:
+        """Return a configuration with what this one has, too; no name may be there twice."""
+        targets = tuple(self._target(number, row) for number, row in self._rows("targets"))
+        self._once("targets", [target.name for target in targets], base.targets)
+        every = (*base.targets, *targets)
+        usual = tuple(target.name for target in targets or every)
+        names = tuple(target.name for target in every)
+        metrics = []
+        for number, row in self._rows("metrics"):
+            chosen = row if "targets" in row else {**row, "targets": usual}
+            metrics.append(self._metric(number, chosen, names))
+        self._once("metrics", [metric.name for metric in metrics], base.metrics)
+        return replace(base, targets=every, metrics=(*base.metrics, *metrics))
 
     def _rows(self, key: str) -> Sequence[tuple[int, Mapping[str, Any]]]:
         return list(enumerate(self.document.data.get(key, ())))
 
-    def _once(self, key: str, names: Sequence[str]) -> None:
+    def _once(
+        self, key: str, names: Sequence[str], others: Sequence[TargetSpec | MetricSpec] = ()
+    ) -> None:
+        seen = {one.name for one in others}
         for number, name in enumerate(names):
-            if name in names[:number]:
+            if name in seen:
                 raise self.document.error((key, number, "name"), f"{name!r} is there twice")
+            seen.add(name)
 
     def _target(self, number: int, row: Mapping[str, Any]) -> TargetSpec:
         path = ("targets", number)

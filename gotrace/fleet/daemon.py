@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from gotrace.errors import GotraceError, NoMatchError
+from gotrace.fleet.asked import Asked, Snippet, beside
 from gotrace.fleet.config import Config, load_config
+from gotrace.fleet.control import Control, Order, settle
 from gotrace.fleet.engine import DETAILS, Engine, StartSpan, measure_cost
 from gotrace.fleet.exposition import EngineCollector, OtlpCounts, Reloads, registry_of
 from gotrace.fleet.web import Health, ProfileKind, WebServer
@@ -28,13 +32,19 @@ __all__ = ["Daemon"]
 
 log = logging.getLogger("gotraced")
 
+_ORDERS = 0.2  # seconds that an order waits at most
+
 
 class Daemon:
     """An engine, its endpoint, its exporter, and the file that says what they do."""
 
-    def __init__(self, path: str, config: Config) -> None:
-        """Listen. Raises GotraceError where that is not possible."""
+    def __init__(self, path: str, config: Config, control: str | None = None) -> None:
+        """Listen, at ``control`` for root's requests. Raises GotraceError if that fails."""
         self._path = path
+        self._asked = Asked(config)
+        self._control: Control | None = None
+        if control is not None:
+            self._control = Control(control, lambda: self._asked.file)
         self._reloads = Reloads()
         self._web: WebServer | None = None
         self._own_health: WebServer | None = None
@@ -114,12 +124,67 @@ class Daemon:
         """Attach what there is."""
         began = time.monotonic()
         self._engine.turn()
+        if self._control is not None:
+            self._control.start()
         attached = sum(status.attached for status in self._engine.statuses())
         log.info("%d probes attached in %.1f s", attached, time.monotonic() - began)
 
     def turn(self) -> float:
         """Do what is due, and return in how many seconds something may be due again."""
-        return self._engine.turn()
+        if over := self._asked.over(time.monotonic()):
+            with suppress(GotraceError):  # the log says so, and the next turn tries it again
+                self._end(over)
+                for one in over:
+                    log.info("%s has ended: its time is over", printable(one.name))
+        while self._control is not None and (order := self._control.take()) is not None:
+            try:
+                settle(order, self._obey(order))
+            except GotraceError as error:
+                settle(order, error)
+        return min(self._engine.turn(), _ORDERS if self._control is not None else math.inf)
+
+    def _obey(self, order: Order) -> list[str]:
+        """Do what root asks for, and return what there is to say. Raises GotraceError."""
+        asked, begin = self._asked, order.begin
+        if order.end is not None:
+            one = asked.named(order.end)
+            self._end((one,))
+            log.info("%s has ended: root has asked for it", printable(one.name))
+            return [f"{one.name} has ended"]
+        if begin is None:
+            return [self._told(one) for one in asked.snippets] or ["nothing is asked for"]
+        asked.check(begin)
+        snippets = (*asked.snippets, begin)
+        config = beside(asked.file, snippets)  # a name may have been taken meanwhile
+        if (problem := self._go_over(lambda: config, f"{begin.name} has not begun")) is not None:
+            raise GotraceError(problem)
+        asked.snippets = snippets
+        left = round(begin.ends - time.monotonic())
+        log.info("%s has begun, for %d s: root has asked for it", printable(begin.name), left)
+        self._engine.turn()
+        problems = [one for metric in begin.metrics for one in self._engine.problems(metric.name)]
+        return [self._told(begin), *problems]
+
+    def _end(self, snippets: Sequence[Snippet]) -> None:
+        """End what was asked for. Raises GotraceError."""
+        kept = tuple(one for one in self._asked.snippets if one not in snippets)
+        config = beside(self._asked.file, kept)
+        names = ", ".join(one.name for one in snippets)
+        if (problem := self._go_over(lambda: config, f"{names}: not ended")) is not None:
+            raise GotraceError(problem)
+        self._asked.snippets = kept
+
+    def _told(self, one: Snippet) -> str:
+        """Return how something fares that is asked for."""
+        names = {metric.name for metric in one.metrics}
+        attached = over = 0
+        for status in self._engine.statuses():
+            if status.job in names:
+                attached, over = attached + status.attached, over + status.over_budget
+        left = max(0, round(one.ends - time.monotonic()))
+        text = f"{one.name}: {', '.join(sorted(names))}: {left} s left, budget {one.budget:.2%}"
+        text += f", {attached} attached"
+        return text + (f", {over} times over the budget" if over else "")
 
     def ask_to_stop(self) -> None:
         """Have a turn end soon; may be called in a signal handler."""
@@ -127,11 +192,36 @@ class Daemon:
         self._engine.ask_to_stop()
 
     def reload(self) -> None:
-        """Read the file again: do all that it asks for, or go on as before if anything fails."""
+        """Read the file again: do all that it asks for, or go on as before if anything fails.
+
+        What root has asked for goes on, unless the file has the same names.
+        """
+        file, kept, problems = self._asked.file, self._asked.snippets, list[str]()
+
+        def make() -> Config:
+            nonlocal file, kept, problems
+            file = load_config(self._path)
+            kept, problems = self._asked.fitting(file)
+            return beside(file, kept)
+
+        if self._go_over(make, "not reloaded") is not None:
+            self._reloads.failed += 1
+            return
+        self._asked = Asked(file, kept)
+        for problem in problems:
+            log.warning("ended by the reload: %s", printable(problem))
+        self._reloads.done += 1
+        log.info("reloaded %s", printable(self._path))
+
+    def _go_over(self, make: Callable[[], Config], what: str) -> str | None:
+        """Do all that a configuration asks for, or nothing; return why it fails, None else.
+
+        ``make`` makes it, and ``what`` is what the log says of a failure.
+        """
         engine = self._engine
         try:
             with ExitStack() as undo:
-                config = load_config(self._path)
+                config = make()
                 web = self._web_server(config)
                 if web is not None and web is not self._web:
                     undo.callback(web.close)
@@ -145,11 +235,10 @@ class Daemon:
                 engine.reload(config, start_span, keeps_spans=export is self._export)
                 undo.pop_all()
         except Exception as error:  # whatever it is: what there is goes on
-            self._reloads.failed += 1
             known = isinstance(error, GotraceError | OSError | ModuleNotFoundError)
             reason = str(error) if known else f"{type(error).__name__}: {error}"
-            log.error("not reloaded: %s", printable(reason), exc_info=not known)
-            return
+            log.error("%s: %s", what, printable(reason), exc_info=not known)
+            return reason
         web, self._web = self._web, web
         export, self._export = self._export, export
         health, self._own_health = self._own_health, health
@@ -158,13 +247,14 @@ class Daemon:
                 server.close()
         if export is not None and export is not self._export:
             self._sent.add(export.close(self._export))
-        self._reloads.done += 1
-        log.info("reloaded %s", printable(self._path))
+        return None
 
     def close(self) -> None:
         """Detach everything, send the last of it and stop listening."""
         self._stopping.set()
         with ExitStack() as ending:
+            if self._control is not None:
+                ending.callback(self._control.close)
             for server in (self._own_health, self._web):
                 if server is not None:
                     ending.callback(server.close)

@@ -12,15 +12,29 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.fleet.config import Config, MetricSpec, SpanSpec, WaitsSpec
 from gotrace.fleet.pauses import Pauses
-from gotrace.fleet.probing import MetricProbe, Probe, metric_losses, open_target
+from gotrace.fleet.probing import (
+    MetricProbe,
+    Probe,
+    metric_losses,
+    open_target,
+    try_metric,
+)
 from gotrace.fleet.series import Metric, Room
 from gotrace.fleet.targets import Finder, Program, ProgramKey
 from gotrace.fleet.telemetry.price import OverBudgetError
-from gotrace.fleet.telemetry.waits import WAIT_LOSSES, WaitPoint, WaitsProbe, WaitTotals
+from gotrace.fleet.telemetry.waits import (
+    WAIT_LOSSES,
+    WaitPoint,
+    WaitsProbe,
+    WaitTotals,
+    plan_waits,
+)
+from gotrace.fleet.trial import Trial
 from gotrace.overhead import ProbeCost
 from gotrace.session.budget import Budget, Spent
 from gotrace.session.calibrate import Calibration, trap_cost
@@ -44,6 +58,7 @@ _TAKERS = 8  # threads that read maps: each waits for programs that run
 _LEAVERS = 4  # threads that detach: each waits for the kernel
 _USUAL_TRAP = ProbeCost(800, 2500)  # ns, where it cannot be measured
 _MAX_WAIT = 3.0
+_TRIAL_WAIT = 1.0  # seconds that others wait for the plans of one program
 _VERIFIED = 3  # processes of a device: they have one file
 _MISSES = 2  # looks
 _MAX_LISTED = 16  # processes in a message
@@ -75,6 +90,18 @@ class _Place:
 
     job: str
     program: ProgramKey
+
+
+@dataclass(frozen=True, slots=True)
+class _Holds:
+    """Which places a budget holds: those of a target, or of some jobs, or all."""
+
+    target: str | None = None
+    jobs: frozenset[str] | None = None
+
+    def __contains__(self, place: _Place) -> bool:
+        is_target = self.target is None or self.target == place.program.target
+        return is_target and (self.jobs is None or place.job in self.jobs)
 
 
 class State(Enum):
@@ -131,6 +158,10 @@ class _Running:
     target: Target | None = None
     probes: dict[str, Probe] = field(default_factory=dict)
     hopeless: set[str] = field(default_factory=set)  # jobs that have nothing to do in it
+    #: Jobs whose plans are known not to take too much, and those that are being tried.
+    tried: set[str] = field(default_factory=set)
+    trial: Trial | None = None
+    trying: frozenset[str] = frozenset()
     #: Devices under which its processes see the file and have the probes, and how often not.
     verified: set[int] = field(default_factory=set)
     missed: Counter[int] = field(default_factory=Counter)
@@ -183,6 +214,7 @@ class Engine:
             self.config = config
             self._jobs = jobs
             self._budgets = {target.name: Budget(config.budget) for target in config.targets}
+            self._limits = [Budget[_Place](limit.share) for limit in config.limits]
             share = config.host_budget
             self._host_budget = None if share is None else Budget(share)
             for job in jobs.values():
@@ -298,7 +330,7 @@ class Engine:
                     self._leaving.remove((place, probe))
                     tally = self._tallies[place.job, place.program.target]
                     tally.add(spent, lost, unmeasured)
-        self._close_target(running)
+        self._let_go(running)
 
     def _attach_due(self) -> None:
         while self._attach_to_all():
@@ -308,6 +340,8 @@ class Engine:
         """Attach what is due, and return whether there is one more program since it began."""
         is_new = False
         for key, running in list(self._running.items()):
+            if not self._may_plan(key, running):
+                continue
             for job in list(self._jobs.values()):
                 if self._stopping.is_set():
                     return False
@@ -315,18 +349,70 @@ class Engine:
                 is_new |= self._look_if_due()
                 if key not in self._running:
                     break
-                place = _Place(job.name, key)
-                if (
-                    key.target in job.targets
-                    and job.name not in running.probes
-                    and job.name not in running.hopeless
-                    and self._pauses.is_over(place, time.monotonic())
-                ):
-                    self._attach(place, job, running)
+                if job.name in running.tried and self._is_due(key, running, job):
+                    self._attach(_Place(job.name, key), job, running)
                     self.pulse = time.monotonic()
             if key in self._running:
                 self._rest(running)
         return is_new
+
+    def _is_due(self, key: ProgramKey, running: _Running, job: Job) -> bool:
+        return (
+            key.target in job.targets
+            and job.name not in running.probes
+            and job.name not in running.hopeless
+            and self._pauses.is_over(_Place(job.name, key), time.monotonic())
+        )
+
+    def _may_plan(self, key: ProgramKey, running: _Running) -> bool:
+        """Return whether it is known what plans take that are due, after a trial if need be.
+
+        Others do not wait for one that takes long, but for the beginning.
+        """
+        due = [job for job in self._jobs.values() if self._is_due(key, running, job)]
+        untried = [job for job in due if job.name not in running.tried]
+        if not untried:
+            return True
+        place = _Place(untried[0].name, key)
+        try:
+            if running.trial is None:
+                running.trial = self._trial(untried, running.program, self.config)
+                running.trying = frozenset(job.name for job in untried)
+            while not running.trial.has_ended(_TRIAL_WAIT):
+                self.pulse = time.monotonic()
+                if self.is_ready or self._stopping.is_set():
+                    return False
+        except GotraceError as error:  # there is no process for it
+            self._say_once(place, str(error))
+            return False
+        trial, running.trial = running.trial, None
+        running.tried |= running.trying
+        if trial.problem is not None:
+            running.hopeless |= running.trying
+            for name in running.trying:
+                self._tallies[name, key.target].failures += 1
+            shown = f"{key.target} ({running.program.shown})"
+            self._say_once(place, f"{shown}: nothing is traced: {trial.problem}")
+        return True
+
+    @staticmethod
+    def _trial(jobs: Sequence[Job], program: Program, config: Config) -> Trial:
+        """Begin to plan jobs, as ``_make`` does, in a process of its own. Raises GotraceError."""
+
+        def plans() -> Iterator[Callable[[], object]]:
+            target = open_target(program, config.planning)
+            for job in jobs:
+                if job.metric is not None:
+                    yield partial(try_metric, job.metric.spec, target, program)
+                elif job.waits is not None:
+                    yield partial(plan_waits, target, program)
+                else:
+                    from gotrace.fleet.spans import try_spans  # loads the SDK
+
+                    specs = [span for span in job.spans if program.key.target in span.targets]
+                    yield partial(try_spans, specs, target, program)
+
+        return Trial(plans(), config.planning)
 
     def _rest(self, running: _Running) -> None:
         """Keep no more of a program's file than probes ask for between one turn and the next."""
@@ -369,7 +455,7 @@ class Engine:
     ) -> Probe:
         """Attach what a job asks for in a program. Raises GotraceError or OSError."""
         if running.target is None:
-            running.target = open_target(running.program)
+            running.target = open_target(running.program, config.planning)
         program, target = running.program, running.target
         if job.metric is not None:
             return MetricProbe(job.metric, program, target, self.cost)
@@ -386,21 +472,30 @@ class Engine:
             self._said[place] = bare
             log.error("%s", printable(text))
 
+    def problems(self, job: str) -> list[str]:
+        """Return what keeps a job from being attached, for each program, as the log has it."""
+        return [text for place, text in self._said.items() if place.job == job]
+
     def _mind_budget(self, now: float) -> None:
-        by_target: dict[str, dict[_Place, int]] = {name: {} for name in self._budgets}
+        spent: dict[_Place, int] = {}
         for place, probe in self._probes():
             with suppress(OSError):
-                by_target[place.program.target][place] = probe.spent().ns
-        for target, spent in by_target.items():
-            exceeding = self._budgets[target].exceeding(now, spent)
-            for place, share in exceeding.items():
-                self._lessen(place, share, "all", self.config.budget, now)
-        if self._host_budget is None:
-            return
-        together = {place: ns for spent in by_target.values() for place, ns in spent.items()}
-        for place, share in self._host_budget.exceeding(now, together).items():
-            if place.job in self._running[place.program].probes:
-                self._lessen(place, share, "the host", self._host_budget.share, now)
+                spent[place] = probe.spent().ns
+        for whose, holds, budget in self._all_budgets():
+            for place, share in budget.exceeding(
+                now, {place: ns for place, ns in spent.items() if place in holds}
+            ).items():
+                if place.job in self._running[place.program].probes:
+                    self._lessen(place, share, whose, budget.share, now)
+
+    def _all_budgets(self) -> Iterator[tuple[str, _Holds, Budget[_Place]]]:
+        """Yield budgets, the narrowest first, with whose they are and what they hold."""
+        for limit, budget in zip(self.config.limits, self._limits, strict=True):
+            yield limit.name, _Holds(jobs=limit.jobs), budget
+        for target, budget in self._budgets.items():
+            yield "all", _Holds(target=target), budget
+        if self._host_budget is not None:
+            yield "the host", _Holds(), self._host_budget
 
     def _lessen(self, place: _Place, share: float, whose: str, budget: float, now: float) -> None:
         """Have a probe cost less: its calls are counted alone, or it is detached."""
@@ -426,9 +521,9 @@ class Engine:
                 self._detach(place)  # it is attached as a whole in the next turn
             elif probe.settle():
                 spent = probe.spent().ns
-                self._budgets[place.program.target].forgive(place, spent)
-                if self._host_budget is not None:
-                    self._host_budget.forgive(place, spent)
+                for _, holds, budget in self._all_budgets():
+                    if place in holds:
+                        budget.forgive(place, spent)
         for key, running in self._running.items():
             self._rest(running)
             for job in self._jobs.values():
@@ -479,8 +574,18 @@ class Engine:
             tally = self._tallies[place.job, place.program.target]
             tally.add(spent, probe.lost(), probe.unmeasured())
 
+    def _let_go(self, running: _Running) -> None:
+        """Close what there is of a program beside its probes."""
+        if running.trial is not None:
+            running.trial.close()
+            running.trial = None
+        self._close_target(running)
+
     @staticmethod
     def _close_target(running: _Running) -> None:
+        if running.trial is not None:
+            running.trial.close()
+            running.trial = None
         if running.target is not None:
             running.target.close()
             running.target = None
@@ -542,6 +647,11 @@ class Engine:
         self, job: Job, running: _Running, config: Config, start_span: StartSpan | None
     ) -> Probe:
         try:
+            trial = self._trial([job], running.program, config)
+            while not trial.has_ended(_TRIAL_WAIT):
+                self.pulse = time.monotonic()
+            if trial.problem is not None:
+                raise GotraceError(trial.problem)
             return self._make(job, running, config, start_span, is_spare=True)
         except OverBudgetError:
             raise
@@ -577,17 +687,18 @@ class Engine:
         targets = {target.name for target in config.targets}
         for key, running in list(self._running.items()):
             running.hopeless.clear()
+            running.tried.clear()
             if key.target not in targets:
                 with self._lock:
                     del self._running[key]
-                self._close_target(running)
+                self._let_go(running)
             elif not running.probes:
                 self._close_target(running)
         self.start_span = start_span
         self._set_jobs(config, jobs)
         self._said.clear()
         self._pauses = Pauses()
-        self._next_look = 0.0
+        self._next_look = self._next_turn = 0.0
 
     def collect(self) -> list[Metric]:
         """Read what has come, and return all metrics. May be called in any thread."""
@@ -655,7 +766,7 @@ class Engine:
         for place, _ in probes:
             self._detach(place)
         for running in self._running.values():
-            self._close_target(running)
+            self._let_go(running)
         self._leavers.shutdown()
         self._takers.shutdown()
 

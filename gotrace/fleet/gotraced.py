@@ -28,6 +28,7 @@ _EPILOG = """\
 examples:
   gotraced --check /etc/gotraced.yaml     validate it, and say what would be traced here
   gotraced --config /etc/gotraced.yaml    trace until SIGTERM; SIGHUP reads the file again
+  gotraced ctl start slow.yaml --ttl 10m  ask a running gotraced (--control) for more, for a while
 """
 _OTLP = "opentelemetry-exporter-otlp-proto-"
 #: Modules of other packages, and what pip calls these.
@@ -62,6 +63,11 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--check", metavar="FILE", help="check a file, and say what would be traced here"
     )
+    parser.add_argument(
+        "--control",
+        metavar="SOCKET",
+        help="with --config: listen here for gotraced ctl, from root (see gotraced ctl --help)",
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="log what is done, too")
     parser.add_argument("--debug", action="store_true", help="show where errors come from")
     return parser
@@ -94,10 +100,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["ctl"]:
+        from gotrace.fleet.ctl import ctl, ctl_parser
+
+        return ctl(ctl_parser(_Parser), arguments[1:])
     parser = _parser()
     if "_ARGCOMPLETE" in os.environ:
         import_module("argcomplete").autocomplete(parser)
     options = parser.parse_args(arguments)
+    if options.control and options.check:
+        raise UsageError("--control is for --config: --check only reads the file")
     # Imported late: --help and completion need none of the extra.
     from gotrace.fleet.config import load_config
 
@@ -120,7 +132,7 @@ def _run(arguments: Sequence[str]) -> int:
     logging.getLogger("gotraced.details").setLevel(logging.INFO if is_verbose else logging.WARNING)
     warnings.simplefilter("ignore")  # of the library's: what they say is in the log
     with ExitStack() as closing:
-        daemon = Daemon(options.config, config)
+        daemon = Daemon(options.config, config, options.control)
         closing.callback(daemon.close)
         return _serve(daemon.turn, daemon.reload, daemon.ask_to_stop, daemon.begin)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from gotrace.fleet.config import MetricSpec, MetricType
+from gotrace.fleet.config import MetricSpec, MetricType, PlanningSpec
 from gotrace.fleet.naming import label
 from gotrace.fleet.series import Increment, Metric, Presence
 from gotrace.fleet.targets import Program
@@ -30,6 +30,7 @@ from gotrace.session.paired import Paired
 from gotrace.session.probing import Returns
 from gotrace.session.request import Asked
 from gotrace.session.run import Run, open_run
+from gotrace.session.trace import expected_types
 from gotrace.target.process import Process
 from gotrace.target.target import Target
 
@@ -41,6 +42,7 @@ __all__ = [
     "metric_losses",
     "metric_request",
     "open_target",
+    "try_metric",
 ]
 
 _TEXT_BYTES = 64  # of a string that is a label
@@ -224,9 +226,11 @@ class PresentProbe(Probe):
             self._presence = None
 
 
-def open_target(program: Program) -> Target:
+def open_target(program: Program, planning: PlanningSpec) -> Target:
     """Return the target of all processes that run a file, in a control group where one is asked."""
-    return Target.of(None, None, uid=program.user, cgroup=program.cgroup)
+    target = Target.of(None, None, uid=program.user, cgroup=program.cgroup)
+    target.largest_section = planning.section
+    return target
 
 
 def metric_request(
@@ -261,6 +265,13 @@ def metric_request(
     return LatencyRequest(
         target=target, asked=asked, options=options, returns=Returns.AUTO, is_minded=True
     )
+
+
+def try_metric(spec: MetricSpec, target: Target, program: Program) -> None:
+    """Plan as ``MetricProbe`` does, and attach nothing. Raises GotraceError."""
+    prepared = metric_request(spec, target, program).prepare(None, None)
+    if prepared.traced is not None:
+        expected_types(prepared.traced)
 
 
 #: Calls that are missing since a probe was detached before they had ended.

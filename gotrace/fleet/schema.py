@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = ["SCHEMA"]
+__all__ = ["PART", "SCHEMA"]
 
 _TEXT: Final = {"type": "string", "minLength": 1}
 #: Words that YAML takes for numbers, too: 5 seconds may be given as 5.
@@ -49,6 +49,10 @@ SCHEMA: Final[dict[str, Any]] = {
         hash_key=_TEXT,
         idle=_AMOUNT,
         max_series=_MOST,
+        planning={
+            **_record([], memory=_MOST, seconds=_MOST, section=_MOST),
+            "minProperties": 1,
+        },
         targets=_rows(
             _record(
                 ["name"],
@@ -126,5 +130,13 @@ SCHEMA: Final[dict[str, Any]] = {
             queue={"type": "integer", "minimum": 1, "maximum": 1 << 20},
             resource={"type": "object", "additionalProperties": {"type": "string"}},
         ),
+    ),
+}
+
+#: The same of what is asked for while it runs.
+PART: Final[dict[str, Any]] = {
+    "$schema": SCHEMA["$schema"],
+    **_record(
+        ["metrics"], **{key: SCHEMA["properties"][key] for key in ("targets", "metrics", "idle")}
     ),
 }

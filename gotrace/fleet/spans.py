@@ -32,14 +32,22 @@ from gotrace.session.open_calls import Diagnostic
 from gotrace.session.request import Asked
 from gotrace.session.run import Run, open_run
 from gotrace.session.tasks import start_problems
-from gotrace.session.trace import CallTracer, TraceOptions, TraceRequest
+from gotrace.session.trace import CallTracer, TraceOptions, TraceRequest, expected_types
 from gotrace.session.trace_plan import TraceChoices, TracedCall, TracePlan, parse_probes
 from gotrace.session.why.probes import WhyOptions
 from gotrace.target.target import Target
 from gotrace.text import printable
 from gotrace.values.python import GoError, Unavailable, to_python
 
-__all__ = ["SPAN_LOSSES", "Rate", "SpanProbe", "SpanReader", "has_context", "plan_span"]
+__all__ = [
+    "SPAN_LOSSES",
+    "Rate",
+    "SpanProbe",
+    "SpanReader",
+    "has_context",
+    "plan_span",
+    "try_spans",
+]
 
 log = logging.getLogger("gotraced")
 
@@ -85,6 +93,18 @@ def plan_span(spec: SpanSpec, target: Target, program: Program) -> TracePlan:
     traced = _request([_probe(spec)], target, program).plan().traced
     assert traced is not None
     return traced
+
+
+def try_spans(specs: Sequence[SpanSpec], target: Target, program: Program) -> None:
+    """Plan as ``SpanProbe`` does, and attach nothing. Raises GotraceError."""
+    try:
+        probes = [_probe(spec) for spec in specs]
+        has_why = any(spec.why for spec in specs)
+        prepared = _request(probes, target, program, has_why).prepare(None, None)
+        if prepared.traced is not None:
+            expected_types(prepared.traced)
+    except GotraceError:
+        _usable(specs, target, program)
 
 
 #: What is known of a call beside its attributes, as far as its function has it.

@@ -22,6 +22,13 @@ Path = tuple[str | int, ...]
 
 _PLAIN = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null")}
 
+_MAX_DEPTH = 64
+_BEGINS = (
+    *(yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken),
+    *(yaml.BlockSequenceStartToken, yaml.BlockMappingStartToken),
+)
+_ENDS = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
+
 
 @dataclass
 class Document:
@@ -52,7 +59,7 @@ def read_yaml(name: str, text: str) -> Document:
     document = Document(name)
     try:
         loader = yaml.SafeLoader(text)
-        _refuse_aliases(document, text)
+        _refuse_tokens(document, text)
         node = loader.get_single_node()
         if node is None:
             raise document.error_at(1, "the file is empty")
@@ -68,11 +75,17 @@ def read_yaml(name: str, text: str) -> Document:
     return document
 
 
-def _refuse_aliases(document: Document, text: str) -> None:
+def _refuse_tokens(document: Document, text: str) -> None:
+    """Refuse aliases, and depths for which the parser takes time in squares."""
+    depth = 0
     for token in yaml.scan(text, yaml.SafeLoader):
+        line = token.start_mark.line + 1
+        depth += isinstance(token, _BEGINS) - isinstance(token, _ENDS)
+        if depth > _MAX_DEPTH:
+            raise document.error_at(line, "values are nested too deeply")
         if isinstance(token, (yaml.AnchorToken, yaml.AliasToken)):
             reason = "anchors and aliases are not supported: write the value out"
-            raise document.error_at(token.start_mark.line + 1, reason)
+            raise document.error_at(line, reason)
 
 
 def _value(document: Document, loader: yaml.SafeLoader, node: yaml.Node, path: Path) -> Any:

@@ -22,7 +22,10 @@ from gotrace.kernel.instructions import CALL, INSTRUCTION, LD_IMM64
 __all__ = ["Linked", "Part", "linked", "load_linked"]
 
 #: Functions that programs call; enum called of bpf/common.h.
-_CALLED = ("run_operation", "add_to_goroutine", "add_to_parts", "find_span", "find_contexts")
+_CALLED = (
+    *("run_operation", "add_to_goroutine", "add_to_parts", "find_span", "find_contexts"),
+    "find_label",
+)
 _MARK, _NUMBER_SHIFT = 0x4000_0000, 20
 _CALL_FUNCTION = 1
 

@@ -27,6 +27,7 @@ _ASKED = {
     "CONTEXTS": "$trace and $sampled",
     "ARITHMETIC": "arithmetic in predicates",
     "SAVED_WORDS": "parameters in what is decided at the return",
+    "LABELS": "$label",
     "SAVED_BLOCKS": "parameters in what is decided at the return",
     "NESTED": "spans",
     "RETURNS": "--entry",

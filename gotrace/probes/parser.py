@@ -18,6 +18,7 @@ from gotrace.probes.tokens import Source, Span, SpecError, Token, TokenKind
 
 __all__ = [
     "CONTEXTS",
+    "LABEL",
     "SPAN_NAMES",
     "AssertExpr",
     "BinaryExpr",
@@ -29,6 +30,7 @@ __all__ = [
     "Expression",
     "FieldExpr",
     "IndexExpr",
+    "LabelExpr",
     "LiteralExpr",
     "LiteralKind",
     "LookupExpr",
@@ -132,6 +134,13 @@ class SpanExpr(Expression):
 
 
 @dataclass(frozen=True, slots=True)
+class LabelExpr(Expression):
+    """``$label("key")``: the goroutine's pprof label of that key."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class DerefExpr(Expression):
     """``*operand``."""
 
@@ -220,6 +229,8 @@ class BinaryExpr(Expression):
 
 #: What is written with a dollar sign before it, and may have a context after it.
 SPAN_NAMES = ("trace", "span", "sampled")
+#: What asks for a label of the goroutine.
+LABEL = "$label"
 #: What else is asked of contexts, of probes that users do not write.
 CONTEXTS = "contexts"
 
@@ -402,6 +413,8 @@ class Parser:
         if token.text[1:] in SPAN_NAMES and token.kind is TokenKind.SPECIAL and self.at("("):
             inside = self._parenthesis()
             return SpanExpr(token.text[1:], inside, span=Span(span.start, inside.span.end))
+        if token.text == LABEL and self.at("("):
+            return self._label(token)
         if token.kind is TokenKind.SPECIAL:
             return SpecialExpr(token.text[1:], span=span)
         if token.kind is TokenKind.NAME:
@@ -413,6 +426,16 @@ class Parser:
             TokenKind.DURATION: LiteralKind.DURATION,
         }
         return LiteralExpr(kinds.get(token.kind, LiteralKind.INT), token.value, span=span)
+
+    def _label(self, name: Token) -> LabelExpr:
+        inside = self._parenthesis()
+        span = Span(name.span.start, inside.span.end)
+        if isinstance(inside, NameExpr):
+            return LabelExpr(inside.name, span=span)
+        if not isinstance(inside, LiteralExpr) or inside.kind is not LiteralKind.STRING:
+            raise self._source.error(inside.span, f'expected a label\'s key, as in {LABEL}("user")')
+        assert isinstance(inside.value, bytes)
+        return LabelExpr(inside.value.decode("utf-8", "surrogateescape"), span=span)
 
     def _name(self, token: Token) -> Expression:
         if token.text in ("true", "false"):

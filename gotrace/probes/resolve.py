@@ -54,6 +54,7 @@ from gotrace.probes.parser import (
     Expression,
     FieldExpr,
     IndexExpr,
+    LabelExpr,
     LiteralExpr,
     LiteralKind,
     LookupExpr,
@@ -66,6 +67,7 @@ from gotrace.probes.parser import (
     UnaryOperator,
 )
 from gotrace.probes.scope import (
+    MAX_LABEL_KEY,
     REQUEST,
     SPECIAL_TYPES,
     Root,
@@ -332,10 +334,22 @@ class _Resolver:
             return self._assertion(expression)
         if isinstance(expression, ExitExpr):
             return self._at_exit(expression)
+        if isinstance(expression, LabelExpr):
+            return self._label(expression)
         if isinstance(expression, SpanExpr):
             operand = self.resolve(expression.operand)
             return self._of_span(expression.name, operand, expression)
         return self._step(expression)
+
+    def _label(self, label: LabelExpr) -> Typed:
+        problem = self._scope.labels() if self._scope.labels else None
+        size = len(label.key.encode("utf-8", "surrogateescape"))
+        if size > MAX_LABEL_KEY:
+            problem = f"a label's key has at most {MAX_LABEL_KEY} bytes here, and this one {size}"
+        if problem is not None:
+            raise self._error(label, problem)
+        root = Root(RootKind.LABEL, 0, label.key)
+        return Operand(AccessPath(root), basic_type(Kind.STRING), span=label.span)
 
     def _name(self, name: NameExpr) -> Typed:
         found = self._scope.named(name.name)

@@ -10,11 +10,12 @@ from enum import Enum
 
 from gotrace.gotypes.contexts import CONTEXT
 from gotrace.gotypes.types import GoType, Kind, OpaqueType, Parameter, Signature, basic_type
-from gotrace.probes.parser import SPAN_NAMES
+from gotrace.probes.parser import LABEL, SPAN_NAMES
 
 __all__ = [
     "DURATION_SPECIALS",
     "LATE_SPECIALS",
+    "MAX_LABEL_KEY",
     "PART_SPECIALS",
     "REQUEST",
     "SPECIAL_TYPES",
@@ -44,6 +45,7 @@ class RootKind(Enum):
     CAPTURED = "captured variable"  # of a closure
     EXIT = "parameter, at the return"  # what it leads to then; itself it is as at the entry
     SAVED = "parameter, for the return"  # its bytes, no value of its own
+    LABEL = "label"  # a pprof label of the goroutine: the name is its key
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ DURATION_SPECIALS = frozenset({SpecialName.DURATION, *PART_SPECIALS})
 LATE_SPECIALS = DURATION_SPECIALS | {SpecialName.PANICKED}
 
 
+#: Bytes of a label's key: as many as of the constants that the kernel compares with.
+MAX_LABEL_KEY = 64
 #: What has a context in its field ctx.
 REQUEST = "net/http.Request"
 #: The name of the type of ``$stack``.
@@ -137,7 +141,8 @@ class Scope:
     last one that is an error. ``types`` finds a type by what the user wrote, and whether interfaces
     hold its values themselves, not pointers to them; it raises SignatureError. ``spans`` returns
     why contexts hold no spans in this program, None where they may. Of ``unordered`` kinds the
-    numbers are not known.
+    numbers are not known. ``labels`` returns why labels of goroutines cannot be read, None where
+    they can.
     """
 
     function: str
@@ -146,6 +151,7 @@ class Scope:
     types: Callable[[str], tuple[GoType, bool]] | None = None
     spans: Callable[[], str | None] | None = None
     unordered: frozenset[RootKind] = frozenset()
+    labels: Callable[[], str | None] | None = None
 
     def named(self, name: str) -> tuple[Root, GoType] | None:
         """Find what a plain name means, None when it means nothing here."""
@@ -212,6 +218,8 @@ class Scope:
             return f"{self.function} has no result of type error"
         if name == "exit":
             return "$exit takes an argument in parentheses, as in $exit(p)"
+        if name == "label":
+            return f'{LABEL} takes a key in parentheses, as in {LABEL}("user")'
         if self.named(name):
             return f"there is no ${name}: parameters and results are named without $, {name}"
         specials = [f"${special}" for special in self._specials()]
@@ -244,7 +252,7 @@ class Scope:
         if self.result(_ERROR):
             results.append(_ERROR)
         spans = SPAN_NAMES if self.context() else ()
-        return [*results, *(special.value for special in SpecialName), *spans]
+        return [*results, *(special.value for special in SpecialName), LABEL[1:], *spans]
 
     def _there_is(self, names: list[str], specials: list[str]) -> str:
         return f"there {'is' if len(names) == 1 else 'are'} {listed([*names, *specials])}"

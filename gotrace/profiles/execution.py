@@ -14,6 +14,7 @@ import gc
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from heapq import heappop, heappush
 from operator import itemgetter
 from typing import NamedTuple
@@ -225,7 +226,7 @@ _CREATE, _RUN, _BEGIN_TASK, _ANNOTATE, _END_TASK, _STOP, _FORGET, _END, _WAIT = 
 _ORDER = (0, 1, 2, 3, 4, 5, 6, 7, 5)
 _BITS = 3
 
-_BEFORE = 4  # ns before a call that its goroutine runs, if nobody knows since when
+_BEFORE = 8  # ns before a call that its goroutine runs, if nobody knows since when
 _AGAIN = b"\1"  # of what is forgotten: something is known of it later on
 
 _SMALL = tuple(varint(value) for value in range(1 << 14))
@@ -402,7 +403,9 @@ class _Trace:
             return
         begins = [_begin_of(one) for one in requests]
         ends = [one.regions[0].end for one in requests]
-        notes = {begins.index(min(begins)): (before, "")}
+        # Readers take times for floats, whose digits are too few for ns since 1970.
+        first = min(begins)
+        notes = {begins.index(first): (f"{_day(first)}{'; ' * bool(before)}{before}", "")}
         last = ends.index(max(ends))
         notes[last] = notes.get(last, ("", ""))[0], after
         for number, request in enumerate(requests, 1):
@@ -416,7 +419,7 @@ class _Trace:
                     own = self._of(last, offset).changes
                 own.append(change)
         # A reader puts no two events at one time: what it is told at first must be over by then.
-        self._shift = 2 * len(self._goroutines) + 100 - min(begins)
+        self._shift = 2 * len(self._goroutines) + 100 - first
         for number, request in enumerate(requests):
             offset, task = self._offset(request.pid), _number(number + 1)
             self._task(task, request, offset, *notes.get(number, ("", "")))
@@ -513,31 +516,38 @@ class _Trace:
     def _states(self, goroutine: _Goroutine) -> None:
         """Have a goroutine's states change, and be unknown where nothing is known of it."""
         *gaps, end = _ends(goroutine)
-        first = min((one[0] >> _BITS for one in goroutine.actions), default=1 << 64)
-        first = min(first - self._shift, goroutine.known[0][0])
+        actions, shift = goroutine.actions, self._shift
         is_over, is_first = False, True
         for at, _, state, reason, other, tid in goroutine.changes:
             by = _number(other + goroutine.offset) if other else b""
             if state == WAITING:
                 why = self._tables.string(_REASONS.get(reason, reason))
-                self._act(goroutine, at, _WAIT, b"", why)
+                key = at + shift << _BITS | _ORDER[_WAIT]
+                actions.append((key, goroutine, _WAIT, b"", why, 0, b""))
             elif state == CREATED:
-                if at <= first and by and not goroutine.is_created:
-                    self._act(goroutine, at, _CREATE, rest=by)
+                # Before all that is known of it, or a reader would not know whom that is about.
+                is_first = at <= goroutine.known[0][0] and not goroutine.is_created
+                key = at + shift << _BITS | _ORDER[_CREATE]
+                if by and is_first and all(one[0] > key for one in actions):
+                    actions.append((key, goroutine, _CREATE, b"", by, 0, b""))
                     goroutine.is_created = True
             elif state == ENDED:
                 is_over = True
             elif state in (RUNNING, RUNNABLE):
                 # What is known at first is that it runs by then: before all that it does.
-                at -= _BEFORE if is_first and state == RUNNING else 0
-                self._act(goroutine, at, _RUN if state == RUNNING else _STOP, b"", by, tid)
+                if is_first and state == RUNNING and not goroutine.is_created:
+                    at -= _BEFORE
+                kind = _RUN if state == RUNNING else _STOP
+                key = at + shift << _BITS | _ORDER[kind]
+                actions.append((key, goroutine, kind, b"", by, tid, b""))
             is_first = state in (UNKNOWN, ENDED)
         # After all that is at this time: what leads there takes up to three ns.
         for at in gaps:
             self._act(goroutine, at + 3, _FORGET, rest=_AGAIN)
         if is_over:
-            last = max((one[0] >> _BITS for one in goroutine.actions), default=0)
-            self._act(goroutine, max(end, last - self._shift), _END)
+            # Nothing is of it afterwards, whatever was recorded.
+            last = max((one[0] >> _BITS for one in actions), default=0)
+            self._act(goroutine, max(end, last - shift), _END)
         else:
             self._act(goroutine, end + 3, _FORGET)
 
@@ -702,6 +712,13 @@ def _ends(goroutine: _Goroutine) -> list[int]:
             ends.append(end)
         ends[-1] = max(ends[-1], end)
     return ends
+
+
+def _day(at: int) -> str:
+    """Return a time since 1970 in words."""
+    seconds, ns = divmod(at, _NS)
+    day = datetime.fromtimestamp(seconds, timezone.utc)
+    return f"{day:%Y-%m-%d %H:%M:%S}.{ns:09} UTC"
 
 
 def _begin_of(request: Recorded) -> int:

@@ -11,7 +11,7 @@ import struct
 import time
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -38,9 +38,9 @@ _CONTEXT_LINGER = 2.0
 #: Requests that wait at a time, and the calls of them.
 _MAX_REQUESTS = 1 << 14
 _MAX_CALLS = 1 << 19
-#: Goroutines, and the calls of each, that are looked at again when the call around them ends.
-_MAX_GOROUTINES = 1 << 12
+#: Calls that are looked at again when the call around them ends, of one goroutine and of all.
 _MAX_LOOSE = 1 << 8
+_MAX_ALL_LOOSE = 1 << 18
 
 
 @dataclass(slots=True, eq=False)
@@ -138,6 +138,7 @@ class Assembler:
         }
         #: Calls of each goroutine that no span is known of, or a context's: the latest ones.
         self._loose: OrderedDict[Task, deque[_Entry]] = OrderedDict()
+        self._all_loose = 0
         self._belonging = Belonging()
         self._waiting: dict[Work, _Waiting] = {}
         #: In the order of the ends of their roots.
@@ -179,6 +180,7 @@ class Assembler:
         self._belonging.forget(self._blind_until)
         self._states.forget()
         self._loose.clear()
+        self._all_loose = 0
         self.drop()
 
     def take(
@@ -236,8 +238,11 @@ class Assembler:
 
     def _call(self, entry: _Entry, task: Task, flags: int) -> None:
         belonging = self._belonging
+        belonging.acts(task, entry.start)
         is_unwanted = bool(flags & _UNWANTED)
         span = belonging.span_at(task, entry.start)
+        if span is not None and span.is_doubted:
+            span = None
         work = None
         if self._begins[entry.function]:
             work = belonging.end(task, entry.start, entry.end)
@@ -252,9 +257,9 @@ class Assembler:
         if is_unwanted and work is None:
             return
         given = self._given_work(entry, task) if entry.function in self._given else None
-        if given is not None and span is None:
+        if given is not None and span is None and belonging.left(task) in (None, given[0]):
             self._take_over(entry, task, *given)
-        elif given and span and span.work is not given[0] and span.link is not Link.CALL:
+        elif given and (span is None or (span.work is not given[0] and span.link is not Link.CALL)):
             # One of the two edges is wrong: a context may be of several requests, one by one.
             self.tally.unattributed += 1
         elif span is None:
@@ -280,10 +285,15 @@ class Assembler:
         """Keep a call that may be within one whose context says whose it is."""
         if not self._given:
             return
-        self._loose.setdefault(task, deque(maxlen=_MAX_LOOSE)).append(entry)
+        calls = self._loose.setdefault(task, deque())
         self._loose.move_to_end(task)
-        if len(self._loose) > _MAX_GOROUTINES:
-            self._loose.popitem(last=False)
+        if len(calls) < _MAX_LOOSE:
+            self._all_loose += 1
+        else:
+            calls.popleft()
+        calls.append(entry)
+        if self._all_loose > _MAX_ALL_LOOSE:
+            self._all_loose -= len(self._loose.popitem(last=False)[1])
 
     def _given_work(self, entry: _Entry, task: Task) -> tuple[Work, tuple[int, int]] | None:
         """Return the request that a call's context is of, and that; None if it is not known."""
@@ -337,9 +347,8 @@ class Assembler:
         root = waiting.root
         if root is None or not root.record:
             return None
-        for span in [one for one in waiting.calls if one.context is not None]:
-            if span.context is not None and self._belonging.contexts.is_shared(span.context):
-                self.tally.unattributed += len(waiting.calls.pop(span))
+        for span in self._wrong(waiting.calls):
+            self.tally.unattributed += len(waiting.calls.pop(span))
         tree = _Tree(waiting, root)
         probes = root.shown or self._decoders[root.function].calls(root.record)
         wanted = [call for spec, call in probes if id(spec) in self._roots]
@@ -372,10 +381,29 @@ class Assembler:
         spans = dict.fromkeys((*waiting.work.spans, *waiting.calls))
         return self._states.while_working(spans, root.start, end, self._reasons)
 
+    def _wrong(self, spans: Collection[Span]) -> list[Span]:
+        """Return those of a request's spans that have turned out to be of nobody."""
+        contexts = self._belonging.contexts
+        known: dict[Span, bool] = {}
+        for span in spans:
+            way: list[Span] = []
+            each: Span | None = span
+            while each is not None and each not in known and not each.is_doubted:
+                way.append(each)
+                each = each.above
+            is_wrong = each is not None and known.get(each, True)
+            known.update(dict.fromkeys(way, is_wrong))
+            if span.is_doubted or (span.context and contexts.is_shared(span.context)):
+                known[span] = True
+        return [span for span in spans if known[span]]
+
     def _critical(self, work: Work, root: _Entry, tree: _Tree) -> tuple[Part, ...]:
         """Return the parts of a request's critical path."""
         spans: dict[Task, list[Span]] = {}
+        wrong = set(self._wrong(work.spans))
         for span in work.spans:
+            if span in wrong:
+                continue
             spans.setdefault(span.goroutine, []).append(span)
 
         def span_at(task: Task, moment: int) -> Span | None:

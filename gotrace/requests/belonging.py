@@ -40,9 +40,9 @@ _MAX_TIMERS = 1 << 15
 _MAX_HISTORY = 1 << 10
 #: Spans of a request that are known by themselves.
 _MAX_SPANS = 1 << 12
-#: Different contexts of roots to be seen first, and those that requests share.
+#: Different contexts of roots to be seen first, and of each kind that are known at once.
 _MIN_CONTEXTS = 8
-_MAX_SHARED = 1 << 12
+_MAX_CONTEXTS = 1 << 16
 #: Channels of which is known what a goroutine has taken from them.
 _MAX_TAKEN = 64
 
@@ -81,10 +81,11 @@ class Span:
     """A time in which a goroutine works for one request; times in ns.
 
     It is handed the work by ``above``, at its beginning, through ``link``; None above the root's,
-    and of one whose work a ``context`` shows: of which process, and its address.
+    and of one whose work a ``context`` shows: of which process, and its address. If it
+    ``is_doubted``, something that the goroutine has done says that it worked for another request.
     """
 
-    __slots__ = ("above", "begin", "context", "end", "goroutine", "link", "work")
+    __slots__ = ("above", "begin", "context", "end", "goroutine", "is_doubted", "link", "work")
 
     def __init__(
         self,
@@ -102,6 +103,7 @@ class Span:
         self.link = link
         self.above = above
         self.context = context
+        self.is_doubted = False
         work.working += 1
         if len(work.spans) < _MAX_SPANS:
             work.spans.append(self)
@@ -124,21 +126,45 @@ class _Root:
 
 
 @dataclass(slots=True)
+class _Taken:
+    """Items that a goroutine has had from a channel: how many since the collector had run so often.
+
+    ``word`` is the first one of the last item.
+    """
+
+    count: int = 0
+    collected: int = 0
+    word: int = 0
+
+
+@dataclass(slots=True)
 class _Goroutine:
     """What is known of a goroutine; ``roots`` go before ``work``.
 
-    ``channel`` and ``depth`` are where it has received its item. ``is_answered``: the next end of a
-    wait is that of one which an item has ended, or that has sent one. ``taken`` is how many items
-    it has had from a channel without sending to that, and the last one's first word, by channel.
+    ``channel`` and ``depth`` are where it has received its latest item, at ``received``; ``place``
+    is the depth and the statement of the latest one of a request. It ``is_idle`` if nothing was
+    seen since that it has done: it may still hold that item. ``held`` is the channel, if any, from
+    which it has received another one then, or in another statement. ``queue`` is the channel from
+    which it has had its work last. ``is_answered``: the next end of a wait is that of one which an
+    item has ended, or that has sent one. ``taken`` is what it has had from a channel without
+    sending to that, by channel. ``left`` is what it was started for, if it works for nobody since;
+    it ``has_rested`` if only a sleep or the network says so.
     """
 
     roots: list[_Root] = field(default_factory=list)
     work: Span | None = None
+    left: Span | None = None
+    has_rested: bool = False
     mode: _Mode | None = None
     channel: int = 0
     depth: int = 0
+    place: tuple[int, int] = (0, 0)
+    received: int = 0
+    is_idle: bool = False
+    held: int = 0
+    queue: int = 0
     is_answered: bool = False
-    taken: dict[int, tuple[int, int]] = field(default_factory=dict)
+    taken: dict[int, _Taken] = field(default_factory=dict)
     #: When what it works for has changed, and to what; from ``known`` on.
     times: list[int] = field(default_factory=list)
     spans: list[Span | None] = field(default_factory=list)
@@ -159,18 +185,25 @@ class _Goroutine:
 
 @dataclass(slots=True)
 class _Item:
-    """What has been sent: for whom, by whom, and its first word."""
+    """What has been sent: for whom, by whom, and its first word.
+
+    ``doubtful`` is what is to be doubted if that answers another request.
+    """
 
     span: Span | None
+    doubtful: Span | None
     sender: Task
     word: int
 
 
 @dataclass(slots=True)
 class _Channel:
-    """What is seen of a channel: of the items ``sent``, so many ``returned`` that came from it."""
+    """What is seen of a channel: of the items ``sent``, so many ``returned`` that came from it.
 
-    is_queue: bool = False
+    ``queue`` is how often the collector had run when the channel was last seen to be a queue.
+    """
+
+    queue: int = -1
     sent: int = 0
     returned: int = 0
 
@@ -205,13 +238,17 @@ class Contexts:
     that has ended is known until it runs. Roots may be given the same few contexts again and again,
     which other calls have as well: so nothing is known before ``_MIN_CONTEXTS`` different ones have
     been seen.
+
+    No more than ``_MAX_CONTEXTS`` are kept of each kind. If more are shared, contexts say nothing
+    any more. If other calls were given more, those that requests are given then say nothing until
+    the collector has run. If requests were, those of ended ones are forgotten.
     """
 
     def __init__(self) -> None:
         self._owners: dict[_Context, _Owner] = {}
-        self._shared: OrderedDict[_Context, None] = OrderedDict()
+        self._shared: set[_Context] = set()
         #: The goroutine whose call was given a context that no root was given since.
-        self._earlier: OrderedDict[_Context, Task] = OrderedDict()
+        self._earlier: dict[_Context, Task] = {}
         self._seen: set[_Context] = set()
         #: How often the collector has run.
         self.collected = 0
@@ -222,7 +259,10 @@ class Contexts:
             self._seen.add(context)
         owner = self._owners.get(context)
         if owner is None:
-            self._owners[context] = _Owner(work, self.collected)
+            is_full = len(self._earlier) >= _MAX_CONTEXTS
+            self._owners[context] = _Owner(None if is_full else work, self.collected)
+            if len(self._owners) % _MAX_CONTEXTS == 0:
+                self._forget_ended()
             if self._earlier.pop(context, work.root.goroutine) != work.root.goroutine:
                 self._share(context)
         elif owner.since == self.collected:
@@ -231,22 +271,25 @@ class Contexts:
             self._owners[context] = _Owner(None, self.collected)
 
     def _share(self, context: _Context) -> None:
-        self._shared[context] = None
-        if len(self._shared) > _MAX_SHARED:
-            self._shared.popitem(last=False)
+        if len(self._shared) < _MAX_CONTEXTS:
+            self._shared.add(context)
 
     def is_shared(self, context: _Context) -> bool:
         """Return whether a context is known to be of several requests, or of others as well."""
-        return context in self._shared
+        return context in self._shared or len(self._shared) >= _MAX_CONTEXTS
 
     def freed(self, tgid: int) -> None:
         """Note that the collector of a process has run."""
         self.collected += 1
         self._earlier.clear()
+        self._forget_ended(tgid)
+
+    def _forget_ended(self, tgid: int | None = None) -> None:
+        """Forget contexts of requests that have ended, of one process or of all."""
         ended = [
             context
             for context, owner in self._owners.items()
-            if context[0] == tgid and (owner.work is None or not owner.work.is_open)
+            if tgid in (None, context[0]) and (owner.work is None or not owner.work.is_open)
         ]
         for context in ended:
             del self._owners[context]
@@ -262,10 +305,9 @@ class Contexts:
         for context in ((task[0], address) for address in addresses):
             owner = self._owners.get(context)
             if owner is None:
-                self._earlier[context] = task
-                if len(self._earlier) > _MAX_SHARED:
-                    self._earlier.popitem(last=False)
-            elif owner.work is None or context in self._shared:
+                if len(self._earlier) < _MAX_CONTEXTS:
+                    self._earlier[context] = task
+            elif owner.work is None or self.is_shared(context):
                 continue
             elif owner.work.root.begin <= moment:
                 found.append((owner.work, context))
@@ -303,6 +345,7 @@ class Belonging:
             EdgeKind.DROP: self._drop,
             EdgeKind.DEAD: self._dead,
             EdgeKind.FREED: self._freed,
+            EdgeKind.REST: self._rest,
         }
         self.contexts = Contexts()
 
@@ -347,6 +390,18 @@ class Belonging:
         row = bisect_right(goroutine.times, moment) - 1
         return goroutine.spans[row] if row >= 0 else None
 
+    def acts(self, task: Task, begun: int) -> None:
+        """Note that a goroutine has made a call since a moment."""
+        goroutine = self._goroutines.get(task)
+        if goroutine is not None and begun >= goroutine.received:
+            goroutine.is_idle = False
+
+    def left(self, task: Task) -> Work | None:
+        """Return what a goroutine may still work for, which has only rested since its end."""
+        goroutine = self._goroutines.get(task)
+        has_rested = goroutine is not None and goroutine.has_rested
+        return goroutine.left.work if goroutine and has_rested and goroutine.left else None
+
     def forget(self, at: int) -> None:
         """Forget all: edges are missing, and what follows from the others may be wrong."""
         goroutines = list(self._goroutines.values())
@@ -382,11 +437,33 @@ class Belonging:
         self, task: Task, goroutine: _Goroutine, at: int, mode: _Mode | None, span: Span | None
     ) -> None:
         before, goroutine.work, goroutine.mode = goroutine.work, span, mode
+        goroutine.has_rested = False
+        goroutine.left = before if span is None and before and before.link is Link.GO else None
         goroutine.changed(at)
         if before is not None:
             self._close(before, at)
 
+    def _doubtful(self, task: Task) -> Span | None:
+        """Return what a goroutine works for, or what it was started for if that is nobody."""
+        goroutine = self._goroutines.get(task) if task[1] else None
+        return (goroutine.current or goroutine.left) if goroutine is not None else None
+
+    def _answered(self, work: Work, span: Span | None, at: int) -> None:
+        """Note that a root's goroutine has been answered by one in a span.
+
+        If that is of another request, it has worked for this one, nobody knows since when. The
+        goroutine of a root may answer others.
+        """
+        if span is None or span.above is None or span.work is work:
+            return
+        span.is_doubted = True
+        goroutine = self._goroutines.get(span.goroutine)
+        if goroutine is not None and goroutine.work is span:
+            mode = _Mode.ITEM if goroutine.mode is _Mode.ITEM else None
+            self._set(span.goroutine, goroutine, at, mode, None)
+
     def _go(self, edge: Edge) -> None:
+        self.acts((edge.tgid, edge.goid), edge.at)
         key = (edge.tgid, edge.first)
         made = self._timers.get(key)
         # A timer that is due runs as well where another goroutine stops or resets it. Once the
@@ -404,6 +481,8 @@ class Belonging:
         self._set(task, self._of(task), at, _Mode.STARTED, span)
 
     def _timer(self, edge: Edge) -> None:
+        """A goroutine makes a timer, or resets one."""
+        self.acts((edge.tgid, edge.goid), edge.at)
         key = (edge.tgid, edge.first)
         span = self._current((edge.tgid, edge.goid))
         self._timers[key] = span, self.contexts.collected
@@ -418,24 +497,27 @@ class Belonging:
             found = self._channels[key] = _Channel()
             if len(self._channels) > _MAX_CHANNELS:
                 self._channels.popitem(last=False)
+        else:
+            self._channels.move_to_end(key)
         return found
 
-    def _sends(self, task: Task, address: int, word: int) -> None:
+    def _sends(self, task: Task, edge: Edge, word: int) -> None:
         """Note that a goroutine sends to a channel."""
-        channel = self._channel(task[0], address)
+        channel = self._channel(edge.tgid, edge.second)
         channel.sent += 1
+        self.acts(task, edge.at)
         goroutine = self._goroutines.get(task)
-        taken = goroutine.taken.pop(address, None) if goroutine is not None else None
-        if taken is not None and taken[1] == word:
+        taken = goroutine.taken.pop(edge.second, None) if goroutine is not None else None
+        if taken is not None and taken.word == word:
             channel.returned += 1
 
     def _write(self, edge: Edge) -> None:
         task = (edge.tgid, edge.goid)
-        self._sends(task, edge.second, edge.other)
+        self._sends(task, edge, edge.other)
         key = (edge.tgid, edge.first)
         self._lost(self._items.pop(key, None))
         span = self._current(task)
-        self._items[key] = _Item(span, task, edge.other)
+        self._items[key] = _Item(span, self._doubtful(task), task, edge.other)
         if span is not None:
             span.work.sent += 1
         if len(self._items) > _MAX_ITEMS:
@@ -449,24 +531,26 @@ class Belonging:
     def _read(self, edge: Edge) -> None:
         item = self._items.pop((edge.tgid, edge.first), None)
         task = (edge.tgid, edge.goid)
-        above, word = None, 0
+        above, doubtful, word = None, None, 0
         if item is not None:
-            word = item.word
+            word, doubtful = item.word, item.doubtful
             # A goroutine hands nothing to itself, nor does a timer that it has looked after.
             above = item.span if item.sender != task else None
-        self._receives(task, edge, above, word)
+        self._receives(task, edge, above, doubtful, word)
         self._lost(item)
 
     def _hand(self, edge: Edge) -> None:
         sender, task = (edge.tgid, edge.goid), (edge.tgid, edge.other)
-        self._sends(sender, edge.second, edge.first)
+        self._sends(sender, edge, edge.first)
         self._of(task).is_answered = True
-        self._receives(task, edge, self._current(sender), edge.first)
+        above, doubtful = self._current(sender), self._doubtful(sender)
+        self._receives(task, edge, above, doubtful, edge.first)
 
     def _take(self, edge: Edge) -> None:
         sender, task = (edge.tgid, edge.other), (edge.tgid, edge.goid)
-        self._sends(sender, edge.second, edge.first)
-        self._receives(task, edge, self._current(sender), edge.first)
+        self._sends(sender, edge, edge.first)
+        above, doubtful = self._current(sender), self._doubtful(sender)
+        self._receives(task, edge, above, doubtful, edge.first)
 
     def _sent(self, edge: Edge) -> None:
         self._of((edge.tgid, edge.other)).is_answered = True
@@ -477,7 +561,12 @@ class Belonging:
         self._lost(item)
         task = (edge.tgid, edge.goid)
         goroutine = self._goroutines.get(task)
-        if goroutine is None or goroutine.roots or goroutine.mode is not _Mode.ITEM:
+        if goroutine is not None and goroutine.roots:
+            doubtful = item.doubtful if item else self._doubtful((edge.tgid, edge.other))
+            if not self._channel(edge.tgid, edge.second).is_pool:
+                self._answered(goroutine.roots[-1].span.work, doubtful, edge.at)
+            return
+        if goroutine is None or goroutine.mode is not _Mode.ITEM:
             return
         work = goroutine.work
         is_inside = edge.depth > goroutine.depth and edge.second != goroutine.channel
@@ -486,40 +575,76 @@ class Belonging:
         if not is_inside and not is_own:
             self._set(task, goroutine, edge.at, None, None)
 
-    def _receives(self, task: Task, edge: Edge, above: Span | None, word: int) -> None:
+    def _receives(
+        self, task: Task, edge: Edge, above: Span | None, doubtful: Span | None, word: int
+    ) -> None:
         """A goroutine has an item, which one that works for ``above`` has sent."""
         if not task[1]:
             return
         goroutine, address = self._of(task), edge.second
         channel = self._channel(edge.tgid, address)
-        count = goroutine.taken.pop(address, (0, 0))[0] + 1
-        if len(goroutine.taken) >= _MAX_TAKEN:
-            goroutine.taken.clear()
-        goroutine.taken[address] = (count, word)
-        channel.is_queue = channel.is_queue or count > 1
-        if goroutine.roots:
-            return
-        work = goroutine.work
+        self._takes(goroutine, channel, edge, word)
+        work = goroutine.current
+        is_own = work is not None and above is not None and above.work is work.work
         is_item = goroutine.mode is _Mode.ITEM
-        is_inside = edge.depth > goroutine.depth and address != goroutine.channel
-        if channel.is_pool and not (is_item and address == goroutine.channel):
+        if goroutine.roots or (channel.is_pool and not (is_item and address == goroutine.channel)):
+            if goroutine.roots and not channel.is_pool:
+                self._answered(goroutine.roots[-1].span.work, doubtful, edge.at)
             return
-        if work is not None:
-            is_own = above is not None and above.work is work.work
-            if is_own and (is_inside or not is_item or not channel.is_queue):
-                return
-            if is_item and is_inside:
-                if above is not None:
-                    self._set(task, goroutine, edge.at, None, None)
-                return
-        if above is not None and address and channel.is_queue and not channel.is_pool:
+        is_inside = edge.depth > goroutine.depth and address != goroutine.channel
+        is_part = is_inside and (above is None or is_own)
+        is_given = above is not None and not is_own
+        depth, place = goroutine.place
+        is_elsewhere = is_given and depth == edge.depth and place != edge.place
+        if is_elsewhere or (goroutine.is_idle and not is_part):
+            goroutine.held = address
+        if is_item and is_inside:
+            if not is_part:
+                self._set(task, goroutine, edge.at, _Mode.ITEM, None)
+            return
+        is_queue = channel.queue == self.contexts.collected
+        if is_own and not (is_item and is_queue):
+            return
+        if not (goroutine.is_idle and is_part):
+            goroutine.is_idle, goroutine.received = True, edge.at
             goroutine.channel, goroutine.depth = address, edge.depth
+        if is_given:
+            goroutine.place = edge.depth, edge.place
+        is_queue = is_queue and address != 0 and not channel.is_pool
+        if above is not None and is_queue and not self._holds(edge.tgid, goroutine):
+            goroutine.queue = address
             span = Span(above.work, task, edge.at, Link.ITEM, above)
             self._set(task, goroutine, edge.at, _Mode.ITEM, span)
         elif work is not None:
             self._set(task, goroutine, edge.at, None, None)
 
+    def _takes(self, goroutine: _Goroutine, channel: _Channel, edge: Edge, word: int) -> None:
+        """Note that a goroutine has an item, and whether that shows its channel to be a queue.
+
+        Once the collector has run, there may be another channel at an address: but for that of a
+        goroutine which goes on to receive from where it has its work.
+        """
+        address, collected = edge.second, self.contexts.collected
+        taken = goroutine.taken.pop(address, None)
+        if taken is None or taken.collected != collected:
+            taken = _Taken(0, collected)
+        taken.count += 1
+        taken.word = word
+        if len(goroutine.taken) >= _MAX_TAKEN:
+            goroutine.taken.clear()
+        goroutine.taken[address] = taken
+        if taken.count > 1 or goroutine.queue == address:
+            channel.queue = collected
+
+    def _holds(self, tgid: int, goroutine: _Goroutine) -> bool:
+        """Return whether a goroutine may hold several items, but for what is a pool's."""
+        channel = self._channels.get((tgid, goroutine.held))
+        if channel is not None and channel.is_pool:
+            goroutine.held = 0
+        return goroutine.held != 0
+
     def _wake(self, edge: Edge) -> None:
+        self.acts((edge.tgid, edge.goid), edge.at)
         task = (edge.tgid, edge.other)
         goroutine = self._goroutines.get(task)
         if goroutine is None:
@@ -527,17 +652,24 @@ class Belonging:
         if goroutine.is_answered:
             goroutine.is_answered = False
             return
-        work = goroutine.work
-        if goroutine.roots or work is None:
+        work = goroutine.current
+        if work is None:
             return
-        waker = self._current((edge.tgid, edge.goid))
-        if waker is not None and waker.work is work.work:
+        waker = (edge.tgid, edge.goid)
+        if goroutine.roots:
+            # Of a sync.Cond no depth is known: that may be a lock's.
+            if edge.depth:
+                self._answered(work.work, self._doubtful(waker), edge.at)
+            return
+        above = self._current(waker)
+        if above is not None and above.work is work.work:
             return
         is_inside = goroutine.mode is _Mode.ITEM and edge.depth > goroutine.depth
         if not is_inside and goroutine.mode is not _Mode.COROUTINE:
             self._set(task, goroutine, edge.at, None, None)
 
     def _switch(self, edge: Edge) -> None:
+        self.acts((edge.tgid, edge.goid), edge.at)
         task = (edge.tgid, edge.other)
         goroutine = self._of(task)
         if goroutine.roots:
@@ -551,6 +683,23 @@ class Belonging:
         if not is_own or goroutine.mode is _Mode.COROUTINE:
             span = Span(above.work, task, edge.at, Link.CALL, above)
             self._set(task, goroutine, edge.at, _Mode.COROUTINE, span)
+
+    def _rest(self, edge: Edge) -> None:
+        """A goroutine goes on that has slept, or waited for the network or for others to end.
+
+        If the request that has started it has ended, it may be a loop that serves others as well.
+        """
+        task = (edge.tgid, edge.other)
+        goroutine = self._goroutines.get(task)
+        work = goroutine.current if goroutine is not None else None
+        if goroutine is None or work is None:
+            return
+        if goroutine.roots:
+            if edge.first:
+                self._answered(work.work, self._doubtful((edge.tgid, edge.goid)), edge.at)
+        elif goroutine.mode is _Mode.STARTED and not edge.first and not work.work.is_open:
+            self._set(task, goroutine, edge.at, None, None)
+            goroutine.has_rested = True
 
     def _freed(self, edge: Edge) -> None:
         self.contexts.freed(edge.tgid)

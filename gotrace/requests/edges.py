@@ -29,6 +29,7 @@ class EdgeKind(IntEnum):
     DEAD = 11
     FREED = 12
     STATE = 13
+    REST = 14
 
 
 # A tuple: there may be a million a second, and a frozen dataclass takes five times as long to make.
@@ -36,7 +37,8 @@ class Edge(NamedTuple):
     """What the goroutine ``goid`` of a process did at a time (ns, CLOCK_MONOTONIC).
 
     ``other`` is the goroutine that it concerns, ``first`` and ``second`` are as the kind says,
-    ``depth`` is how far from the beginning of its stack the frame is that receives; 0 if unknown.
+    ``depth`` is how far from the beginning of its stack the frame is that receives, and ``place``
+    which of its statements does; 0 if unknown.
     """
 
     kind: EdgeKind
@@ -47,6 +49,7 @@ class Edge(NamedTuple):
     first: int = 0
     second: int = 0
     depth: int = 0
+    place: int = 0
 
 
 _KINDS = tuple(EdgeKind)
@@ -54,5 +57,6 @@ _KINDS = tuple(EdgeKind)
 
 def edge_of(header: tuple[int, ...]) -> Edge:
     """Return the edge of a record's header, whose function's number is ``FIRST`` or above."""
-    at, other, goid, tgid, _, number, _, _, depth, first, second = header
-    return Edge(_KINDS[number - FIRST], at, tgid, goid, other, first, second, depth)
+    at, other, goid, tgid, _, number, _, _, third, first, second = header
+    depth, place = third & 0xFFFFFFFF, third >> 32
+    return Edge(_KINDS[number - FIRST], at, tgid, goid, other, first, second, depth, place)

@@ -13,7 +13,7 @@ from gotrace.kernel.attach import ProbeGroup
 from gotrace.session.scheduler import SchedulerFile, SchedulerProbes, go_version, scheduler_files
 from gotrace.session.tasks import Tasks, runtime_group
 from gotrace.settings import EdgeSettings
-from gotrace.sites.edges import EdgeSite, channel_sites, collection_site, timer_site
+from gotrace.sites.edges import EdgeSite, channel_sites, collection_site, timer_sites
 from gotrace.sites.scheduler import SchedulerSites, start_site
 from gotrace.sites.sites import Site, SiteError
 from gotrace.target.target import Target, TargetBinary
@@ -24,6 +24,10 @@ __all__ = ["EdgeProbes", "edge_probes"]
 _PC_TO_CTXT = 16
 #: What goroutines that wait for work wait for, in Go's words.
 _RECEIVE, _SELECT, _COND = "chan receive", "select", "sync.Cond.Wait"
+_SLEEP, _NETWORK = "sleep", "IO wait"
+#: A sync.WaitGroup's, and what it was up to Go 1.23: that of locks as well up to Go 1.19.
+_JOIN, _OLD_JOIN = "sync.WaitGroup.Wait", "semacquire"
+_NEEDED = {_RECEIVE, _SELECT, _COND, _SLEEP, _NETWORK, _OLD_JOIN}
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,9 @@ class EdgeProbes(SchedulerProbes):
             edge_receive=self.reasons.index(_RECEIVE),
             edge_select=self.reasons.index(_SELECT),
             edge_cond=self.reasons.index(_COND),
+            edge_sleep=self.reasons.index(_SLEEP),
+            edge_network=self.reasons.index(_NETWORK),
+            edge_join=self.reasons.index(_JOIN if _JOIN in self.reasons else _OLD_JOIN),
         )
 
     def _chosen(self, sites: SchedulerSites) -> Sequence[tuple[str, Site | None]]:
@@ -83,8 +90,8 @@ class EdgeProbes(SchedulerProbes):
             yield file, collection_site(table)
             for edge in channel_sites(table):
                 yield file, edge
-            if (timer := timer_site(table)) is not None:
-                yield file, timer
+            for edge in timer_sites(table):
+                yield file, edge
 
 
 def edge_probes(target: Target, tasks: Tasks, what: str, states: bool) -> EdgeProbes:
@@ -96,7 +103,7 @@ def edge_probes(target: Target, tasks: Tasks, what: str, states: bool) -> EdgePr
     files: Sequence[SchedulerFile] = scheduler_files(tasks.files, what)
     (file, _), *_ = files
     reasons = file.wait_reasons
-    if reasons is None or not {_RECEIVE, _SELECT, _COND} <= set(reasons):
+    if reasons is None or not _NEEDED <= set(reasons):
         raise GotraceError(
             f"{file.image.display}: {what} has not found why goroutines of {go_version(file)} wait"
         )

@@ -370,6 +370,7 @@ class Tables:
             arithmetic=self._has(OpCode.ARITHMETIC),
             saved_words=self._has(OpCode.SAVED),
             saved_blocks=any(op.looks_back for op in self._ops) or None,
+            labels=self._has(OpCode.LABEL) or None,
             contexts=len(self._contexts) or None,
             has_stacks=self._user_stack > 0,
             user_stack=self._user_stack,

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gotrace.abi.assign import FloatReg, Piece, Saved
+from gotrace.abi.assign import FloatReg, Label, Piece, Saved
 from gotrace.abi.function_values import FunctionValues
 from gotrace.abi.locations import CapturedValue, FunctionLocations, PlacedValue
 from gotrace.capture.factory import NodeFactory
@@ -22,14 +22,17 @@ from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import Function
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.gotypes.from_text import SignatureError
+from gotrace.gotypes.runtime import RuntimeLayoutError
 from gotrace.gotypes.symbols import NameKind, parse_name
 from gotrace.gotypes.types import (
     GoType,
     InterfaceType,
+    Kind,
     Parameter,
     PointerType,
     Signature,
     StructType,
+    basic_type,
 )
 from gotrace.probes.parser import BinaryOperator
 from gotrace.probes.pattern import is_recipe, split_target, whole_probes
@@ -524,7 +527,7 @@ class _Planner:
             places = self._as_described(sites.function, specs) or places
         if places.is_bare:
             self._bare.append(sites.function.name)
-        parts = _fitting(specs, _scope(places, self._type, self._no_spans))
+        parts = _fitting(specs, _scope(places, self._type, self._no_spans, self._no_labels))
         if self._choices.entry_only or not sites.returns:
             parts = [(spec, probe.at_entry()) for spec, probe in parts]
         of_all = copy(self)  # which notes down with this one what it leaves out
@@ -629,6 +632,23 @@ class _Planner:
             " hold no spans"
         )
 
+    def _no_labels(self) -> str | None:
+        """Return why labels of the program's goroutines cannot be read."""
+        if not self._binary.functions.has_pclntab:
+            return f"{self._binary.image.display} is of gccgo: its goroutines' labels are not known"
+        try:
+            return None if self._binary.runtime.g_labels else "where labels are is not known"
+        except RuntimeLayoutError as error:
+            return str(error)
+
+    def _label(self, key: str) -> PlacedValue:
+        """Return where the goroutine's label of a key is found."""
+        number = self._constants.number(key.encode("utf-8", "surrogateescape"))
+        runtime = self._binary.runtime
+        place = Label(0, number, runtime.g_labels, runtime.labels_are_map)
+        text = basic_type(Kind.STRING)
+        return PlacedValue(key, text, (Piece(0, text.size, place),))
+
     def _check_specials(self, probe: ResolvedProbe) -> None:
         """Raise SpecError for what only keys know, such as who made a call, or only records."""
         reasons = {
@@ -717,6 +737,8 @@ class _Planner:
                 pieces = (Piece(0, value.type.size, Saved(saved[root.index])),)
                 value = replace(value, pieces=pieces)
             return place_value(factory, root.name, value, steps, text_bytes)
+        if root.kind is RootKind.LABEL:
+            return place_value(factory, root.name, self._label(root.name), steps, text_bytes)
         if root.kind is RootKind.CAPTURED:
             captured: CapturedValue = places.captured[root.index]
             return place_captured(factory, captured, steps, text_bytes)
@@ -928,6 +950,7 @@ def _scope(
     places: FunctionLocations,
     types: Callable[[str], tuple[GoType, bool]],
     spans: Callable[[], str | None],
+    labels: Callable[[], str | None],
 ) -> Scope:
     signature = Signature(
         places.name,
@@ -940,7 +963,7 @@ def _scope(
         RootKind.RESULT: not places.results_ordered,
     }
     kinds = frozenset(kind for kind, is_unordered in unordered.items() if is_unordered)
-    return Scope(places.name, signature, captured, types, spans, kinds)
+    return Scope(places.name, signature, captured, types, spans, kinds, labels)
 
 
 def _paths(probe: ResolvedProbe) -> dict[Phase, tuple[AccessPath, ...]]:

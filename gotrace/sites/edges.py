@@ -20,7 +20,7 @@ from gotrace.elf.functions import Function, FunctionTable
 from gotrace.sites.machine import machine_code
 from gotrace.sites.sites import Site, SiteError, SiteForm, SiteKind, function_sites
 
-__all__ = ["EdgeSite", "channel_sites", "collection_site", "timer_site"]
+__all__ = ["EdgeSite", "channel_sites", "collection_site", "timer_sites"]
 
 #: mov disp(%rsp),%A; mov disp8(%A),%B: the channel, then the index of its next slot.
 _LOADS = re.compile(
@@ -37,8 +37,10 @@ _BEFORE = 40
 _CALL = 0xE8
 #: The frames between a function and that of the statement: chanrecv1 or the like is one of them.
 _FRAMES = {"runtime.chanrecv": 2, "runtime.selectgo": 1}
-#: Bytes from a timer to the word of its function's argument: struct timer up to Go 1.22.
-_TIMER_ARGUMENT = 40
+#: Bytes from a timer to the word of its function's argument, from a release on: struct timer, and
+#: what has it within from Go 1.23 on. That of time.newTimer is in a register.
+_TIMER_ARGUMENTS = {(1, 25): 72, (1, 23): 64, (1, 15): 40}
+_TIMERS = ("time.newTimer", "time.startTimer", "time.resetTimer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +137,19 @@ def collection_site(table: FunctionTable) -> EdgeSite:
     raise SiteError("runtime.gcMarkTermination cannot be probed")
 
 
-def timer_site(table: FunctionTable) -> EdgeSite | None:
-    """Return where timers are made, None in a program that makes none. Raises SiteError."""
-    for name, number in (("time.newTimer", 0), ("time.startTimer", _TIMER_ARGUMENT)):
+def timer_sites(table: FunctionTable) -> list[EdgeSite]:
+    """Return where timers are made, and reset, as far as a program does. Raises SiteError."""
+    release = table.go_version.release if table.go_version else (1, 15)
+    argument = next(at for since, at in _TIMER_ARGUMENTS.items() if since <= release)
+    found = []
+    for name in _TIMERS:
         for function in _functions(table, name):
             sites = function_sites(table.image, function, returns=False)
             if sites.entry is None:
                 raise SiteError(f"{name} cannot be probed: {sites.problem}")
-            return EdgeSite("on_timer", sites.entry, number)
-    return None
+            number = 0 if name == _TIMERS[0] else argument
+            found.append(EdgeSite("on_timer", sites.entry, number))
+    return found
 
 
 def _calls(table: FunctionTable, name: str) -> _Calls:

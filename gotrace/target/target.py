@@ -98,6 +98,8 @@ class Target:
     processes: tuple[Process, ...] = ()
     programs: tuple[Process, ...] = ()
     filters: SiteSettings = field(default_factory=SiteSettings)
+    #: As for ``ElfImage.open``.
+    largest_section: int | None = None
     _is_released: bool = False
     _open: list[TargetBinary] = field(default_factory=list)
 
@@ -226,7 +228,12 @@ class Target:
     ) -> TargetBinary:
         """Open a file; ``mapped``: the process, where there is one, runs it already."""
         # The file of a running program cannot be written to, others can.
-        image = ElfImage.open(path, display=shown, copied=process is None or not mapped)
+        image = ElfImage.open(
+            path,
+            display=shown,
+            copied=process is None or not mapped,
+            largest_section=self.largest_section,
+        )
         known = next((b for b in self._open if b.image.identity == image.identity), None)
         if known is not None:
             image.close()

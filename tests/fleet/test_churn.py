@@ -18,6 +18,11 @@ __all__ = ["keys"]  # a fixture
 
 PROGRAMS = int(os.environ.get("GOTRACE_PROGRAMS", "12"))
 A_SECOND = 2
+#: The rights of the DaemonSet.
+SHIPPED = (
+    *("setpriv", "--bounding-set=-all,+bpf,+perfmon,+sys_ptrace,+ipc_lock", "--inh-caps=-all"),
+    *("--no-new-privs", "--"),
+)
 
 
 @pytest.mark.live
@@ -39,7 +44,7 @@ def test_each_of_many_programs_is_found_as_it_starts(keys: Path, tmp_path: Path)
     delays = []
     calls = 0
     running: list[subprocess.Popen[bytes]] = []
-    with Daemon(config, "-v", probes=0, patience=patience) as daemon:
+    with Daemon(config, "-v", probes=0, patience=patience, within=SHIPPED) as daemon:
         began = time.monotonic()
         for number, file in enumerate(files):
             time.sleep(max(0.0, began + number / A_SECOND - time.monotonic()))

@@ -399,18 +399,19 @@ def test_containers_of_one_image_are_counted_once(server: Path, tmp_path: Path) 
 @pytest.mark.apart
 def test_identical_files_that_share_nothing_are_all_counted(server: Path, tmp_path: Path) -> None:
     """As on snapshots: the same inode number, size and time, on two devices."""
+    name = f"twin{os.getpid() % 10**6}"
     root = tmp_path / "root"
     root.mkdir()
     mounted = (
-        f"mount -t tmpfs none {root} && cp {server} {root}/server"
-        f" && touch -d @1000000000 {root}/server"
+        f"mount -t tmpfs none {root} && cp {server} {root}/{name}"
+        f" && touch -d @1000000000 {root}/{name}"
     )
-    container = ["unshare", "--mount", "sh", "-c", f"{mounted} && exec {root}/server"]
+    container = ["unshare", "--mount", "sh", "-c", f"{mounted} && exec {root}/{name}"]
     if subprocess.run([*container[:-1], mounted], capture_output=True).returncode:
         pytest.skip("file systems cannot be mounted here")
     config = tmp_path / "c.yaml"
     config.write_text(
-        "listen: 127.0.0.1:0\ntargets: [{name: n, comm: server}]\nbudget: 100%\n"
+        f"listen: 127.0.0.1:0\ntargets: [{{name: n, comm: {name}}}]\nbudget: 100%\n"
         "metrics:\n  - {name: handles, type: counter, probe: main.handle}\n"
     )
     with Fixture(container) as one, Fixture(container) as other:

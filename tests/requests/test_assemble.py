@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -13,9 +14,11 @@ from gotrace.requests import assemble
 from gotrace.requests.assemble import LINGER, PATIENCE, Assembler
 from gotrace.requests.edges import FIRST, EdgeKind
 from gotrace.session.events import HEADER
+from gotrace.values.model import StringValue
 
-ROOT, INNER = 0, 1
+ROOT, INNER, GIVEN = 0, 1, 2
 PID = 7
+CONTEXTS = 0x1000
 
 
 @dataclass(eq=False)
@@ -35,9 +38,13 @@ class Shown:
 
 @dataclass
 class Decoder:
-    """In the place of a decoder: every call is wanted."""
+    """In the place of a decoder: every call is wanted.
+
+    ``is_given``: the function is given contexts, whose addresses its records end with.
+    """
 
     number: int
+    is_given: bool = False
     spec: Spec = field(default_factory=Spec)
 
     @property
@@ -46,11 +53,12 @@ class Decoder:
         class Traced:
             parts: tuple[Any, ...]
 
-        return Traced(((self.spec, Spec2()),))
+        return Traced(((self.spec, Spec2((1,) if self.is_given else ())),))
 
     def calls(self, record: bytes) -> list[tuple[Spec, Shown]]:
         end, start, goid, *_ = HEADER.unpack_from(record)
-        return [(self.spec, Shown(self.number, goid, end - start))]
+        extras = (StringValue(record[HEADER.size :], None),) if self.is_given else ()
+        return [(self.spec, Shown(self.number, goid, end - start, extras))]
 
 
 @dataclass
@@ -62,7 +70,7 @@ class Spec2:
 
 @pytest.fixture
 def played() -> Assembler:
-    decoders = [Decoder(ROOT), Decoder(INNER)]
+    decoders = [Decoder(ROOT), Decoder(INNER), Decoder(GIVEN, True)]
     return Assembler(cast(Any, decoders), cast(Any, [decoders[ROOT].spec]))
 
 
@@ -70,8 +78,34 @@ def call(function: int, goid: int, start: int, end: int) -> bytes:
     return HEADER.pack(end, start, goid, PID, goid, function, 0, 0, 0, 0, 0)
 
 
-def edge(kind: EdgeKind, goid: int, at: int, other: int = 0, first: int = 0) -> bytes:
-    return HEADER.pack(at, other, goid, PID, goid, FIRST + kind, 0, 0, 0, first, 0)
+def given(goid: int, start: int, end: int, *contexts: int) -> bytes:
+    return call(GIVEN, goid, start, end) + struct.pack(f"<{len(contexts)}Q", *contexts)
+
+
+def edge(
+    kind: EdgeKind, goid: int, at: int, other: int = 0, first: int = 0, second: int = 0
+) -> bytes:
+    return HEADER.pack(at, other, goid, PID, goid, FIRST + kind, 0, 0, 0, first, second)
+
+
+def begin(assembler: Assembler, count: int) -> None:
+    """Begin requests, the first in goroutine 1, at 101: each has a context of its own."""
+    for number in range(1, count + 1):
+        at = 100 + number
+        assembler.add(edge(EdgeKind.BEGIN, number, at, at, 50, CONTEXTS + number))
+
+
+def end(assembler: Assembler, *numbers: int) -> None:
+    for number in numbers:
+        assembler.add(call(ROOT, number, 100 + number, 9000 + number))
+
+
+def nodes(assembler: Assembler) -> dict[int, list[tuple[str, int]]]:
+    """End the run; return edges and goroutines of each request's calls, by its root's goroutine."""
+    return {
+        found.root.goid: [(node.edge, node.goid) for node in found.nodes()][1:]
+        for found in assembler.take(time.monotonic(), is_over=True)
+    }
 
 
 def request(assembler: Assembler, goid: int, start: int, end: int) -> None:
@@ -174,3 +208,116 @@ def test_the_largest_request_is_given_up(
     [found] = played.take(time.monotonic(), is_over=True)
     assert found.root.goid == 2
     assert (played.tally.lost, played.tally.late) == (1, 6)
+
+
+def test_the_first_request_is_given_up(played: Assembler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If there are too many; its calls are counted, also those that come then."""
+    monkeypatch.setattr(assemble, "_MAX_REQUESTS", 3)
+    begin(played, 3)
+    played.add(call(INNER, 1, 200, 210))
+    played.add(edge(EdgeKind.BEGIN, 4, 300, 300, 50))
+    assert (played.tally.lost, played.tally.late) == (1, 1)
+    played.add(call(INNER, 1, 400, 410))
+    end(played, 1, 2, 3)
+    assert nodes(played) == {2: [], 3: []}
+    assert (played.tally.lost, played.tally.late, played.tally.unattributed) == (2, 3, 0)
+
+
+def test_calls_of_requests_that_nobody_takes_are_late(played: Assembler) -> None:
+    begin(played, 2)
+    for number in range(3):
+        played.add(call(INNER, 1, 200 + number, 210 + number))
+    end(played, 1)
+    played.drop()
+    assert (played.tally.lost, played.tally.late) == (2, 4)  # with the root's
+
+
+def test_a_context_says_whose_calls_are(played: Assembler) -> None:
+    begin(played, 8)
+    played.add(call(INNER, 20, 200, 210))
+    played.add(call(INNER, 20, 320, 330))
+    played.add(given(20, 300, 400, CONTEXTS + 2))
+    end(played, 1, 2)
+    assert nodes(played) == {1: [], 2: [("context", 20), ("call", 20)]}
+    assert played.tally.unattributed == 1
+
+
+def test_a_context_that_contradicts_another_edge_says_nothing(played: Assembler) -> None:
+    """Neither does the edge: the call is of nobody."""
+    begin(played, 8)
+    played.add(edge(EdgeKind.GO, 1, 200, 20))
+    for number, context in enumerate((1, 2)):
+        played.add(given(20, 300 + 10 * number, 305 + 10 * number, CONTEXTS + context))
+    # Not so in a root's own goroutine, which may be given what it likes.
+    played.add(given(1, 400, 410, CONTEXTS + 2))
+    end(played, 1, 2)
+    assert nodes(played) == {1: [("go", 20), ("call", 1)], 2: []}
+    assert played.tally.unattributed == 1
+
+
+def test_a_context_that_contradicts_what_a_goroutine_has_left_says_nothing(
+    played: Assembler,
+) -> None:
+    """Several requests, one after the other, may be given a connection's context."""
+    begin(played, 8)
+    for goid in (20, 21):
+        played.add(edge(EdgeKind.GO, 1, 200, goid))
+    end(played, 1)
+    for goid in (20, 21):
+        played.add(edge(EdgeKind.REST, 0, 9500, goid))
+    played.add(given(20, 9600, 9700, CONTEXTS + 2))
+    played.add(given(21, 9600, 9700, CONTEXTS + 1))
+    end(played, 2)
+    assert nodes(played) == {1: [("context", 21)], 2: []}
+    assert played.tally.unattributed == 1
+
+
+def test_what_answers_another_request_is_of_nobody(played: Assembler) -> None:
+    """Its calls up to then are not shown, and neither are those that it has handed on."""
+    begin(played, 8)
+    played.add(edge(EdgeKind.GO, 1, 200, 20))
+    played.add(edge(EdgeKind.GO, 1, 201, 30))
+    played.add(edge(EdgeKind.GO, 20, 210, 21))
+    for goid in (20, 21, 30):
+        played.add(call(INNER, goid, 220, 230))
+    played.add(given(20, 240, 250, CONTEXTS + 2))
+    assert played.tally.unattributed == 1
+    played.add(edge(EdgeKind.REST, 20, 300, 2, 1))  # the second root has waited for it
+    played.add(given(20, 310, 320, CONTEXTS + 2))  # contexts say more
+    end(played, 1, 2)
+    assert nodes(played) == {1: [("go", 30)], 2: [("context", 20)]}
+    assert (played.tally.unattributed, played.tally.late) == (3, 0)
+
+
+def test_a_goroutines_latest_calls_alone_wait_for_what_is_around(
+    played: Assembler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assemble, "_MAX_LOOSE", 4)
+    begin(played, 8)
+    for number in range(6):
+        played.add(call(INNER, 20, 310 + 10 * number, 315 + 10 * number))
+    played.add(given(20, 300, 400, CONTEXTS + 2))
+    end(played, 2)
+    assert nodes(played) == {2: [("context", 20), *[("call", 20)] * 4]}
+    assert played.tally.unattributed == 2
+
+
+def test_the_calls_of_whoever_has_made_none_for_longest_do_not_wait(
+    played: Assembler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If there are too many of all goroutines."""
+    monkeypatch.setattr(assemble, "_MAX_ALL_LOOSE", 3)
+    begin(played, 8)
+    for goid in (20, 21):
+        for number in range(2):
+            played.add(call(INNER, goid, 310 + 10 * number, 315 + 10 * number))
+    for goid in (21, 20):
+        played.add(given(goid, 300, 400, CONTEXTS + 2))
+    end(played, 2)
+    assert sorted(nodes(played)[2]) == [
+        ("call", 21),
+        ("call", 21),
+        ("context", 20),
+        ("context", 21),
+    ]
+    assert played.tally.unattributed == 2

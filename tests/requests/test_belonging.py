@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gotrace.capture.ops import MAX_REPORTED_CONTEXTS
-from gotrace.requests.belonging import Belonging, Contexts, Link, Work
+from gotrace.requests import belonging
+from gotrace.requests.belonging import Belonging, Contexts, Link, Span, Work
 from gotrace.requests.edges import FIRST, Edge, EdgeKind, edge_of
 from gotrace.session.events import HEADER
 
@@ -50,15 +51,28 @@ class Played:
         span = self.belonging.span_at((7, goid), self.now)
         return span.link if span is not None else None
 
-    def pass_on(self, sender: int, receiver: int, channel: int, depth: int, word: int) -> None:
+    def pass_on(
+        self, sender: int, receiver: int, channel: int, depth: int, word: int, place: int = 0
+    ) -> None:
         """Send through the first slot of a channel's buffer."""
         self.add(EdgeKind.WRITE, sender, word, channel + 8, channel)
-        self.add(EdgeKind.READ, receiver, 0, channel + 8, channel, depth)
+        self.add(EdgeKind.READ, receiver, 0, channel + 8, channel, depth, place)
+
+    def call(self, goid: int) -> Span | None:
+        """Have a goroutine make a call, and return for what."""
+        self.now += 10
+        self.belonging.acts((7, goid), self.now)
+        return self.belonging.span_at((7, goid), self.now)
+
+    def serve(self, sender: int, receiver: int, channel: int = QUEUE) -> Span | None:
+        """Send, and have the receiver work on it."""
+        self.pass_on(sender, receiver, channel, SHALLOW, 5)
+        return self.call(receiver)
 
     def queue(self) -> None:
         """Have the channel be seen to be a queue."""
-        for word in (1, 2):
-            self.pass_on(90, 91, QUEUE, SHALLOW, word)
+        for _ in range(2):
+            self.serve(90, 91)
 
 
 @pytest.fixture
@@ -77,8 +91,8 @@ def test_kinds_are_those_of_the_kernel() -> None:
 
 
 def test_an_edge_is_read_from_its_record() -> None:
-    record = HEADER.pack(5, 1, 2, 3, 4, FIRST + EdgeKind.HAND, 0, 0, 99, 6, 8)
-    assert edge_of(HEADER.unpack(record)) == Edge(EdgeKind.HAND, 5, 3, 2, 1, 6, 8, 99)
+    record = HEADER.pack(5, 1, 2, 3, 4, FIRST + EdgeKind.HAND, 0, 0, 99 | 7 << 32, 6, 8)
+    assert edge_of(HEADER.unpack(record)) == Edge(EdgeKind.HAND, 5, 3, 2, 1, 6, 8, 99, 7)
 
 
 def test_a_go_statement_starts_work_up_to_a_wait_that_another_ends(played: Played) -> None:
@@ -100,8 +114,9 @@ def test_a_worker_works_for_who_has_sent_its_item(played: Played) -> None:
     played.queue()
     works = [played.begin(ROOT), played.begin(SECOND)]
     for sender, work in ((ROOT, works[0]), (SECOND, works[1]), (ROOT, works[0])):
-        played.pass_on(sender, WORKER, QUEUE, SHALLOW, 5)
-        assert played.of(WORKER) is work
+        span = played.serve(sender, WORKER)
+        assert span is not None
+        assert span.work is work
         assert played.link(WORKER) is Link.ITEM
 
 
@@ -115,10 +130,8 @@ def test_an_item_of_nobody_ends_work(played: Played) -> None:
 
 def test_a_channel_is_no_queue_before_somebody_has_received_twice(played: Played) -> None:
     played.begin(ROOT)
-    played.pass_on(ROOT, WORKER, QUEUE, SHALLOW, 5)
-    assert played.of(WORKER) is None
-    played.pass_on(ROOT, WORKER, QUEUE, SHALLOW, 6)
-    assert played.of(WORKER) is not None
+    assert played.serve(ROOT, WORKER) is None
+    assert played.serve(ROOT, WORKER) is not None
 
 
 def test_what_is_taken_further_inside_is_a_part_of_the_work(played: Played) -> None:
@@ -159,6 +172,229 @@ def test_an_item_of_a_waiting_receiver_is_one_end_of_its_wait(played: Played) ->
     assert played.of(WORKER) is None
 
 
+def test_a_goroutine_that_may_hold_an_item_works_for_nobody(played: Played) -> None:
+    played.queue()
+    played.begin(ROOT)
+    other = played.begin(SECOND)
+    played.pass_on(ROOT, WORKER, QUEUE, SHALLOW, 5)
+    assert played.serve(SECOND, WORKER) is None
+    assert played.serve(SECOND, WORKER) is None  # it may hold the first one as long as it likes
+    span = played.serve(SECOND, 12)
+    assert span is not None
+    assert span.work is other
+
+
+@pytest.mark.parametrize("kind", [EdgeKind.WRITE, EdgeKind.GO, EdgeKind.TIMER, EdgeKind.SWITCH])
+def test_who_has_done_something_for_an_item_holds_none(played: Played, kind: EdgeKind) -> None:
+    played.queue()
+    played.begin(ROOT)
+    work = played.begin(SECOND)
+    played.pass_on(ROOT, WORKER, QUEUE, SHALLOW, 5)
+    played.add(kind, WORKER, CHILD, 0x77, OTHER)
+    played.pass_on(SECOND, WORKER, QUEUE, SHALLOW, 5)
+    assert played.of(WORKER) is work
+
+
+def test_a_call_from_before_an_item_is_not_for_it(played: Played) -> None:
+    played.queue()
+    played.begin(ROOT)
+    played.begin(SECOND)
+    before = played.now
+    played.pass_on(ROOT, WORKER, QUEUE, SHALLOW, 5)
+    played.belonging.acts((7, WORKER), before)
+    played.pass_on(SECOND, WORKER, QUEUE, SHALLOW, 5)
+    assert played.of(WORKER) is None
+
+
+def test_an_item_is_held_if_another_comes_from_nobody_or_a_signal_does(played: Played) -> None:
+    played.queue()
+    played.begin(ROOT)
+    played.pass_on(ROOT, WORKER, QUEUE, SHALLOW, 5)
+    played.pass_on(92, WORKER, OTHER, SHALLOW, 6)
+    played.pass_on(ROOT, 12, QUEUE, SHALLOW, 5)
+    played.add(EdgeKind.DROP, 12, 0, 0, OTHER, SHALLOW)
+    for worker in (WORKER, 12):
+        assert played.serve(ROOT, worker) is None
+
+
+def test_what_is_taken_from_a_pool_is_not_held(played: Played) -> None:
+    played.queue()
+    work = played.begin(ROOT)
+    for _ in range(3):
+        played.pass_on(94, 95, POOL, SHALLOW, 1)
+        played.pass_on(95, 94, POOL, SHALLOW, 1)
+    for _ in range(2):
+        played.pass_on(ROOT, WORKER, QUEUE, SHALLOW, 5)
+        played.pass_on(94, WORKER, POOL, SHALLOW, 1)
+        span = played.call(WORKER)
+        assert span is not None
+        assert span.work is work
+        played.pass_on(WORKER, 94, POOL, SHALLOW, 1)
+
+
+def test_what_comes_back_later_was_not_held(played: Played) -> None:
+    """That a channel is a pool may be seen after a worker has taken from it for the first time."""
+    played.queue()
+    work = played.begin(ROOT)
+    played.pass_on(ROOT, WORKER, QUEUE, SHALLOW, 5)
+    played.pass_on(94, WORKER, POOL, SHALLOW, 1)
+    assert played.call(WORKER) is None
+    played.pass_on(WORKER, 94, POOL, SHALLOW, 1)
+    span = played.serve(ROOT, WORKER)
+    assert span is not None
+    assert span.work is work
+
+
+def test_a_goroutine_that_takes_in_two_statements_works_for_nobody(played: Played) -> None:
+    """One of them may take what is needed for the work on what the other one takes."""
+    played.queue()
+    work, other = played.begin(ROOT), played.begin(SECOND)
+    for worker, second, depth in ((12, 1, SHALLOW), (WORKER, 2, SHALLOW), (13, 2, DEEP)):
+        played.pass_on(ROOT, worker, QUEUE, SHALLOW, 5, 1)
+        span = played.call(worker)
+        assert span is not None
+        assert span.work is work
+        played.pass_on(ROOT, worker, OTHER, depth, 5, second)  # of the same request
+        played.pass_on(92, worker, OTHER, depth, 5, second)  # of nobody
+        played.call(worker)
+        played.pass_on(SECOND, worker, QUEUE, depth, 5, second)
+        span = played.call(worker)
+        assert (span is not None) == (worker != WORKER)
+        assert span is None or span.work is other
+    played.pass_on(ROOT, WORKER, QUEUE, SHALLOW, 5, 1)
+    assert played.call(WORKER) is None
+
+
+def answer(played: Played, sender: int, how: str) -> None:
+    """Answer the second root."""
+    if how == "item":
+        played.pass_on(sender, SECOND, OTHER, DEEP, 9)
+    elif how == "thrown away":
+        played.add(EdgeKind.WRITE, sender, 9, OTHER + 8, OTHER)
+        played.add(EdgeKind.DROP, SECOND, 0, OTHER + 8, OTHER, DEEP)
+    elif how == "to be thrown away":
+        played.add(EdgeKind.DROP, SECOND, sender, 0, OTHER, DEEP)
+    elif how == "at once":
+        played.add(EdgeKind.HAND, sender, SECOND, 9, OTHER, DEEP)
+        played.add(EdgeKind.WAKE, sender, SECOND, 1, 0, DEEP)
+    elif how == "signal":
+        played.add(EdgeKind.WAKE, sender, SECOND, 1, 0, DEEP)
+    else:
+        played.add(EdgeKind.REST, sender, SECOND, 1)
+
+
+ANSWERS = ("item", "thrown away", "to be thrown away", "at once", "signal", "join")
+
+
+@pytest.mark.parametrize("how", ANSWERS)
+def test_who_answers_another_request_has_worked_for_that(played: Played, how: str) -> None:
+    played.queue()
+    work = played.begin(ROOT)
+    played.begin(SECOND)
+    played.add(EdgeKind.GO, ROOT, CHILD)
+    spans = [played.call(CHILD), played.serve(ROOT, WORKER)]
+    for goid, span in zip((CHILD, WORKER), spans, strict=True):
+        assert span is not None
+        assert span.work is work
+        answer(played, goid, how)
+        assert span.is_doubted
+        assert played.of(goid) is None
+    assert work.working == 1
+    assert not work.root.is_doubted
+
+
+@pytest.mark.parametrize("how", ANSWERS)
+def test_who_answers_its_own_request_is_not_doubted(played: Played, how: str) -> None:
+    played.queue()
+    played.begin(SECOND)
+    played.add(EdgeKind.GO, SECOND, CHILD)
+    spans = [played.call(CHILD), played.serve(SECOND, WORKER)]
+    for goid, span in zip((CHILD, WORKER), spans, strict=True):
+        answer(played, goid, how)
+        assert span is not None
+        assert not span.is_doubted
+
+
+@pytest.mark.parametrize("how", ANSWERS)
+def test_the_goroutine_of_a_root_may_answer_others(played: Played, how: str) -> None:
+    work = played.begin(ROOT)
+    played.begin(SECOND)
+    answer(played, ROOT, how)
+    assert played.of(ROOT) is work
+    assert not work.root.is_doubted
+
+
+def test_a_pools_items_are_no_answers(played: Played) -> None:
+    work = played.begin(ROOT)
+    played.begin(SECOND)
+    for _ in range(2):
+        played.pass_on(94, 95, OTHER, SHALLOW, 9)
+        played.pass_on(95, 94, OTHER, SHALLOW, 9)
+    played.add(EdgeKind.GO, ROOT, CHILD)
+    for how in ("item", "thrown away"):
+        answer(played, CHILD, how)
+        assert played.of(CHILD) is work
+
+
+def test_locks_and_conditions_are_no_answers(played: Played) -> None:
+    work = played.begin(ROOT)
+    played.begin(SECOND)
+    played.add(EdgeKind.GO, ROOT, CHILD)
+    played.add(EdgeKind.WAKE, CHILD, SECOND, 1, 0, 0)
+    played.add(EdgeKind.REST, CHILD, SECOND, 0)
+    assert played.of(CHILD) is work
+
+
+@pytest.mark.parametrize("how", ANSWERS)
+def test_an_answer_may_come_when_the_goroutine_works_for_nobody(played: Played, how: str) -> None:
+    """What it was started for is doubted then, and not what it has had by an item since."""
+    played.queue()
+    played.begin(ROOT)
+    played.begin(SECOND)
+    played.add(EdgeKind.GO, ROOT, CHILD)
+    started = played.call(CHILD)
+    played.add(EdgeKind.WAKE, 0, CHILD, 1, 0, SHALLOW)
+    assert played.of(CHILD) is None
+    worked = played.serve(ROOT, WORKER)
+    played.add(EdgeKind.WAKE, 0, WORKER, 1, 0, SHALLOW)
+    for goid in (CHILD, WORKER):
+        answer(played, goid, how)
+    assert started is not None
+    assert worked is not None
+    assert (started.is_doubted, worked.is_doubted) == (True, False)
+
+
+def test_who_goes_on_after_its_requests_end_works_for_it_until_it_rests(played: Played) -> None:
+    work = played.begin(ROOT)
+    played.add(EdgeKind.GO, ROOT, CHILD)
+    played.add(EdgeKind.REST, 0, CHILD)
+    assert played.of(CHILD) is work
+    played.end(work)
+    played.add(EdgeKind.REST, 0, CHILD, 1)  # a join
+    assert played.of(CHILD) is work
+    played.add(EdgeKind.REST, 0, CHILD)
+    assert played.of(CHILD) is None
+    assert not work.is_busy
+
+
+def test_a_queue_is_to_be_seen_again_once_the_collector_has_run(played: Played) -> None:
+    work = played.begin(ROOT)
+    played.queue()
+    played.add(EdgeKind.FREED, 0)
+    played.add(EdgeKind.GO, ROOT, CHILD)
+    played.pass_on(93, CHILD, QUEUE, SHALLOW, 5)  # an answer, perhaps, through another channel
+    played.begin(SECOND)
+    assert played.serve(SECOND, WORKER) is None
+    # One that has its work from there goes on.
+    played.serve(ROOT, 12)
+    for _ in range(2):
+        assert played.serve(ROOT, 12) is not None
+        played.add(EdgeKind.FREED, 0)
+    span = played.serve(ROOT, 12)
+    assert span is not None
+    assert span.work is work
+
+
 def test_a_select_that_sends_is_no_wait_for_work(played: Played) -> None:
     work = played.begin(ROOT)
     played.add(EdgeKind.GO, ROOT, CHILD)
@@ -191,6 +427,18 @@ def test_a_timer_is_not_that_of_who_resets_it(played: Played) -> None:
     assert played.of(CHILD) is None
     played.add(EdgeKind.GO, ROOT, 12, 0xCCC)
     assert played.of(12) is work
+
+
+def test_a_timer_that_is_reset_is_of_who_resets_it(played: Played) -> None:
+    played.begin(ROOT)
+    work = played.begin(SECOND)
+    played.add(EdgeKind.TIMER, ROOT, 0, 0xAAA)
+    played.add(EdgeKind.TIMER, SECOND, 0, 0xAAA)
+    played.add(EdgeKind.GO, 0, CHILD, 0xAAA)
+    assert played.of(CHILD) is work
+    played.add(EdgeKind.TIMER, 97, 0, 0xAAA)
+    played.add(EdgeKind.GO, 0, 12, 0xAAA)
+    assert played.of(12) is None
 
 
 def test_a_stopped_timers_closure_says_nothing_of_another_at_its_address(played: Played) -> None:
@@ -289,3 +537,128 @@ def test_an_ended_request_is_forgotten_with_the_next_collection() -> None:
     contexts.begin((7, 0x103), Work((7, 200), 60))
     assert not contexts.is_shared((7, 0x103))
     assert contexts.find((7, 1), [0x103], 70) is None
+
+
+def test_an_item_that_is_forgotten_is_of_nobody(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(belonging, "_MAX_ITEMS", 3)
+    played.queue()
+    work = played.begin(ROOT)
+    for slot in range(4):
+        played.add(EdgeKind.WRITE, ROOT, 5, QUEUE + 8 * slot, QUEUE)
+    assert work.sent == 3
+    for slot, is_known in ((0, False), (1, True), (3, True)):
+        played.add(EdgeKind.READ, WORKER, 0, QUEUE + 8 * slot, QUEUE, SHALLOW)
+        assert (played.call(WORKER) is not None) == is_known
+    assert work.sent == 1
+
+
+def test_a_channel_that_is_forgotten_is_to_be_seen_again(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that was not used for the longest: of one that is in use all is known."""
+    monkeypatch.setattr(belonging, "_MAX_CHANNELS", 3)
+    played.begin(ROOT)
+    played.queue()
+    for channel in range(2):
+        played.serve(90, 20, 0x5000 + 0x100 * channel)
+        assert played.serve(ROOT, WORKER) is not None
+    for channel in range(3):
+        played.serve(90, 20, 0x6000 + 0x100 * channel)
+    assert played.serve(ROOT, 12) is None
+    assert played.serve(ROOT, 12) is not None
+
+
+def test_a_timer_that_is_forgotten_is_of_nobody(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(belonging, "_MAX_TIMERS", 2)
+    work = played.begin(ROOT)
+    for number in range(3):
+        played.add(EdgeKind.TIMER, ROOT, 0, 0xA00 + number)
+    for number, expected in ((0, None), (1, work), (2, work)):
+        played.add(EdgeKind.GO, 0, 20 + number, 0xA00 + number)
+        assert played.of(20 + number) is expected
+
+
+def test_what_a_goroutine_did_long_ago_is_not_known(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(belonging, "_MAX_HISTORY", 6)
+    moments = []
+    for _ in range(20):
+        work = played.begin(ROOT)
+        moments.append((played.now, work))
+        played.end(work)
+    spans = [played.belonging.span_at((7, ROOT), moment) for moment, _ in moments]
+    known = [span for span in spans if span is not None]
+    assert 1 < len(known) <= 3
+    assert [span.work for span in known] == [work for _, work in moments[-len(known) :]]
+
+
+def test_what_a_goroutine_has_taken_is_forgotten(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has to take twice then, before a channel is seen to be a queue."""
+    monkeypatch.setattr(belonging, "_MAX_TAKEN", 4)
+    played.begin(ROOT)
+    for channel in [*range(5), 0, 4]:
+        assert played.serve(ROOT, WORKER, 0x5000 + 0x100 * channel) is None or channel == 4
+    assert played.serve(ROOT, WORKER, 0x5400) is not None
+
+
+def test_a_request_knows_its_first_spans_alone(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(belonging, "_MAX_SPANS", 3)
+    work = played.begin(ROOT)
+    for goid in range(20, 26):
+        played.add(EdgeKind.GO, ROOT, goid)
+        assert played.of(goid) is work
+    assert len(work.spans) == 3
+    assert work.working == 7
+
+
+def test_more_shared_contexts_than_are_kept_say_that_none_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(belonging, "_MAX_CONTEXTS", 3)
+    contexts, works = given(8)
+    for number in range(2):
+        contexts.begin((7, 0x100 + number), Work((7, 200), 20))
+    assert contexts.find((7, 1), [0x105], 50) == (works[5], (7, 0x105))
+    contexts.begin((7, 0x102), Work((7, 200), 20))
+    assert contexts.find((7, 1), [0x105], 50) is None
+    assert contexts.is_shared((7, 0x105))  # and what has been found before is not said
+
+
+def test_more_contexts_of_others_than_are_kept_say_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Requests' contexts may be among those that were not kept, until the collector has run."""
+    contexts, works = given(8)
+    monkeypatch.setattr(belonging, "_MAX_CONTEXTS", 100)
+    for number in range(101):
+        assert contexts.find((7, 1), [0x900 + number], 10) is None
+    late = Work((7, 300), 20)
+    contexts.begin((7, 0x800), late)
+    assert contexts.find((7, 1), [0x800], 50) is None
+    assert contexts.find((7, 1), [0x102], 50) == (works[2], (7, 0x102))
+    contexts.freed(7)
+    contexts.begin((7, 0x801), late)
+    assert contexts.find((7, 1), [0x801], 50) == (late, (7, 0x801))
+
+
+def test_more_contexts_of_requests_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of requests that have ended are forgotten, as if the collector had run."""
+    monkeypatch.setattr(belonging, "_MAX_CONTEXTS", 16)
+    contexts, works = given(12)
+    for work in works[:10]:
+        work.is_open = False
+    assert contexts.find((7, 1), [0x105], 50) is not None
+    for number in range(4):
+        contexts.begin((7, 0x700 + number), Work((7, 300 + number), 20))
+    assert contexts.find((7, 1), [0x105], 50) is None
+    for number in (10, 11):
+        assert contexts.find((7, 1), [0x100 + number], 50) == (works[number], (7, 0x100 + number))

@@ -11,6 +11,7 @@ import pytest
 import gotrace
 from gotrace.calls import Call
 from gotrace.errors import UsageError
+from gotrace.profiles.execution import Change
 from gotrace.requests import critical
 from gotrace.requests.belonging import Link, Span, Task, Work
 from gotrace.requests.critical import Part, States, critical_path
@@ -135,3 +136,42 @@ def test_requests_are_read_back(tmp_path: Path) -> None:
         more.write('{"kind":"request"}\n')
     with pytest.raises(gotrace.GotraceError, match="json:2: not a line"):
         gotrace.load(file)
+
+
+def test_states_while_goroutines_work() -> None:
+    """From what is in force at a span's begin on, with who did it, to what ends the span."""
+    states = States()
+    for edge in (
+        Edge(EdgeKind.STATE, 50, 7, 0, 1, RUNNING),
+        Edge(EdgeKind.GO, 200, 7, 1, 2),
+        Edge(EdgeKind.STATE, 210, 7, 0, 2, RUNNING),
+        Edge(EdgeKind.STATE, 220, 7, 0, 1, WAITING, 1),
+        Edge(EdgeKind.STATE, 300, 7, 2, 1, RUNNABLE),
+        Edge(EdgeKind.SWITCH, 310, 7, 2, 3),
+        Edge(EdgeKind.STATE, 320, 7, 0, 2, RUNNING),
+        Edge(EdgeKind.DEAD, 400, 7, 2),
+        # Up to Go 1.23 a new goroutine has that number for a moment.
+        Edge(EdgeKind.STATE, 410, 7, 1, 2, RUNNABLE),
+        Edge(EdgeKind.STATE, 420, 7, 1, 0, RUNNABLE),
+    ):
+        states.add(edge, 70 + edge.other)
+    work = Work((7, 1), 100)
+    own, other = work.root, Span(work, (7, 2), 200, Link.GO, work.root)
+    late, unseen = (Span(work, (7, goid), 350, Link.ITEM, own) for goid in (3, 4))
+    own.end = 500
+    found = list(states.while_working([own, other, late, unseen], 100, 450, REASONS))
+    assert found == [
+        Change(0, 1, "running", "", 0, 71),
+        Change(120, 1, "waiting", "chan receive", 0, 71),
+        Change(200, 1, "runnable", "", 2, 71),
+        Change(350, 1, "unknown"),
+        Change(100, 2, "created", "", 1),
+        Change(110, 2, "running", "", 0, 72),
+        Change(210, 2, "waiting", "coroutine", 0, 73),
+        Change(220, 2, "running", "", 0, 72),
+        Change(300, 2, "ended"),
+        Change(250, 3, "running", "", 0, 73),
+        Change(350, 3, "unknown"),
+        Change(250, 4, "running"),
+        Change(350, 4, "unknown"),
+    ]

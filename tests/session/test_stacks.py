@@ -90,6 +90,9 @@ EDGES = EdgeSettings(
     edge_receive=1,
     edge_select=2,
     edge_cond=3,
+    edge_sleep=4,
+    edge_network=5,
+    edge_join=6,
 )
 AT_EDGES = (
     "on_write",

@@ -9,7 +9,7 @@ import pytest
 
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.binary import Binary
-from gotrace.sites.edges import channel_sites, collection_site, timer_site
+from gotrace.sites.edges import channel_sites, collection_site, timer_sites
 from gotrace.sites.sites import SiteError, SiteForm
 from tests.toolchains import FIXTURES, Toolchain, build, every_toolchain, require
 
@@ -35,9 +35,12 @@ def test_sites_of_channels(toolchain: Toolchain) -> None:
         places = [members[name] for name in ("dataqsiz", "buf", "elemsize")]
         assert places == [8, 16, 24]
         assert {site.site.form for site in found} == {SiteForm.EMULATED}
-        timer = timer_site(binary.functions)
-        assert timer is not None
-        assert (timer.number == 0) == (binary.go_version.release >= (1, 23))
+        made, *reset = timer_sites(binary.functions)
+        timer = binary.dwarf.struct_members("runtime.timer")["arg"] + 8
+        if is_new := binary.go_version.release >= (1, 23):
+            timer += binary.dwarf.struct_members("runtime.timeTimer")["timer"]
+        assert made.number == (0 if is_new else timer)
+        assert [site.number for site in reset] == [timer] * len(reset)
         assert collection_site(binary.functions).function == "on_collected"
 
 

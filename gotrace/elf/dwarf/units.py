@@ -13,6 +13,7 @@ import contextlib
 import functools
 import inspect
 import io
+import resource
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,10 +78,16 @@ def damage_is_reported(function: Callable[_P, _R]) -> Callable[_P, _R]:
             *(AssertionError, AttributeError, NotImplementedError, RecursionError, MemoryError),
             *(LookupError, ArithmeticError, TypeError, ValueError, struct.error),
         ) as error:
+            if isinstance(error, MemoryError) and _memory_is_limited():
+                raise  # there may be nothing wrong with the file
             what = " ".join(str(error).split()) or type(error).__name__
             raise DwarfError(f"damaged debugging information: {what}") from None
 
     return wrapper
+
+
+def _memory_is_limited() -> bool:
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
 @dataclass(slots=True)

@@ -29,6 +29,11 @@ KINDS = (
     *("semaphores", "non-blocking", "timers", "reused", "stream", "given", "shared", "flights"),
     *("web", "web-2", "pulled", "pulled-pool"),
 )
+#: Ways of which edges alone do not say whose call is whose.
+HELD = (
+    *("batched", "noted", "ordered", "unbounded", "dispatched", "notices", "tokens", "drained"),
+    *("polled", "kicked", "cond-started", "answers", "reset-timers", "reused-channels"),
+)
 REQUESTS = 400
 LEAST = 0.99
 
@@ -112,6 +117,30 @@ def test_no_call_has_a_wrong_parent(minor: str, mode: str) -> None:
     assert {kind: share for kind, share in shares.items() if share < 0.95} == {}
     edges = sum((one.edges for one in found.values()), Counter[str]())
     assert set(edges) == {"call", "go", "item"}
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    "minor",
+    [
+        "1.27",
+        pytest.param("1.23", marks=pytest.mark.slow),
+        pytest.param("1.19", marks=pytest.mark.slow),
+        *(
+            pytest.param(minor, marks=pytest.mark.thorough)
+            for minor in ("1.21", "1.22", "1.24", "1.25", "1.26")
+        ),
+    ],
+)
+def test_a_call_whose_request_is_not_known_is_of_nobody(minor: str) -> None:
+    program = build(FIXTURES / "live_requests", require(minor))
+    found, _ = play(program, HELD, REQUESTS)
+    wrong = {kind: one.wrong[:3] for kind, one in found.items() if one.wrong}
+    assert wrong == {}
+    # What is known of them is attributed all the same: a timer's reset, and ordinary workers.
+    assert found["reset-timers"].right == found["reset-timers"].truth["jobs"]
+    for kind, least in (("ordered", 0.4), ("reused-channels", 0.8)):
+        assert found[kind].right >= least * found[kind].truth["jobs"]
 
 
 @pytest.mark.live
