@@ -36,7 +36,7 @@ _WORDS = {
 #: Changes of a goroutine's state that are known, and goroutines that have ended.
 _MAX_CHANGES = 1 << 12
 _MAX_ENDED = 1 << 13
-#: Changes of all goroutines, 28 bytes each: beyond, each loses the first half of what it has more
+#: Changes of all goroutines, 24 bytes each: beyond, each loses the first half of what it has more
 #: than some.
 _MAX_KNOWN = 1 << 20
 _SOME = 16
@@ -70,7 +70,7 @@ class _Changes:
     #: The state, and the reason above it.
     states: array[int] = field(default_factory=lambda: array("q"))
     by: array[int] = field(default_factory=lambda: array("Q"))
-    threads: array[int] = field(default_factory=lambda: array("I"))
+    tids: array[int] = field(default_factory=lambda: array("I"))
     created: tuple[int, int] | None = None
     ended: int | None = None
 
@@ -78,16 +78,11 @@ class _Changes:
         self.times.append(at)
         self.states.append(reason << _REASON | state)
         self.by.append(by)
-        self.threads.append(tid)
+        self.tids.append(tid)
 
     def forget(self, changes: int) -> None:
         """Forget the first ones."""
-        del self.times[:changes], self.states[:changes], self.by[:changes]
-        del self.threads[:changes]
-
-    def at(self, row: int) -> tuple[int, int]:
-        """Return a state, and its reason."""
-        return self.states[row] & _STATE, self.states[row] >> _REASON
+        del self.times[:changes], self.states[:changes], self.by[:changes], self.tids[:changes]
 
     def before(self, moment: int, no_earlier: int) -> tuple[int, int, int, int]:
         """Return the state that ends at a moment or contains it.
@@ -100,7 +95,8 @@ class _Changes:
         by = self.by[row + 1] if ends else 0
         if row < 0:
             return no_earlier, RUNNING, 0, by
-        return max(self.times[row], no_earlier), *self.at(row), by
+        state = self.states[row]
+        return max(self.times[row], no_earlier), state & _STATE, state >> _REASON, by
 
 
 class States:
@@ -209,8 +205,8 @@ _NONE = _Changes()
 
 
 def _change(changes: _Changes, row: int, at: int, goid: int, reasons: Sequence[str]) -> Change:
-    state, reason = changes.at(row)
-    by, tid = changes.by[row], changes.threads[row]
+    state, reason = changes.states[row] & _STATE, changes.states[row] >> _REASON
+    by, tid = changes.by[row], changes.tids[row]
     why = _reason(reason, reasons) if state == WAITING else ""
     return Change(at, goid, _WORDS[state], why, by, tid)
 
