@@ -8,6 +8,7 @@ handles signals or prints; it works in any thread, and several sessions at once.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import warnings
@@ -1197,7 +1198,7 @@ def _check_budget(run: Run[Any, Any], lossy: bool = False) -> None:
     if texts and not lossy:
         raise GotraceError("; ".join(texts))
     for text in texts:
-        warnings.warn(text, TracingWarning, stacklevel=3)
+        _warn_caller(text)
 
 
 def _emulation(wanted: bool | None) -> EmulateRet:
@@ -1251,7 +1252,14 @@ def _warn(run: Run[_M, _C]) -> None:
     notes = (*run.warnings(), *run.inlined("seen"))
     texts = [note.text for note in notes if note.kind is not NoteKind.FAILED]
     for text in texts[:_MAX_WARNINGS]:
-        warnings.warn(text, TracingWarning, stacklevel=4)
+        _warn_caller(text)
     if len(texts) > _MAX_WARNINGS:
-        more = f"and {len(texts) - _MAX_WARNINGS} more warnings"
-        warnings.warn(more, TracingWarning, stacklevel=4)
+        _warn_caller(f"and {len(texts) - _MAX_WARNINGS} more warnings")
+
+
+def _warn_caller(text: str) -> None:
+    """Warn at the line that has called this module."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, TracingWarning, stacklevel=level)
