@@ -281,9 +281,9 @@ def test_requests_are_those_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.live
 def test_roots_are_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traced, "_MAX_ROOTS", 2)
+    monkeypatch.setattr(traced, "_MAX_ROOTS", 5)
     with Fixture([build(REQUESTS, newest())]) as fixture, monitor_of(fixture.ready) as monitor:
-        with pytest.raises(UsageError, match="requests can begin with the calls of 2"):
+        with pytest.raises(UsageError, match="requests can begin with the calls of 5"):
             monitor.attach_requests("main.*o*")
         assert monitor.requests is None
         monitor.attach_requests("main.o*")

@@ -87,7 +87,8 @@ def pace(
     patience.ended = lambda: run.asked
     over = False
     while not over:
-        over = run.is_over(min(poll_period, tick - time.monotonic()))
+        due = tick if seen is None else min(tick, began + _SILENT)
+        over = run.is_over(min(poll_period, due - time.monotonic()))
         for note in run.news():
             kind = _KINDS.get(note.kind, NoticeKind.WARNING)
             if kind is not NoticeKind.MOVED or options.json or getattr(options, "verbose", False):

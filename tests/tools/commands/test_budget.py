@@ -92,7 +92,8 @@ def test_calls_at_landings_are_counted_as_well(storm: Fixture) -> None:
 
 
 def test_records_are_counted_as_well(storm: Fixture) -> None:
-    result, _ = traced(storm, "gotrace", "--budget", "10%", "main.hit (n < 0)")
+    words = ("--returns", "ret", "--budget", "10%", "main.hit (n < 0)")
+    result, _ = traced(storm, "gotrace", *words)
     assert levels(result)[0] == ("main.hit", "counted")
     assert [row["counted"] > 0 for row in said(result) if "counted" in row] == [True]
 

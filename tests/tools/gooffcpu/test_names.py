@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gotrace.histogram import BUCKETS, bucket_bounds
 from gotrace.kernel.syscall_names import errno_name, syscall_name
 from tests.live import skip_or_fail
 from tests.profiles.raw import raw_profile
@@ -30,6 +31,10 @@ MAKES = {
     "main.seeks": "dup",
     "main.waits": "select",
 }
+
+
+#: Where the buckets of histograms begin, in ns.
+LOWS = [bucket_bounds(bucket)[0] for bucket in range(BUCKETS)]
 
 
 def program(toolchain: Toolchain | None = None, mode: str = "default") -> Path:
@@ -53,7 +58,8 @@ def check(truth: Json, result: Result) -> None:
         assert errors == known["errors"], name
         assert 0 < row["total_ns"] <= known["ns"], name
         assert 0 < row["p50_ns"] <= row["p99_ns"]
-    assert found["select"]["p50_ns"] >= 2_000_000
+    # A percentile is as exact as its bucket, and here never before it.
+    assert found["select"]["p50_ns"] >= max(low for low in LOWS if low <= 2_000_000)
     rows = of_kind(result, "wait")
     assert {row["state"] for row in rows} == {"syscall"}
     (sums,) = of_kind(result, "waits")
@@ -146,7 +152,9 @@ def test_the_table_and_the_forms(tmp_path: Path) -> None:
     seeks = sum(row["calls"] for row in sums if row["name"] == "dup")
     assert seeks == first["dup"]["calls"] + second["dup"]["calls"]
     inside = of_kind(divided, "wait")
-    assert {row["reason"] for row in inside} == {"lseek", "dup"}
+    # The runtime may wake up a thread on the way.
+    own = [row for row in inside if row["stack"][0]["func"] != "runtime.futex"]
+    assert {row["reason"] for row in own} == {"lseek", "dup"}
     assert sum(row["count"] for row in inside if row["reason"] == "dup") == seeks
 
 
