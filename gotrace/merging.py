@@ -193,6 +193,8 @@ class _Reader:
                 raise UsageError(f"{self.name}: {_REFUSED[kind]}")
         if not self.is_merged:
             host = self.merged.hosts.setdefault(self.host, Host())
+            if self.runs and self.intervals and self.intervals <= host.intervals:
+                raise UsageError(f"{self.name} is there already: give each recording once")
             host.runs += self.runs
             host.intervals |= self.intervals
 

@@ -250,6 +250,18 @@ def test_a_sum_is_a_recording(tmp_path: Path) -> None:
     }
 
 
+def test_a_recording_counts_once(tmp_path: Path) -> None:
+    """Also if it is there packed as well."""
+    rows = [count("main.f", 7), {"kind": "detached", "message": "", "seconds": 2.0}]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    plain, packed = tmp_path / "web01.ndjson", tmp_path / "web01.ndjson.gz"
+    plain.write_text(text)
+    packed.write_bytes(gzip.compress(text.encode()))
+    for files in ((plain, plain), (plain, packed)):
+        with pytest.raises(UsageError, match="is there already: give each recording once"):
+            gotrace.merge(*files)
+
+
 def test_what_cannot_be_added_is_left_out() -> None:
     call = {"kind": "syscall", "name": "read", "calls": 1, "errors": {"EAGAIN": 1}, "total_ns": 5}
     old = {**call, "p50_ns": 5, "p99_ns": 5}
