@@ -69,6 +69,7 @@ from gotrace.session.why.probes import WhyOptions
 from gotrace.target.process import ProcessError, process_numbers
 from gotrace.target.target import Target
 from gotrace.target.wait import Reason, Waiter
+from gotrace.values.python import to_python
 
 if TYPE_CHECKING:  # loaded where they are made
     from gotrace.live.attached import Price
@@ -246,7 +247,9 @@ class CpuSamples:
     ``work`` is what the time is spent for: "program", "garbage collection", "GC assist" or
     "scheduler". ``group`` is whose it is: the go statement that made the goroutines, "main
     goroutine", "outside of goroutines", or else the same as ``work``. ``stack`` is from the
-    innermost frame on, and empty if there was no room to keep it.
+    innermost frame on, and empty if there was no room to keep it. ``label`` is the value of the
+    goroutines' label, if samples are kept apart by one: "" if they do not have it, None outside of
+    goroutines.
     """
 
     work: str
@@ -254,6 +257,7 @@ class CpuSamples:
     samples: int
     cpu_ns: int
     stack: tuple[StackFrame, ...]
+    label: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +288,7 @@ class CpuTime(list[CpuSamples], _Profiled):
                 one.samples,
                 one.samples * ns,
                 tuple(map(_stack_frame, one.frames)),
+                None if one.label is None else to_python(one.label),
             )
             for one in rows
         )
@@ -791,6 +796,7 @@ class Session:
         seconds: float | None = None,
         hertz: int = HERTZ,
         kernel: bool = False,
+        by: str | None = None,
         lossy: bool = False,
         ready: Callable[[], object] | None = None,
     ) -> CpuTime:
@@ -798,11 +804,12 @@ class Session:
 
         Or until ``stop``. ``inside``: only within calls of functions that one of these patterns
         selects. ``hertz``: samples a second of each CPU. ``kernel``: with the kernel's own
-        functions. ``ready``: see ``latency``. Raises LostCalls if samples are not whole, unless
+        functions. ``by``: ``$label("KEY")`` keeps goroutines with different values of this pprof
+        label apart. ``ready``: see ``latency``. Raises LostCalls if samples are not whole, unless
         ``lossy``; UsageError where the session is not of one process; GotraceError.
         """
         _check(seconds)
-        request = CpuRequest(target=self._target, hertz=hertz, kernel=kernel, inside=inside)
+        request = CpuRequest(target=self._target, hertz=hertz, kernel=kernel, inside=inside, by=by)
         with Opened() as opened:
             run = self._ran(opened, request, seconds, ready)
             with _os_errors():

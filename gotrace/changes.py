@@ -365,8 +365,12 @@ def _call_key(row: _Json) -> Key:
         if text == "$stack" and isinstance(value, list):
             stack = _names(value)
         else:
-            texts.append(f"{text} = {json.dumps(value, ensure_ascii=False)}")
+            texts.append(f"{text} = {_shown(value)}")
     return Key(", ".join([name, *texts]), stack)
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _add_calls(amount: Amount, row: _Json) -> None:
@@ -397,7 +401,8 @@ def _add_goroutine(amount: Amount, row: _Json) -> None:
 
 
 def _cpu_key(row: _Json) -> Key:
-    return Key(f"[{row['work']}]", _names(row["stack"]))
+    texts = [f"{text} = {_shown(value)}" for text, value in row.get("by", {}).items()]
+    return Key(", ".join([f"[{row['work']}]", *texts]), _names(row["stack"]))
 
 
 def _add_cpu(amount: Amount, row: _Json) -> None:

@@ -35,7 +35,6 @@ from gotrace.report.by import (
     StackRow,
     ValueGroup,
     ValueInterval,
-    by_text,
     profile_rows,
     stack_of,
     write_values,
@@ -60,6 +59,7 @@ from gotrace.session.plan import ProbePlan, ProgramFunction
 from gotrace.session.run import Run
 from gotrace.target.target import Target
 from gotrace.text import counted
+from gotrace.values.go_syntax import by_text
 
 if TYPE_CHECKING:
     from gotrace.cli.heat import HeatDrawing

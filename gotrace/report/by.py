@@ -23,12 +23,11 @@ from gotrace.report.durations import (
 )
 from gotrace.report.output import JsonOutput, Output
 from gotrace.text import printable
-from gotrace.values.go_syntax import go_syntax
+from gotrace.values.go_syntax import by_text
 from gotrace.values.model import (
     SequenceValue,
     StringValue,
     StructValue,
-    Unavailable,
     Value,
 )
 from gotrace.values.to_json import to_json
@@ -39,7 +38,6 @@ __all__ = [
     "ValueInterval",
     "by_fields",
     "by_line",
-    "by_text",
     "profile_rows",
     "stack_lines",
     "stack_of",
@@ -47,13 +45,6 @@ __all__ = [
 ]
 
 _INDENT = " " * 8
-
-
-def by_text(value: Value) -> str:
-    """Return one value as Go writes it; what the kernel could not read is ``unknown``, and why."""
-    if isinstance(value, Unavailable):
-        return f"unknown ({value.why})"
-    return go_syntax(value)
 
 
 def by_line(by: Mapping[str, Value]) -> str:
