@@ -255,7 +255,7 @@ def _keyed() -> Iterator[ProgramSettings]:
                 yield _trace(payload, returns, False, by=counted, **values, **more)
             if not predicates:
                 yield _trace(payload, returns, False, by=counted, has_stacks=True, **values)
-            if not (interfaces or predicates):
+            if predicates and not interfaces:
                 yield _trace(payload, returns, False, by=counted, labels=True, **values)
             if not interfaces:
                 if payload != small[-1]:
@@ -266,7 +266,7 @@ def _keyed() -> Iterator[ProgramSettings]:
         for unit in _MAYBE:
             timed = KeySettings(times=True, durations=replace(_TIMES, unit=unit), **shared)
             yield _trace(payload, True, False, by=timed, **values)
-            if not (interfaces or predicates):
+            if predicates and not interfaces:
                 yield _trace(payload, True, False, by=timed, labels=True, **values)
 
     stacks = KeySettings(times=False, stack_key=1, durations=_TIMES, **shared)
