@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         CpuFunction,
         CpuSamples,
         CpuTime,
+        FlightStream,
         Function,
         Goroutine,
         GoroutineState,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from gotrace.kernel.compiler import LoadError
     from gotrace.merging import Merged, merge
     from gotrace.requests.model import Node, Request, load
+    from gotrace.requests.recording import Recording
     from gotrace.target.command import CommandError
     from gotrace.target.process import ProcessError
     from gotrace.values.python import (
@@ -73,6 +75,7 @@ __all__ = [
     "CutStr",
     "Diff",
     "Duration",
+    "FlightStream",
     "Func",
     "Function",
     "GoError",
@@ -89,6 +92,7 @@ __all__ = [
     "Node",
     "Pointer",
     "ProcessError",
+    "Recording",
     "Request",
     "RequestStream",
     "Session",
@@ -120,6 +124,7 @@ _HOMES = {
         "CpuFunction",
         "CpuSamples",
         "CpuTime",
+        "FlightStream",
         "Function",
         "Goroutine",
         "GoroutineState",
@@ -140,6 +145,7 @@ _HOMES = {
     "gotrace.kernel.compiler": ("LoadError",),
     "gotrace.merging": ("Merged", "merge"),
     "gotrace.requests.model": ("Node", "Request", "load"),
+    "gotrace.requests.recording": ("Recording",),
     "gotrace.target.command": ("CommandError",),
     "gotrace.target.process": ("ProcessError",),
     "gotrace.values.python": (

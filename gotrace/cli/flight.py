@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gotrace --flight`` and ``--record``: all that was traced in some time, in a file."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from gotrace.cli.irregular import lost_notice
+from gotrace.cli.pace import pace, running, turns
+from gotrace.cli.run import asked_of, opened_notices
+from gotrace.cli.tree import add_own_functions, left_out_notices
+from gotrace.cli.why import accepting
+from gotrace.errors import UsageError
+from gotrace.overhead import ProbeCost
+from gotrace.report.calls import Clock, TimeStyle
+from gotrace.report.durations import duration
+from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
+from gotrace.requests.flight import FlightReader, flight_of, flight_size, probes_in
+from gotrace.requests.recording import Recorder, Recording, check_recording_file
+from gotrace.session.edges import EdgeProbes
+from gotrace.session.plan import ProbePlan
+from gotrace.session.run import Run
+from gotrace.session.trace import CallTracer, TraceOptions, TraceRequest
+from gotrace.session.trace_plan import TraceChoices
+from gotrace.target.target import Target
+from gotrace.text import counted, printable
+
+__all__ = ["check", "request_of", "run_flight", "run_record"]
+
+_POLL = 0.025  # seconds
+_TURN = 0.06  # seconds of a turn of reading
+_NUMBER = "%n"
+#: Files of a flight if nobody says how many: conditions may hold all the time.
+_MAX_FILES = 100
+#: Records of a file of ``--record``: the rest is in further files.
+_MAX_RECORDS = 1 << 18
+
+
+def check(options: argparse.Namespace) -> None:
+    """Refuse what makes no sense together. Raises GotraceError."""
+    what = "--flight" if options.flight else "--record"
+    path = options.output
+    if options.flight is None and (options.when or options.memory):
+        raise UsageError("--when and --memory are of --flight: give --flight 5s")
+    if path is None:
+        raise UsageError(f"{what} writes a file: give -o x.trace, x.pftrace or x.json")
+    check_recording_file(path.replace(_NUMBER, "1"))
+    options.file, options.output = path, None
+
+
+def request_of(options: argparse.Namespace, target: Target, choices: TraceChoices) -> TraceRequest:
+    """Return what is to be traced. Raises GotraceError, UsageError among these."""
+    if options.own:
+        add_own_functions(options, target, probes_in(options.when))
+    asked = asked_of(options)
+    if options.flight:
+        options.memory = options.memory or flight_size()
+        probes, traced = flight_of(asked, target, options.when, options.memory)
+    else:
+        probes, failed = asked.probes(target)
+        if failed:
+            raise failed[0]
+        traced = TraceOptions(states=True)
+    return TraceRequest(
+        target=target,
+        asked=asked,
+        probes=probes,
+        is_strict=options.strict,
+        forced=options.attach,
+        emulate_ret=options.emulate_ret,
+        returns=options.returns,
+        choices=replace(choices, first_alone=bool(options.flight)),
+        options=traced,
+    )
+
+
+@contextmanager
+def _opened(
+    options: argparse.Namespace, request: TraceRequest, output: Output, what: str
+) -> Iterator[tuple[Run[CallTracer, ProbeCost], Recorder]]:
+    """Open a run, say so, and yield it with what makes recordings of it."""
+    price = {True: accepting(options, output, what), False: accepting(options, output)}
+    with running(
+        request, output, lambda probes: price[isinstance(probes, EdgeProbes)](probes)
+    ) as run:
+        for notice in (*opened_notices(options, run, "recorded"), *left_out_notices(options)):
+            output.notice(notice)
+        decoders, _ = request.decoders(run)
+        epoch = Clock.started_now(TimeStyle.TIME_OF_DAY).epoch
+        yield run, Recorder(decoders, request.options.roots, run.meter.wait_reasons, epoch)
+
+
+def run_flight(options: argparse.Namespace, request: TraceRequest, output: Output) -> ProbePlan:
+    """Keep what is traced, write it whenever a condition holds, and return what was traced."""
+    with (
+        _counting_signals() as signals,
+        _opened(options, request, output, "--flight") as (run, recorder),
+    ):
+        reader = FlightReader(run.meter, recorder, request.options, options.flight)
+        files = _Files(options, output)
+        output.notice(_keeping(options))
+
+        def poll(is_over: Callable[[], bool]) -> bool:
+            if files.left == 0:
+                return True
+            for record in run.meter.acquire(time.monotonic() + _TURN):
+                reader.add(record)
+            if signals:
+                signals.clear()
+                reader.ask()
+            recording = reader.take()
+            if recording is not None:
+                files.write(recording)
+            return files.left == 0
+
+        for _ in pace(options, run, output, poll, _POLL):
+            for _ in turns(options.patience, _TURN):
+                if poll(lambda: False) or run.meter.exhausted:
+                    break
+    return run.plan
+
+
+def _keeping(options: argparse.Namespace) -> Notice:
+    size = f"{options.memory >> 20} MiB"
+    when = f" until {' or '.join(options.when)}" if options.when else ""
+    text = f"keeping the last {duration(round(options.flight * 1e9))} in {size}{when}; SIGUSR1"
+    fields = {"what": "flight", "seconds": options.flight, "bytes": options.memory}
+    return Notice(NoticeKind.SUMMARY, f"{text} writes them as well", fields)
+
+
+@contextmanager
+def _counting_signals() -> Iterator[list[int]]:
+    """Yield a list that SIGUSR1 is added to, whenever that comes."""
+    signals: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: signals.append(number))
+    try:
+        yield signals
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+class _Files:
+    """The files of a run, which have numbers."""
+
+    def __init__(self, options: argparse.Namespace, output: Output) -> None:
+        self._name: str = options.file
+        self._output = output
+        self._number = 0
+        self._is_default = options.max_events is None and _NUMBER in self._name
+        self.left: int = (options.max_events or _MAX_FILES) if _NUMBER in self._name else 1
+
+    def write(self, recording: Recording) -> None:
+        """Write the next file and say so. Raises GotraceError."""
+        self._number += 1
+        self.left -= 1
+        path = self._name.replace(_NUMBER, str(self._number))
+        recording.save(path)
+        _say_written(self._output, path, recording)
+        if not self.left and self._is_default:
+            text = counted("{} file{s} written: -M says how many there may be", self._number)
+            self._output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "files"}))
+
+
+def _say_written(output: Output, path: str, recording: Recording) -> None:
+    """Say what a file has: that is the result of a run."""
+    calls = len(recording.calls) + sum(1 for one in recording.requests for _ in one.nodes())
+    took, lost = recording.end_ns - recording.begin_ns, recording.lost
+    why = f" before {recording.cause}" if recording.cause else ""
+    text = f"wrote {path}: {duration(took)}{why}, {counted('{} call{s}', calls)}"
+    if lost:
+        text += f", after {counted('{} lost record{s}', lost)}"
+    if isinstance(output, JsonOutput):
+        fields = {
+            "what": "file",
+            "path": path,
+            "cause": recording.cause,
+            "seconds": took / 1e9,
+            "requests": len(recording.requests),
+            "calls": calls,
+            "lost": lost,
+        }
+        output.notice(Notice(NoticeKind.SUMMARY, text, fields))
+    else:
+        print(printable(text), file=output.out, flush=True)
+
+
+def run_record(options: argparse.Namespace, request: TraceRequest, output: Output) -> ProbePlan:
+    """Trace until the end, write it, and return what was traced."""
+    with _opened(options, request, output, "--record") as (run, recorder):
+        recorded = _Recorded(options, recorder, run.meter, output)
+        for _ in pace(options, run, output, recorded.poll, _POLL, lambda: recorded.has_seen):
+            for until in turns(options.patience, _TURN):
+                recorded.read(until)
+                if run.meter.exhausted:
+                    break
+            else:
+                run.meter.drop()
+        recorded.write()
+        if lost := run.meter.missing():
+            output.notice(lost_notice("reader", _DROPPED, lost, lost + recorded.records))
+    return run.plan
+
+
+_DROPPED = "{} record{s} lost: they came faster than they could be read; give fewer patterns"
+
+
+class _Recorded:
+    """What was recorded and is not written yet."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        recorder: Recorder,
+        tracer: CallTracer,
+        output: Output,
+    ) -> None:
+        self._name: str = options.file
+        self._recorder = recorder
+        self._tracer = tracer
+        self._output = output
+        self._records: list[bytes] = []
+        self._missing = self._lost = 0
+        self._number = 0
+        self._began = time.monotonic_ns()
+        self.records = 0
+
+    @property
+    def has_seen(self) -> bool:
+        """Return whether any record has come."""
+        return self.records > 0 or bool(self._records)
+
+    def poll(self, is_over: Callable[[], bool]) -> bool:
+        """Read what there is; return whether there is to be no more."""
+        self.read(time.monotonic() + _TURN)
+        return False
+
+    def read(self, until: float) -> None:
+        """Take what there is until a time, and write a file if it is full or the next begins."""
+        missing = self._tracer.missing()
+        if missing != self._missing:
+            lost, self._missing = missing - self._missing, missing
+            self.write()
+            self._lost += lost
+        self._records += self._tracer.acquire(until)
+        if len(self._records) >= _MAX_RECORDS:
+            self.write()
+
+    def write(self) -> None:
+        """Write the next file, if there is anything, and say so. Raises GotraceError."""
+        if not self._records and self._number:
+            return
+        records, self._records = self._records, []
+        self.records += len(records)
+        self._number += 1
+        now = time.monotonic_ns()
+        recording = self._recorder.recording(records, self._began, now, lost=self._lost)
+        self._began, self._lost = now, 0
+        name, _, form = self._name.rpartition(".")
+        path = self._name if self._number == 1 else f"{name}-{self._number}.{form}"
+        recording.save(path)
+        _say_written(self._output, path, recording)
