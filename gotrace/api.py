@@ -1280,7 +1280,7 @@ class _RecordStream(_Stream[Recording]):
 
     def _losses(self) -> dict[str, int]:
         lost = super()._losses()
-        missing = self._tracer.missing()
+        missing = self._tracer.missing_records()
         if missing != self._missing and self._records is not None:
             # Nobody knows which states goroutines were left in: what is before is of no use.
             self._missing, self._began = missing, time.monotonic_ns()

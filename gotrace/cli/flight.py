@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from gotrace.cli.irregular import lost_notice
+from gotrace.cli.irregular import irregularities, lost_notice
 from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import asked_of, opened_notices
 from gotrace.cli.tree import add_own_functions, left_out_notices
@@ -23,6 +23,7 @@ from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.requests.flight import FlightReader, flight_of, flight_size, probes_in
 from gotrace.requests.recording import Recorder, Recording, check_recording_file
 from gotrace.session.edges import EdgeProbes
+from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan
 from gotrace.session.run import Run
 from gotrace.session.trace import CallTracer, TraceOptions, TraceRequest
@@ -122,7 +123,17 @@ def run_flight(options: argparse.Namespace, request: TraceRequest, output: Outpu
             for _ in turns(options.patience, _TURN):
                 if poll(lambda: False) or run.meter.exhausted:
                     break
+        for notice in _missing(run, files.calls):
+            output.notice(notice)
     return run.plan
+
+
+def _missing(run: Run[CallTracer, ProbeCost], calls: int) -> Iterator[Notice]:
+    """Yield what files do not have; ``calls`` is how many calls they do have."""
+    without = [Diagnostic.UNMATCHED, Diagnostic.EVENTS_LOST]
+    yield from irregularities(run.meter, run.plan, "not recorded", calls, without)
+    if lost := run.meter.missing_records():
+        yield lost_notice("reader", _DROPPED, lost, lost + calls)
 
 
 def _keeping(options: argparse.Namespace) -> Notice:
@@ -151,6 +162,7 @@ class _Files:
         self._name: str = options.file
         self._output = output
         self._number = 0
+        self.calls = 0
         self._is_default = options.max_events is None and _NUMBER in self._name
         self.left: int = (options.max_events or _MAX_FILES) if _NUMBER in self._name else 1
 
@@ -160,14 +172,14 @@ class _Files:
         self.left -= 1
         path = self._name.replace(_NUMBER, str(self._number))
         recording.save(path)
-        _say_written(self._output, path, recording)
+        self.calls += _say_written(self._output, path, recording)
         if not self.left and self._is_default:
             text = counted("{} file{s} written: -M says how many there may be", self._number)
             self._output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "files"}))
 
 
-def _say_written(output: Output, path: str, recording: Recording) -> None:
-    """Say what a file has: that is the result of a run."""
+def _say_written(output: Output, path: str, recording: Recording) -> int:
+    """Say what a file has, which is the result of a run; return how many calls that is."""
     calls = len(recording.calls) + sum(1 for one in recording.requests for _ in one.nodes())
     took, lost = recording.end_ns - recording.begin_ns, recording.lost
     why = f" before {recording.cause}" if recording.cause else ""
@@ -187,6 +199,7 @@ def _say_written(output: Output, path: str, recording: Recording) -> None:
         output.notice(Notice(NoticeKind.SUMMARY, text, fields))
     else:
         print(printable(text), file=output.out, flush=True)
+    return calls
 
 
 def run_record(options: argparse.Namespace, request: TraceRequest, output: Output) -> ProbePlan:
@@ -201,8 +214,8 @@ def run_record(options: argparse.Namespace, request: TraceRequest, output: Outpu
             else:
                 run.meter.drop()
         recorded.write()
-        if lost := run.meter.missing():
-            output.notice(lost_notice("reader", _DROPPED, lost, lost + recorded.records))
+        for notice in _missing(run, recorded.calls):
+            output.notice(notice)
     return run.plan
 
 
@@ -227,12 +240,8 @@ class _Recorded:
         self._missing = self._lost = 0
         self._number = 0
         self._began = time.monotonic_ns()
-        self.records = 0
-
-    @property
-    def has_seen(self) -> bool:
-        """Return whether any record has come."""
-        return self.records > 0 or bool(self._records)
+        self.has_seen = False
+        self.calls = 0
 
     def poll(self, is_over: Callable[[], bool]) -> bool:
         """Read what there is; return whether there is to be no more."""
@@ -241,12 +250,13 @@ class _Recorded:
 
     def read(self, until: float) -> None:
         """Take what there is until a time, and write a file if it is full or the next begins."""
-        missing = self._tracer.missing()
+        missing = self._tracer.missing_records()
         if missing != self._missing:
             lost, self._missing = missing - self._missing, missing
             self.write()
             self._lost += lost
         self._records += self._tracer.acquire(until)
+        self.has_seen = self.has_seen or bool(self._records)
         if len(self._records) >= _MAX_RECORDS:
             self.write()
 
@@ -255,7 +265,6 @@ class _Recorded:
         if not self._records and self._number:
             return
         records, self._records = self._records, []
-        self.records += len(records)
         self._number += 1
         now = time.monotonic_ns()
         recording = self._recorder.recording(records, self._began, now, lost=self._lost)
@@ -263,4 +272,4 @@ class _Recorded:
         name, _, form = self._name.rpartition(".")
         path = self._name if self._number == 1 else f"{name}-{self._number}.{form}"
         recording.save(path)
-        _say_written(self._output, path, recording)
+        self.calls += _say_written(self._output, path, recording)

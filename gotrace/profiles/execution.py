@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from heapq import heappop, heappush
@@ -37,6 +38,7 @@ __all__ = [
     "Written",
     "execution_trace",
     "is_execution_trace",
+    "undisturbed",
 ]
 
 _SUFFIX = ".trace"
@@ -213,11 +215,17 @@ def _base(path: str) -> str:
 
 def execution_trace(requests: Sequence[Recorded], before: str = "", after: str = "") -> bytes:
     """Return a trace of some requests; ``before`` and ``after`` are said at its begin and end."""
-    # Nothing of it is in a circle, and to look for circles would double what it takes.
+    with undisturbed():
+        return _Trace(requests, before, after).content()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Have the collector wait: to look for circles would double what it takes to make many rows."""
     is_collecting = gc.isenabled()
     gc.disable()
     try:
-        return _Trace(requests, before, after).content()
+        yield
     finally:
         if is_collecting:
             gc.enable()

@@ -155,7 +155,10 @@ class Assembler:
 
     def add(self, record: bytes) -> None:
         """Take the next record. Raises RecordError."""
-        header = HEADER.unpack_from(record)
+        self.add_read(record, HEADER.unpack_from(record))
+
+    def add_read(self, record: bytes, header: tuple[int, ...]) -> None:
+        """Take the next record, whose header was read. Raises RecordError."""
         end, start, goid, tgid, _, function, _, _, flags, _, _ = header
         if end < self._blind_until:
             self.tally.unattributed += function < FIRST

@@ -15,15 +15,16 @@ from gotrace.errors import UsageError
 from gotrace.kernel.syscalls import online_cpus
 from gotrace.probes.spec import ProbeSpec
 from gotrace.requests.assemble import request_probes
-from gotrace.requests.edges import FIRST
 from gotrace.requests.recording import Recorder, Recording
-from gotrace.session.events import HEADER
+from gotrace.session.events import HEADER, function_of
 from gotrace.session.request import Asked
 from gotrace.session.trace import CallTracer, Flight, TraceOptions
 from gotrace.target.target import Target
 
 __all__ = ["FlightReader", "flight_of", "flight_size", "probes_in"]
 
+#: Where a record has what only the numbers of edges have: the highest byte of its function's.
+_EDGE = 35
 _PAGE = 4096
 #: What is kept at most if nobody says how much: 5 s of 600,000 events of 80 bytes a second. No more
 #: than a part of the memory that is free.
@@ -127,7 +128,7 @@ class FlightReader:
 
     def take(self) -> Recording | None:
         """Return a recording if there is to be one. Raises RecordError."""
-        missing = self._tracer.missing()
+        missing = self._tracer.missing_records()
         if missing != self._missing:
             self._lost += missing - self._missing
             self._missing = missing
@@ -140,13 +141,15 @@ class FlightReader:
         return self._recording(due)
 
     def _is_wanted(self, record: bytes) -> bool:
-        function = HEADER.unpack_from(record)[5]
-        return function >= FIRST or self._recorder.decoders[function].wanted(record) is not None
+        if record[_EDGE]:
+            return True
+        decoder = self._recorder.decoders[function_of(record)]
+        return decoder.wanted(record) is not None
 
     def _has(self, record: bytes) -> bool:
         """Return whether the last recording has a call, or was made after a signal."""
         end, _, goid, _, _, function, *_ = HEADER.unpack_from(record)
-        return end <= self._made if function >= FIRST else (end, goid, function) in self._seen
+        return end <= self._made if record[_EDGE] else (end, goid, function) in self._seen
 
     def _recording(self, due: list[bytes]) -> Recording:
         now = time.monotonic_ns()
@@ -159,17 +162,14 @@ class FlightReader:
         records = self._tracer.past(begin)
         self._seen = {
             (header[0], header[2], header[5])
-            for header in map(HEADER.unpack_from, records)
-            if header[5] in self._until
+            for record in records
+            if not record[_EDGE] and (header := HEADER.unpack_from(record))[5] in self._until
         }
         # It may have been overwritten by now, by events that come faster than there is room.
-        missed = [one for one in due if not self._has(one) and HEADER.unpack_from(one)[5] < FIRST]
-        if missed:
-            records = sorted([*records, *missed], key=HEADER.unpack_from)
+        records += (one for one in due if not one[_EDGE] and not self._has(one))
         self._made = now
-        begin = HEADER.unpack_from(records[0])[0] if records else now
-        lost, self._lost = self._lost if begin - self._blind_until < self._ns else 0, 0
+        lost, self._lost = self._lost if begin == self._blind_until else 0, 0
         cause = "SIGUSR1" if trigger is None else self._signal
-        if trigger is not None and HEADER.unpack_from(trigger)[5] >= FIRST:
+        if trigger is not None and trigger[_EDGE]:
             trigger = None
-        return self._recorder.recording(records, begin, now, cause, trigger, lost)
+        return self._recorder.recording(records, None, now, cause, trigger, lost)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from gotrace.profiles.execution import (
     Recorded,
     execution_trace,
     is_execution_trace,
+    undisturbed,
 )
 from gotrace.profiles.perfetto import PerfettoFile, is_perfetto
 from gotrace.profiles.write import check_place, write_content, written_whole
@@ -37,10 +39,13 @@ from gotrace.text import counted
 __all__ = ["Recorder", "Recording", "check_recording_file"]
 
 _JSON = ".json"
-_STATES = {1: RUNNABLE, 2: RUNNING, 4: WAITING}  # statuses of Go's runtime, releases 1.19 to 1.27
+#: By the statuses of Go's runtime, releases 1.19 to 1.27.
+_STATES = {1: RUNNABLE, 2: RUNNING, 4: WAITING}
+_WAITING = 4
 _STATE, _GO, _SWITCH, _DEAD = (
     FIRST + kind for kind in (EdgeKind.STATE, EdgeKind.GO, EdgeKind.SWITCH, EdgeKind.DEAD)
 )
+_TIME = struct.Struct("<Q").unpack_from
 _UNWANTED = CallFlag.UNWANTED.value
 
 
@@ -141,16 +146,33 @@ class Recorder:
     def recording(
         self,
         records: Sequence[bytes],
-        begin: int,
+        begin: int | None,
         end: int,
         cause: str = "",
         trigger: bytes | None = None,
         lost: int = 0,
     ) -> Recording:
-        """Return what records say, which are in order, of a time (ns, CLOCK_MONOTONIC).
+        """Return what records say of a time (ns, CLOCK_MONOTONIC), in whatever order they are.
 
-        ``trigger`` is the record of the call that has ended it. Raises RecordError.
+        ``begin`` None is when the first record is from. ``trigger`` is the record of the call that
+        has ended it. Raises RecordError.
         """
+        with undisturbed():
+            # It has few runs that are in order already, if more than one: what sorting is good at.
+            ordered = sorted(records, key=_TIME)
+            if begin is None:
+                begin = _TIME(ordered[0])[0] if ordered else end
+            return self._recording(ordered, begin, end, cause, trigger, lost)
+
+    def _recording(
+        self,
+        records: Sequence[bytes],
+        begin: int,
+        end: int,
+        cause: str,
+        trigger: bytes | None,
+        lost: int,
+    ) -> Recording:
         assembler = Assembler(self.decoders, self._roots) if self._roots else None
         states = _States(self._reasons, self._epoch)
         calls: list[bytes] = []
@@ -160,12 +182,15 @@ class Recorder:
             if function < FIRST:
                 calls.append(record)
                 if assembler is not None and header[1]:
-                    assembler.add(record)
+                    assembler.add_read(record, header)
                 continue
-            if function in (_STATE, _GO, _SWITCH, _DEAD):
+            if function == _STATE:
+                states.add_state(header)
+                continue
+            if function in (_GO, _SWITCH, _DEAD):
                 states.add(header)
-            if assembler is not None and function != _STATE:
-                assembler.add(record)
+            if assembler is not None:
+                assembler.add_read(record, header)
         requests = []
         if assembler is not None:
             requests = [
@@ -203,45 +228,53 @@ class _States:
     """The changes of all goroutines' states."""
 
     def __init__(self, reasons: Sequence[str], epoch: int) -> None:
-        self._reasons = reasons
+        # A number of a reason has eight bits.
+        self._reasons = [reason_of(number, reasons) for number in range(256)]
         self._epoch = epoch
-        self._changes: dict[int, dict[int, list[Change]]] = {}
-        self._ended: set[tuple[int, int]] = set()
+        self._living: dict[tuple[int, int], list[Change]] = {}
+        self._ended: dict[tuple[int, int], list[Change]] = {}
+
+    def add_state(self, header: tuple[int, ...]) -> None:
+        """Take the header of a change's record: the next one in the order of time."""
+        at, other, goid, tgid, tid, _, _, _, _, state, reason = header
+        changes = self._living.get((tgid, other))
+        if changes is None:
+            changes = self._begun(tgid, other)
+        why = self._reasons[reason] if state == _WAITING else ""
+        # As Change(...), in half of the time.
+        row = (at - self._epoch, other, _STATES[state], why, goid, tid)
+        changes.append(tuple.__new__(Change, row))
 
     def add(self, header: tuple[int, ...]) -> None:
-        """Take the header of an edge's record: the next one in the order of time."""
-        at, other, goid, tgid, tid, kind, _, _, _, first, second = header
+        """Take the header of another edge's record: the next one in the order of time."""
+        at, other, goid, tgid, tid, kind, *_ = header
         at -= self._epoch
-        if kind == _STATE:
-            if other:
-                reason = reason_of(second, self._reasons) if first == 4 else ""
-                self._add(tgid, Change(at, other, _STATES[first], reason, goid, tid))
-        elif kind == _GO:
+        if kind == _GO:
             # What was reported before was for the number that it was to have, or had by chance.
             if other and (tgid, other) not in self._ended:
-                self._changes.setdefault(tgid, {})[other] = [Change(at, other, CREATED, "", goid)]
+                self._living[tgid, other] = [Change(at, other, CREATED, "", goid)]
         elif kind == _SWITCH:
-            self._add(tgid, Change(at, goid, WAITING, "coroutine", 0, tid))
-            self._add(tgid, Change(at, other, RUNNING, "", goid, tid))
-        else:
-            self._add(tgid, Change(at, goid, ENDED))
-            self._ended.add((tgid, goid))
+            self._begun(tgid, goid).append(Change(at, goid, WAITING, "coroutine", 0, tid))
+            self._begun(tgid, other).append(Change(at, other, RUNNING, "", goid, tid))
+        elif goid and (tgid, goid) not in self._ended:
+            changes = self._living.pop((tgid, goid), [])
+            changes.append(Change(at, goid, ENDED))
+            self._ended[tgid, goid] = changes
 
-    def _add(self, tgid: int, change: Change) -> None:
-        # Up to Go 1.23 a new goroutine has the number of an ended one for a moment.
-        if change.goid and (tgid, change.goid) not in self._ended:
-            self._changes.setdefault(tgid, {}).setdefault(change.goid, []).append(change)
+    def _begun(self, tgid: int, goid: int) -> list[Change]:
+        """Return the changes of a goroutine."""
+        # Up to Go 1.23 a new goroutine has the number of an ended one for a moment, or none.
+        if not goid or (tgid, goid) in self._ended:
+            return []
+        return self._living.setdefault((tgid, goid), [])
 
     def all(self, end: int) -> dict[int, list[Change]]:
         """Return all changes of each process; what is known ends at a time."""
-        return {
-            tgid: [
-                change
-                for goid, changes in goroutines.items()
-                for change in (*changes, *self._end(tgid, goid, max(end, changes[-1].at)))
-            ]
-            for tgid, goroutines in self._changes.items()
-        }
-
-    def _end(self, tgid: int, goid: int, at: int) -> tuple[Change, ...]:
-        return () if (tgid, goid) in self._ended else (Change(at, goid, UNKNOWN),)
+        found: dict[int, list[Change]] = {}
+        for (tgid, _), changes in self._ended.items():
+            found.setdefault(tgid, []).extend(changes)
+        for (tgid, goid), changes in self._living.items():
+            own = found.setdefault(tgid, [])
+            own += changes
+            own.append(Change(max(end, changes[-1].at), goid, UNKNOWN))
+        return found

@@ -215,7 +215,7 @@ class CallTracer(Paired):
         return self._within_run(self.window.pop_ready(moment))
 
     def past(self, since: int) -> list[bytes]:
-        """Return what is kept of a flight from a time on (CLOCK_MONOTONIC, ns), in order."""
+        """Return what is kept of a flight from a time on (CLOCK_MONOTONIC, ns), by CPU."""
         return [] if self._past is None else self._past.since(since)
 
     def fill(self, until: float) -> None:
@@ -247,6 +247,12 @@ class CallTracer(Paired):
         counts = self.diagnostics()
         lost = sum(counts[what] for what in self.LOSSES)
         return lost + self.losses.total + self.window.losses.total
+
+    def missing_records(self) -> int:
+        """Return how many records of any kind are missing, or came too late for their place."""
+        counts, window = self.diagnostics(), self.window
+        lost = counts[Diagnostic.EVENTS_LOST] + self.losses.total
+        return lost + window.losses.total + window.late
 
     def drop(self) -> None:
         """Count as lost what was reported and has not been acquired."""
