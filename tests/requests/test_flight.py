@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from random import Random
 from struct import pack
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +22,10 @@ from hypothesis import strategies as st
 
 from gotrace.calls import read
 from gotrace.kernel.rings import PastRing
+from gotrace.requests.edges import FIRST, EdgeKind
 from gotrace.requests.model import load
+from gotrace.requests.recording import Recorder
+from gotrace.session.events import HEADER
 from tests.requests.go_tool import ReadTrace, parsed, read_trace
 from tests.toolchains import FIXTURES, build, newest, require
 from tests.tools.harness import Fixture, run_tool, tool
@@ -74,6 +78,33 @@ def read_all(path: Path) -> ReadTrace:
     for minor in READERS[:-1]:
         parsed(require(minor), path)
     return read_trace(require(READERS[-1]), path)
+
+
+def edge(random: Random, at: int) -> bytes:
+    """Return a record of a goroutine's change, of any kind, whether it makes sense or not."""
+    kind = random.choice((EdgeKind.STATE,) * 6 + (EdgeKind.GO, EdgeKind.SWITCH, EdgeKind.DEAD))
+    goid, other, tid = random.randrange(6), random.randrange(6), random.randrange(11, 14)
+    state, reason = random.choice((1, 2, 4)), random.randrange(4)
+    return HEADER.pack(at, other, goid, 7, tid, FIRST + kind, 0, 0, 0, state, reason)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 60), st.integers(1, 1000), st.integers(0, 1 << 32))
+def test_go_takes_whatever_was_recorded(count: int, step: int, seed: int) -> None:
+    """As after losses, or where threads were preempted between the clock and the record."""
+    random = Random(seed)
+    records = [edge(random, 10**6 + random.randrange(step * (count + 1))) for _ in range(count)]
+    recorder = Recorder((), (), ("", "chan receive", "select"), 0)
+    with TemporaryDirectory() as scratch:
+        path = Path(scratch) / "x.trace"
+        recorder.recording(records, None, 10**6 + step * (count + 1), lost=seed % 2).save(path)
+        trace = read_all(path)
+    last = {goid: states[-1][2] for goid, states in trace.states.items()}
+    ended = {HEADER.unpack(one)[2] for one in records if HEADER.unpack(one)[5] == _DEAD} - {0}
+    assert {goid for goid, state in last.items() if state == "NotExist"} == ended
+
+
+_DEAD = FIRST + EdgeKind.DEAD
 
 
 def wait_for(path: Path) -> None:
