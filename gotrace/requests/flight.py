@@ -33,7 +33,7 @@ _PART = 8
 _LEAST_PAGES = 64  # of one CPU
 _PANIC, _SIGNAL = "panic", "signal"
 #: What the runtime calls for a panic, and for an error that ends the program.
-_PANICS = ("runtime.gopanic", "runtime.fatalthrow")
+_PANICS = ("runtime.gopanic(e any)", "runtime.fatalthrow(t uint32)")
 
 
 def probes_in(conditions: Sequence[str]) -> list[str]:
