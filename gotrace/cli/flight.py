@@ -13,6 +13,7 @@ from dataclasses import replace
 from gotrace.cli.irregular import irregularities, lost_notice
 from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import asked_of, opened_notices
+from gotrace.cli.stream import takes_more
 from gotrace.cli.tree import add_own_functions, left_out_notices
 from gotrace.cli.why import accepting
 from gotrace.errors import UsageError
@@ -35,6 +36,7 @@ __all__ = ["check", "request_of", "run_flight", "run_record"]
 
 _POLL = 0.025  # seconds
 _TURN = 0.06  # seconds of a turn of reading
+_SAYING = 1.0  # seconds, at the end, until what was written is read
 _NUMBER = "%n"
 #: Files of a flight if nobody says how many: conditions may hold all the time.
 _MAX_FILES = 100
@@ -107,6 +109,7 @@ def run_flight(options: argparse.Namespace, request: TraceRequest, output: Outpu
         output.notice(_keeping(options))
 
         def poll(is_over: Callable[[], bool]) -> bool:
+            files.say(time.monotonic() + _TURN)
             if files.left == 0:
                 return True
             for record in run.meter.acquire(time.monotonic() + _TURN):
@@ -117,12 +120,14 @@ def run_flight(options: argparse.Namespace, request: TraceRequest, output: Outpu
             recording = reader.take()
             if recording is not None:
                 files.write(recording)
+                files.say(time.monotonic() + _TURN)
             return files.left == 0
 
         for _ in pace(options, run, output, poll, _POLL):
             for _ in turns(options.patience, _TURN):
                 if poll(lambda: False) or run.meter.exhausted:
                     break
+        files.say(time.monotonic() + _SAYING)
         for notice in _missing(run, files.calls):
             output.notice(notice)
     return run.plan
@@ -162,44 +167,60 @@ class _Files:
         self._name: str = options.file
         self._output = output
         self._number = 0
+        #: What is to be said of files, in order: where nobody reads that, files are written still.
+        self._unsaid: list[Notice] = []
         self.calls = 0
         self._is_default = options.max_events is None and _NUMBER in self._name
         self.left: int = (options.max_events or _MAX_FILES) if _NUMBER in self._name else 1
 
     def write(self, recording: Recording) -> None:
-        """Write the next file and say so. Raises GotraceError."""
+        """Write the next file. Raises GotraceError."""
         self._number += 1
         self.left -= 1
         path = self._name.replace(_NUMBER, str(self._number))
         recording.save(path)
-        self.calls += _say_written(self._output, path, recording)
+        self.calls += _calls(recording)
+        self._unsaid.append(_written(path, recording))
         if not self.left and self._is_default:
             text = counted("{} file{s} written: -M says how many there may be", self._number)
-            self._output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "files"}))
+            self._unsaid.append(Notice(NoticeKind.SUMMARY, text, {"what": "files"}))
+
+    def say(self, until: float) -> None:
+        """Say what was written, as far as that is read until a time (``time.monotonic``)."""
+        while self._unsaid and takes_more(self._output.out, until):
+            _say(self._output, self._unsaid.pop(0))
 
 
-def _say_written(output: Output, path: str, recording: Recording) -> int:
-    """Say what a file has, which is the result of a run; return how many calls that is."""
-    calls = len(recording.calls) + sum(1 for one in recording.requests for _ in one.nodes())
-    took, lost = recording.end_ns - recording.begin_ns, recording.lost
+def _calls(recording: Recording) -> int:
+    return len(recording.calls) + sum(1 for one in recording.requests for _ in one.nodes())
+
+
+def _written(path: str, recording: Recording) -> Notice:
+    """Return what a file has."""
+    calls, lost = _calls(recording), recording.lost
+    took = recording.end_ns - recording.begin_ns
     why = f" before {recording.cause}" if recording.cause else ""
     text = f"wrote {path}: {duration(took)}{why}, {counted('{} call{s}', calls)}"
     if lost:
         text += f", after {counted('{} lost record{s}', lost)}"
+    fields = {
+        "what": "file",
+        "path": path,
+        "cause": recording.cause,
+        "seconds": took / 1e9,
+        "requests": len(recording.requests),
+        "calls": calls,
+        "lost": lost,
+    }
+    return Notice(NoticeKind.SUMMARY, text, fields)
+
+
+def _say(output: Output, notice: Notice) -> None:
+    """Say what a file has: that is the result of a run, and not beside it."""
     if isinstance(output, JsonOutput):
-        fields = {
-            "what": "file",
-            "path": path,
-            "cause": recording.cause,
-            "seconds": took / 1e9,
-            "requests": len(recording.requests),
-            "calls": calls,
-            "lost": lost,
-        }
-        output.notice(Notice(NoticeKind.SUMMARY, text, fields))
+        output.notice(notice)
     else:
-        print(printable(text), file=output.out, flush=True)
-    return calls
+        print(printable(notice.message), file=output.out, flush=True)
 
 
 def run_record(options: argparse.Namespace, request: TraceRequest, output: Output) -> ProbePlan:
@@ -272,4 +293,5 @@ class _Recorded:
         name, _, form = self._name.rpartition(".")
         path = self._name if self._number == 1 else f"{name}-{self._number}.{form}"
         recording.save(path)
-        self.calls += _say_written(self._output, path, recording)
+        self.calls += _calls(recording)
+        _say(self._output, _written(path, recording))

@@ -154,7 +154,7 @@ def test_each_call_that_is_waited_for_is_in_its_file(tmp_path: Path) -> None:
                 wait_for(tmp_path / f"x-{number}.trace")
             result = tracing.result()
         fixture.say()
-    assert result.status == 0
+    assert result.status == 0 and "Detaching...\n" in result.lines
     assert sum(line.startswith("wrote ") for line in result.lines) == 12
     assert sorted(one.name for one in tmp_path.iterdir()) == sorted(
         f"x-{number}.trace" for number in range(1, 13)
@@ -258,7 +258,8 @@ def test_all_is_recorded(tmp_path: Path, form: str) -> None:
         # busy wakes the other goroutine by each item, and is woken.
         assert sum(one[1:3] == ("Waiting", "Runnable") and one[4] > 0 for one in changes) >= 200
         assert sum(one[1] == "NotExist" and one[4] > 0 for one in changes) == 2
-        assert sum(one[2] == "NotExist" for one in changes) == 2
+        # busy does not wait for the end of the other one.
+        assert sum(one[2] == "NotExist" for one in changes) in (1, 2)
     else:
         assert path.read_bytes().count(b"main.part") == 1
 
