@@ -155,32 +155,41 @@ class PastRing:
         first = self.memory[_PAGE + start : _PAGE + min(start + size, self.size)]
         return first + self.memory[_PAGE : _PAGE + size - len(first)]
 
-    def since(self, moment: int) -> list[bytes]:
-        """Return the records from a time on, as many as there are, the last one first.
+    def since(self, moment: int, most: int) -> tuple[list[bytes], int]:
+        """Return the records from a time on, the last one first, and from when on all are there.
 
-        The kernel goes on writing. It has overwritten what is farther from where it writes now than
-        there is room; what it writes at this moment can be before that place.
+        They are fewer if they were overwritten, or are more than ``most`` or so. The kernel goes on
+        writing. It has overwritten what is farther from where it writes now than there is room.
+        What it writes at this moment can be before that place.
         """
         found: list[bytes] = []
         head = self.words[_DATA_HEAD]
-        at, left = head, min(-head % (1 << 64), self.size - _WRITING)
+        room = self.size - _WRITING
+        at, left = head, min(-head % (1 << 64), room)
+        is_all = left < room
         while left > 0:
             chunk = self.chunk(at, min(left, _CHUNK))
-            whole = self.size - _WRITING - (at - self.words[_DATA_HEAD]) % (1 << 64)
+            whole = room - (at - self.words[_DATA_HEAD]) % (1 << 64)
             if whole < len(chunk):
                 chunk = chunk[: max(whole, 0)]
-                left = len(chunk)
+                left, is_all = len(chunk), False
             size, records = _records(chunk)
             if not size:
                 break
             if records and _TIME(records[-1])[0] < moment:
                 # Nearly in order: one that was reported late may be among earlier ones.
                 found += (record for record in records if _TIME(record)[0] >= moment)
+                is_all = True
                 break
             found += records
             at += size
             left -= size
-        return found
+            if len(found) >= most:
+                is_all = False
+                break
+        if is_all:
+            return found, moment
+        return found, _TIME(found[-1])[0] if found else time.monotonic_ns()
 
     def close(self) -> None:
         self.words.release()
@@ -202,13 +211,24 @@ class PastRings:
                 assign(cpu, event)
             undo.pop_all()
 
-    def since(self, moment: int) -> list[bytes]:
-        """Return the records from a time on (CLOCK_MONOTONIC, ns), by CPU, each nearly in order."""
+    def since(self, moment: int, most: int) -> list[bytes]:
+        """Return all records from a time on (CLOCK_MONOTONIC, ns), by CPU, each nearly in order.
+
+        It is a later time if some were overwritten, or if there are more than ``most``: then these
+        are the latest ones.
+        """
         found: list[bytes] = []
+        begin = moment
         for ring in self._rings:
-            records = ring.since(moment)
+            records, since = ring.since(moment, most)
+            begin = max(begin, since)
             records.reverse()
             found += records
+        if begin > moment:
+            found = [record for record in found if _TIME(record)[0] >= begin]
+        if len(found) > most:
+            found.sort(key=_TIME)
+            del found[:-most]
         return found
 
     def close(self) -> None:

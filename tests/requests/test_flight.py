@@ -53,9 +53,10 @@ class Written:
         self.memory[1024:1032] = pack("<Q", self.head)
         self.times.append(time)
 
-    def read(self, moment: int) -> list[int]:
+    def read(self, moment: int, most: int) -> tuple[list[int], int]:
         with closing(PastRing(0, os.open(os.devnull, os.O_RDONLY), self.memory)) as ring:
-            return [int.from_bytes(record[:8], "little") for record in ring.since(moment)]
+            records, since = ring.since(moment, most)
+            return [int.from_bytes(record[:8], "little") for record in records], since
 
 
 @settings(max_examples=30, deadline=None)
@@ -66,8 +67,13 @@ def test_the_latest_records_are_read_backwards(count: int, seed: int) -> None:
     for number in range(count):
         written.write(number + 1, random.choice((0, 56, 500, 2000)))
     since = random.randint(0, count)
-    found = written.read(since)
+    most = random.choice((3, 1 << 20))
+    found, begin = written.read(since, most)
     assert found == list(range(count, count - len(found), -1))
+    # From there on, all of them.
+    assert begin == since or (begin > since and found[-1] == begin)
+    if most == 3:
+        return
     # All that is asked for, or as much as there is surely room for.
     assert found[-1:] in ([], [max(since, 1)]) or len(found) >= 32 * PAGE // 2 // 2048 - 1
     assert found or not count
