@@ -17,6 +17,7 @@
  *                           numbers of the wait reasons of goroutines that wait for work
  *   GOTRACE_EDGE_SLEEP, GOTRACE_EDGE_NETWORK, GOTRACE_EDGE_JOIN
  *                           those of others; the last one is that of a sync.WaitGroup
+ *   GOTRACE_FLIGHT_SIGNAL   number of the signal that is waited for; with GOTRACE_FLIGHT
  */
 #pragma once
 #include "records.h"
@@ -46,7 +47,8 @@ enum edge {
     EDGE_DEAD,   /* has ended */
     EDGE_FREED,  /* none: the collector knows what is not in use, which may be used again */
     EDGE_STATE,  /* changes the state of a goroutine, if any does: whose, to which, why it waits */
-    EDGE_REST /* ends a sleep, a wait for the network, or a join, if any does: whose, if a join */
+    EDGE_REST,  /* ends a sleep, a wait for the network, or a join, if any does: whose, if a join */
+    EDGE_SIGNAL /* none: the process gets the signal that is waited for */
 };
 
 /*
@@ -301,6 +303,24 @@ int on_collected(struct pt_regs *ctx)
         edges_submit(ctx, EDGE_FREED, 0, 0, 0, 0, 0);
     return 0;
 }
+
+#if GOTRACE_FLIGHT
+/* At the raw tracepoint signal_deliver(number, info, action), in the thread that gets the signal. */
+int on_delivered(struct bpf_raw_tracepoint_args *ctx)
+{
+    if ((u32)ctx->args[0] != GOTRACE_FLIGHT_SIGNAL || !site_is_target())
+        return 0;
+    u64 ids = site_user_pid_tgid();
+    struct event event = {
+        .end = bpf_ktime_get_ns(),
+        .tgid = ids >> 32,
+        .tid = ids,
+        .function = EDGE_FIRST + EDGE_SIGNAL,
+    };
+    triggers.perf_submit(ctx, &event, sizeof(event));
+    return 0;
+}
+#endif
 
 /* At runtime.coroswitch_m(gp): gp waits, and another goroutine runs in its place. */
 int on_edge_coroutine(struct pt_regs *ctx)

@@ -6,6 +6,7 @@
  *   GOTRACE_FUNCTIONS    functions that are traced
  *   GOTRACE_SAVED        calls whose arguments can be kept until they return
  *   GOTRACE_SAVED_BLOCKS 1 where operations at a return look at blocks of the entry; optional
+ *   GOTRACE_FLIGHT       1 where records are only read if a call that begins a request has ended
  */
 #pragma once
 #include "diagnostics.h"
@@ -120,6 +121,26 @@ static __always_inline void records_submit(struct pt_regs *ctx, struct call *cal
 /* events: one record a call. */
 BPF_PERF_OUTPUT(events);
 
+#if GOTRACE_FLIGHT
+/*
+ * triggers: the records of events that are waited for. One that finds no room is not missed: there
+ * are others that have not been read yet.
+ */
+BPF_PERF_OUTPUT(triggers);
+
+static __always_inline void records_trigger(struct pt_regs *ctx, struct call *call, u64 size)
+{
+    u32 function = call->event.function;
+    struct site_plan *plan = plans.lookup(&function);
+    if (plan && plan->flags & PLAN_BEGINS && !(call->event.flags & EVENT_UNWANTED))
+        triggers.perf_submit(ctx, &call->event, sizeof(struct event) + size);
+}
+#else
+static __always_inline void records_trigger(struct pt_regs *ctx, struct call *call, u64 size)
+{
+}
+#endif
+
 /* Report a call. */
 static __always_inline void records_submit(struct pt_regs *ctx, struct call *call)
 {
@@ -129,6 +150,7 @@ static __always_inline void records_submit(struct pt_regs *ctx, struct call *cal
         return;
     if (events.perf_submit(ctx, &call->event, sizeof(struct event) + size))
         diagnostics_count(EVENTS_LOST, 1);
+    records_trigger(ctx, call, size);
 }
 #endif
 

@@ -15,7 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from weakref import WeakSet
 
@@ -37,7 +37,9 @@ from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
 from gotrace.profiles.write import write_profile
 from gotrace.requests.assemble import Assembler, Tally, request_probes
+from gotrace.requests.flight import FlightReader, flight_of, flight_size, probes_in
 from gotrace.requests.model import Request as TracedRequest
+from gotrace.requests.recording import Recorder, Recording
 from gotrace.session.count import CountRequest
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import function_of
@@ -92,6 +94,7 @@ __all__ = [
     "CpuFunction",
     "CpuSamples",
     "CpuTime",
+    "FlightStream",
     "Function",
     "Goroutine",
     "GoroutineState",
@@ -661,6 +664,93 @@ class Session:
             stream = RequestStream(assembler, *taken)
         self._streams.add(stream)
         return stream
+
+    def flight(
+        self,
+        *patterns: str,
+        seconds: float,
+        when: str | Iterable[str] = (),
+        memory: int | None = None,
+        limit: int | None = None,
+        lossy: bool = False,
+        string_size: int = 256,
+        depth: int = 1,
+        floats: bool = True,
+        force: bool = False,
+        emulate_ret: bool | None = None,
+        exclude: Iterable[str] = (),
+    ) -> FlightStream:
+        """Attach, and return an iterator of recordings: what has happened before a condition holds.
+
+        Calls of ``patterns`` and goroutines' states are kept in the kernel, in ``memory`` bytes, in
+        which the latest overwrite the oldest ones; None is for 256 MB, or an eighth of what is
+        free. Each of ``when`` is a probe, whose calls begin requests, and end recordings if it
+        wants them; ``"panic"``; or ``"signal TERM"``. A recording has what ended in the
+        ``seconds`` before that, and all of the call. ``FlightStream.ask`` has one made in any case.
+        The iterator ends after ``limit`` recordings, or with the target. Other parameters and
+        errors are as for ``requests``.
+        """
+        _check(seconds, limit=limit, string_size=string_size, memory=memory)
+        if not 0 <= depth <= 5:
+            raise UsageError(f"depth is {depth}: give 0 to 5")
+        conditions = [when] if isinstance(when, str) else list(when)
+        asked = self._asked((*probes_in(conditions), *patterns), exclude, regexp=False)
+        with _os_errors():
+            size = memory or flight_size()
+        probes, options = flight_of(asked, self._target, conditions, size)
+        request = TraceRequest(
+            target=self._target,
+            asked=asked,
+            probes=probes,
+            emulate_ret=_emulation(emulate_ret),
+            choices=replace(TraceChoices.of(string_size, depth, False, floats), first_alone=True),
+            options=options,
+        )
+        with Opened() as opened:
+            run = self._begun(opened, request, None, force, "flight()")
+            taken = (self, run, *request.decoders(run), limit, lossy, opened.keep())
+            stream = FlightStream(options, seconds, *taken)
+        self._streams.add(stream)
+        return stream
+
+    def record(
+        self,
+        *patterns: str,
+        seconds: float | None = None,
+        lossy: bool = False,
+        string_size: int = 256,
+        depth: int = 1,
+        floats: bool = True,
+        force: bool = False,
+        emulate_ret: bool | None = None,
+        exclude: Iterable[str] = (),
+        ready: Callable[[], object] | None = None,
+    ) -> Recording:
+        """Trace for some ``seconds``, or until the target ends or ``stop`` is called.
+
+        Return all calls of ``patterns`` that ended meanwhile, and goroutines' states. If ``lossy``,
+        a recording has what came after the last loss of records, and is not refused. ``ready`` is
+        called once the probes are attached. Other parameters and errors are as for ``requests``.
+        """
+        _check(seconds, string_size=string_size)
+        if not 0 <= depth <= 5:
+            raise UsageError(f"depth is {depth}: give 0 to 5")
+        request = TraceRequest(
+            target=self._target,
+            asked=self._asked(patterns, exclude, regexp=False),
+            emulate_ret=_emulation(emulate_ret),
+            choices=TraceChoices.of(string_size, depth, False, floats),
+            options=TraceOptions(states=True),
+        )
+        with Opened() as opened:
+            run = self._begun(opened, request, seconds, force, "record()")
+            decoders, undecided = request.decoders(run)
+            taken = (self, run, decoders, undecided, None, lossy, opened.keep())
+            with closing(_RecordStream(*taken)) as stream:
+                if ready is not None:
+                    ready()
+                (recording,) = stream
+        return recording
 
     @overload
     def count(
@@ -1414,6 +1504,59 @@ class RequestStream(_Stream[TracedRequest[Call]]):
         undecided = lost.get("undecided", 0)  # its records have come
         self._assembler.missing(sum(lost.values()) - undecided + self._tracer.window.late)
         return lost
+
+
+class FlightStream(_Stream[Recording]):
+    """Recordings as they are made; detaches at its end, when closed, and when dropped."""
+
+    def __init__(self, options: TraceOptions, seconds: float, *opened: Any) -> None:
+        super().__init__(*opened)
+        recorder = Recorder(self._decoders, options.roots, self._tracer.wait_reasons, self._epoch)
+        self._reader = FlightReader(self._tracer, recorder, options, seconds)
+
+    def ask(self) -> None:
+        """Have a recording made, whatever is waited for. May be called in any thread."""
+        self._reader.ask()
+
+    def _take(self, record: bytes) -> Iterable[Recording]:
+        self._reader.add(record)
+        return ()
+
+    def _rest(self, *, is_last: bool = False) -> Iterable[Recording]:
+        recording = self._reader.take()
+        return () if recording is None else (recording,)
+
+
+class _RecordStream(_Stream[Recording]):
+    """One recording, of all that there is."""
+
+    def __init__(self, *opened: Any) -> None:
+        super().__init__(*opened)
+        self._records: list[bytes] | None = []  # None once they are given out
+        self._began = time.monotonic_ns()
+        self._missing = 0
+
+    def _losses(self) -> dict[str, int]:
+        lost = super()._losses()
+        missing = self._tracer.missing_records()
+        if missing != self._missing and self._records is not None:
+            # Nobody knows which states goroutines were left in: what is before is of no use.
+            self._missing, self._began = missing, time.monotonic_ns()
+            self._records = []
+        return lost
+
+    def _take(self, record: bytes) -> Iterable[Recording]:
+        if self._records is not None:
+            self._records.append(record)
+        return ()
+
+    def _rest(self, *, is_last: bool = False) -> Iterable[Recording]:
+        if not is_last or self._records is None:
+            return
+        records, self._records = self._records, None
+        recorder = Recorder(self._decoders, (), self._tracer.wait_reasons, self._epoch)
+        now = time.monotonic_ns()
+        yield recorder.recording(records, self._began, now, lost=self._missing)
 
 
 def _by_function(names: Sequence[ProgramFunction], period: Measurement) -> dict[str, Histogram]:

@@ -227,6 +227,8 @@ class EdgeSettings(_Settings):
     edge_sleep: int = _value()
     edge_network: int = _value()
     edge_join: int = _value()
+    flight: bool | None = _shape(None)
+    flight_signal: int | None = _value(None, absent=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

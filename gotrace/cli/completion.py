@@ -302,6 +302,7 @@ _COMPLETERS = {
     "functions": _inside,
     "requests": _inside,
     "tree": _inside,
+    "when": _inside,
     "sort": _orders,
     "state": _states,
 }

@@ -74,7 +74,7 @@ _IOC_ENABLE, _IOC_SET_BPF = 0x2400, 0x40042408
 _POSSIBLE_CPUS = Path("/sys/devices/system/cpu/possible")
 _ONLINE_CPUS = Path("/sys/devices/system/cpu/online")
 _PERF_TYPE_SOFTWARE, _PERF_COUNT_SW_BPF_OUTPUT, _PERF_SAMPLE_RAW = 1, 10, 1 << 10
-_PERF_COUNT_SW_CPU_CLOCK, _PERF_DISABLED = 0, 1
+_PERF_COUNT_SW_CPU_CLOCK, _PERF_DISABLED, _PERF_BACKWARD = 0, 1, 1 << 27
 _UPROBE_PMU = Path("/sys/bus/event_source/devices/uprobe/type")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -346,15 +346,16 @@ def _perf_event_open(attributes: bytes, cpu: int) -> int:
     return fd
 
 
-def open_bpf_output(cpu: int) -> int:
+def open_bpf_output(cpu: int, backward: bool = False) -> int:
     """Open the perf event through which BPF programs on a CPU write records, and return it.
 
-    With ``wakeup_events`` 0, as here, no record wakes a reader. Raises OSError.
+    With ``wakeup_events`` 0, as here, no record wakes a reader. ``backward``: each record is
+    written before the one that was written last. Raises OSError.
     """
     attributes = struct.pack(
-        "=IIQQQ",
+        "=IIQQQQQ",
         *(_PERF_TYPE_SOFTWARE, _PERF_ATTR_SIZE, _PERF_COUNT_SW_BPF_OUTPUT),
-        *(1, _PERF_SAMPLE_RAW),
+        *(1, _PERF_SAMPLE_RAW, 0, _PERF_BACKWARD if backward else 0),
     )
     fd = _perf_event_open(attributes, cpu)
     try:

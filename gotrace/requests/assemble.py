@@ -88,14 +88,18 @@ class Tally:
     lost: int = 0
 
 
-def request_probes(asked: Asked, target: Target) -> tuple[Sequence[ProbeSpec], Sequence[ProbeSpec]]:
-    """Return the probes of the first pattern, whose calls begin requests, and all probes.
+def request_probes(
+    asked: Asked, target: Target, roots: int = 1
+) -> tuple[Sequence[ProbeSpec], Sequence[ProbeSpec]]:
+    """Return the probes of the first patterns, whose calls begin requests, and all probes.
 
     Raises UsageError.
     """
-    roots = _probes(replace(asked, patterns=asked.patterns[:1]), target)
-    others = asked.patterns[1:]
-    return roots, [*roots, *(_probes(replace(asked, patterns=others), target) if others else ())]
+    first, others = (
+        _probes(replace(asked, patterns=patterns), target) if patterns else ()
+        for patterns in (asked.patterns[:roots], asked.patterns[roots:])
+    )
+    return first, [*first, *others]
 
 
 #: What is known of a call beside its values: the contexts that it was given.
@@ -151,7 +155,10 @@ class Assembler:
 
     def add(self, record: bytes) -> None:
         """Take the next record. Raises RecordError."""
-        header = HEADER.unpack_from(record)
+        self.add_read(record, HEADER.unpack_from(record))
+
+    def add_read(self, record: bytes, header: tuple[int, ...]) -> None:
+        """Take the next record, whose header was read. Raises RecordError."""
         end, start, goid, tgid, _, function, _, _, flags, _, _ = header
         if end < self._blind_until:
             self.tally.unattributed += function < FIRST

@@ -32,11 +32,17 @@ _NEEDED = {_RECEIVE, _SELECT, _COND, _SLEEP, _NETWORK, _OLD_JOIN}
 
 @dataclass(frozen=True)
 class EdgeProbes(SchedulerProbes):
-    """The probes of one runtime's scheduler, channels and timers."""
+    """The probes of one runtime's scheduler, channels and timers.
+
+    ``states``: changes of goroutines' states are reported as well. ``is_whose``: it is to be known
+    whose work is whose, which takes the probes of channels and timers. ``flight``: records are kept
+    until something is seen, which may be the signal of that number, 0 for none.
+    """
 
     reasons: WaitReasons
-    #: Whether changes of goroutines' states are reported as well.
     states: bool = False
+    is_whose: bool = True
+    flight: int | None = None
 
     COUNTED: ClassVar[str] = "hands work on, or waits for it, {} times a second"
     #: What a hit takes more than a program that counts: some of them send a record.
@@ -62,6 +68,8 @@ class EdgeProbes(SchedulerProbes):
             edge_sleep=self.reasons.index(_SLEEP),
             edge_network=self.reasons.index(_NETWORK),
             edge_join=self.reasons.index(_JOIN if _JOIN in self.reasons else _OLD_JOIN),
+            flight=None if self.flight is None else True,
+            flight_signal=self.flight,
         )
 
     def _chosen(self, sites: SchedulerSites) -> Sequence[tuple[str, Site | None]]:
@@ -87,6 +95,8 @@ class EdgeProbes(SchedulerProbes):
         for file, _ in self.files:
             table = file.functions
             yield file, EdgeSite("on_edge_go", start_site(table))
+            if not self.is_whose:
+                continue
             yield file, collection_site(table)
             for edge in channel_sites(table):
                 yield file, edge
@@ -94,7 +104,14 @@ class EdgeProbes(SchedulerProbes):
                 yield file, edge
 
 
-def edge_probes(target: Target, tasks: Tasks, what: str, states: bool) -> EdgeProbes:
+def edge_probes(
+    target: Target,
+    tasks: Tasks,
+    what: str,
+    states: bool,
+    is_whose: bool = True,
+    flight: int | None = None,
+) -> EdgeProbes:
     """Return what has to be probed for ``what``. Raises GotraceError where that is not possible."""
     if tasks.layout is None:
         raise GotraceError(f"{what} needs a Go runtime to watch, and gccgo's is not known here")
@@ -107,7 +124,7 @@ def edge_probes(target: Target, tasks: Tasks, what: str, states: bool) -> EdgePr
         raise GotraceError(
             f"{file.image.display}: {what} has not found why goroutines of {go_version(file)} wait"
         )
-    probes = EdgeProbes(target, tasks, tuple(files), reasons, states)
+    probes = EdgeProbes(target, tasks, tuple(files), reasons, states, is_whose, flight)
     try:
         probes.groups()
     except SiteError as error:

@@ -17,6 +17,7 @@ from gotrace.gotypes.contexts import ContextType
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.btf import task_blocked_offset
 from gotrace.kernel.program import BpfProgram
+from gotrace.kernel.rings import PastRings
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
 from gotrace.session.calibrate import trap_cost
@@ -55,6 +56,7 @@ from gotrace.settings import KeySettings, SignalSettings, TraceSettings, WhySett
 __all__ = [
     "MAX_STACK_FRAMES",
     "CallTracer",
+    "Flight",
     "Tables",
     "TraceOptions",
     "TraceRequest",
@@ -74,11 +76,27 @@ _FLOAT_BLOCK = 8 + 8 * 15
 _SAVED_BYTES = 64 << 20  # of kernel memory, for the arguments of open calls
 _CALL_OVERHEAD = 1536  # struct call without its payload, and the map's own
 _STACKS = _OUTER_CALLS = _WAITING = 1 << 14
+#: Records of a flight that are read at a time: 5 s of 200,000 a second, for which a recording needs
+#: 400 MB and three seconds.
+_MAX_PAST = 1 << 20
 _STARTS = 1 << 15  # goroutines whose start is kept, 4 MB
 _SENT_START = 32  # bytes of struct sent_start
 #: How long records wait for those of other CPUs where their order decides whose work is whose: a
 #: thread may be off its CPU between when its program looks at the clock and when it sends.
 _WINDOW_NS = 250_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """Records are kept in ``pages`` pages a CPU, the latest ones, until something is seen.
+
+    That is a call that begins a request, and is wanted, one of ``until``, or a ``signal`` of that
+    number, 0 for none.
+    """
+
+    pages: int
+    until: Sequence[ProbeSpec] = ()
+    signal: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +110,8 @@ class TraceOptions:
     are of calls within others, and which go statement their goroutine comes from. ``floats``: float
     registers may be read, if a function has any: there is room for them in each record. Calls of
     ``roots`` begin requests: that is reported at their entry, and so is how work goes from
-    goroutine to goroutine; with ``states`` also what state each goroutine is in.
+    goroutine to goroutine; with ``states`` what state each goroutine is in. ``flight`` has what is
+    read be the ends of these requests alone; it takes ``states``.
     """
 
     user_stack: int = 0
@@ -103,6 +122,7 @@ class TraceOptions:
     floats: bool = False
     roots: Sequence[ProbeSpec] = ()
     states: bool = False
+    flight: Flight | None = None
 
 
 class CallTracer(Paired):
@@ -142,9 +162,12 @@ class CallTracer(Paired):
         if options.nested and returning:
             settings = replace(settings, nested=_STARTS)
         self._pages = options.pages
+        self._flight = options.flight
+        self._past: PastRings | None = None
         #: Records that were dropped here, in user space.
         self.losses = Losses()
-        self.window = OrderWindow(_WINDOW_NS if options.roots else WINDOW_NS, marks_cpu=options.cpu)
+        is_ordered = bool(options.roots) or options.states
+        self.window = OrderWindow(_WINDOW_NS if is_ordered else WINDOW_NS, marks_cpu=options.cpu)
         self._marks_cpu = options.cpu
         #: When the run ends (``time.monotonic``), where that is known: later calls are left out.
         self.ends: float | None = None
@@ -173,7 +196,12 @@ class CallTracer(Paired):
     def _prepare(self, program: BpfProgram) -> None:
         super()._prepare(program)
         self._tables.fill(program, self._subplans.result())
-        self._rings = program.open_events("events", self._pages or buffer_pages())
+        flight, events = self._flight, "events"
+        if flight is not None:
+            self._past, events = program.open_past_events(events, flight.pages), "triggers"
+            if flight.signal:
+                program.attach_tracepoint("signal_deliver", ["on_delivered"])
+        self._rings = program.open_events(events, self._pages or buffer_pages())
 
     def acquire(self, until: float) -> list[bytes]:
         """Take what the kernel has reported and return, in order, what need not wait any longer.
@@ -188,6 +216,13 @@ class CallTracer(Paired):
             return self._within_run(self.window.flush() + self._waiting())
         moment = before if read_to is None else min(before, read_to)
         return self._within_run(self.window.pop_ready(moment))
+
+    def past(self, since: int, most: int = _MAX_PAST) -> list[bytes]:
+        """Return what is kept of a flight from a time on (CLOCK_MONOTONIC, ns), by CPU.
+
+        Of more than ``most`` records, or if some were overwritten, it begins later.
+        """
+        return [] if self._past is None else self._past.since(since, most)
 
     def fill(self, until: float) -> None:
         """Take what the kernel has reported, as far as there is room, and keep it."""
@@ -218,6 +253,12 @@ class CallTracer(Paired):
         counts = self.diagnostics()
         lost = sum(counts[what] for what in self.LOSSES)
         return lost + self.losses.total + self.window.losses.total
+
+    def missing_records(self) -> int:
+        """Return how many records of any kind are missing, or came too late for their place."""
+        counts, window = self.diagnostics(), self.window
+        lost = counts[Diagnostic.EVENTS_LOST] + self.losses.total
+        return lost + window.losses.total + window.late
 
     def drop(self) -> None:
         """Count as lost what was reported and has not been acquired."""
@@ -268,7 +309,8 @@ class Tables:
         #: Numbers of the functions whose calls are followed to their ends.
         self.returning = {number for number, call in enumerate(calls) if call.result is not None}
         self.floats = any(call.entry_floats or call.result_floats for call in calls)
-        self._roots = {id(spec) for spec in options.roots}
+        until = options.flight.until if options.flight is not None else ()
+        self._roots = {id(spec) for spec in (*options.roots, *until)}
         # The room for values of a function does not depend on what others are traced.
         self._after = why + (2 * _FLOAT_BLOCK if self.floats or options.floats else 0)
         self._after += _SENT_START if options.nested else 0
@@ -503,11 +545,14 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
 
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
         """Plan, and have what watching the scheduler costs accepted. Raises GotraceError."""
-        prepared = super().prepare(announce, accept)
-        if not self.options.roots:
+        prepared, options = super().prepare(announce, accept), self.options
+        if not options.roots and not options.states:
             return prepared
         assert prepared.tasks is not None
-        edges = edge_probes(self.target, prepared.tasks, "--tree", self.options.states)
+        flight = options.flight
+        what = "--flight" if flight else "--tree" if options.roots else "--record"
+        signal, is_whose = flight.signal if flight else None, bool(options.roots)
+        edges = edge_probes(self.target, prepared.tasks, what, options.states, is_whose, signal)
         if accept is not None:
             accept(edges)
         returns = Returns.RET if self.returns is Returns.AUTO else self.returns
