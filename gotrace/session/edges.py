@@ -22,6 +22,8 @@ __all__ = ["EdgeProbes", "edge_probes"]
 
 #: Bytes from gobuf.pc to gobuf.ctxt, releases 1.15 to 1.27.
 _PC_TO_CTXT = 16
+#: The BPF function of ``collection_site``.
+_COLLECTED = "on_collected"
 #: What goroutines that wait for work wait for, in Go's words.
 _RECEIVE, _SELECT, _COND = "chan receive", "select", "sync.Cond.Wait"
 _SLEEP, _NETWORK = "sleep", "IO wait"
@@ -37,6 +39,8 @@ class EdgeProbes(SchedulerProbes):
     reasons: WaitReasons
     #: Whether changes of goroutines' states are reported as well.
     states: bool = False
+    #: Whether nothing is seen but that the collector has run.
+    is_lean: bool = False
 
     COUNTED: ClassVar[str] = "hands work on, or waits for it, {} times a second"
     #: What a hit takes more than a program that counts: some of them send a record.
@@ -81,7 +85,19 @@ class EdgeProbes(SchedulerProbes):
             for file, edge in self._edges()
         ]
 
+    def rare(self) -> list[ProbeGroup]:
+        """Return the groups of the probe that is nearly never hit: where the collector has run."""
+        return [group for group in self.groups() if group.function == _COLLECTED]
+
+    def frequent(self) -> list[ProbeGroup]:
+        """Return the groups of all other probes."""
+        return [group for group in self.groups() if group.function != _COLLECTED]
+
     def _edges(self) -> Iterator[tuple[TargetBinary, EdgeSite]]:
+        if self.is_lean:
+            for file, _ in self.files:
+                yield file, collection_site(file.functions)
+            return
         for file, _, function, site in self._probes():
             yield file, EdgeSite(function, site)
         for file, _ in self.files:
@@ -94,7 +110,9 @@ class EdgeProbes(SchedulerProbes):
                 yield file, edge
 
 
-def edge_probes(target: Target, tasks: Tasks, what: str, states: bool) -> EdgeProbes:
+def edge_probes(
+    target: Target, tasks: Tasks, what: str, states: bool, is_lean: bool = False
+) -> EdgeProbes:
     """Return what has to be probed for ``what``. Raises GotraceError where that is not possible."""
     if tasks.layout is None:
         raise GotraceError(f"{what} needs a Go runtime to watch, and gccgo's is not known here")
@@ -107,7 +125,7 @@ def edge_probes(target: Target, tasks: Tasks, what: str, states: bool) -> EdgePr
         raise GotraceError(
             f"{file.image.display}: {what} has not found why goroutines of {go_version(file)} wait"
         )
-    probes = EdgeProbes(target, tasks, tuple(files), reasons, states)
+    probes = EdgeProbes(target, tasks, tuple(files), reasons, states, is_lean)
     try:
         probes.groups()
     except SiteError as error:
