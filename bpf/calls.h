@@ -11,8 +11,6 @@
  *   CALL_DROPPED(owner, level)             it was not seen how
  *   CALL_UNWOUND(ctx, owner, level, call)  by a panic or runtime.Goexit; a struct unwound
  *
- * With GOTRACE_NESTED, stacks have what on_go of trace.c keeps of go statements.
- *
  * With GOTRACE_WHY, where their time goes is kept as well: why.h.
  */
 #pragma once
@@ -66,21 +64,10 @@ struct stack {
     u64 hits_ns; /* that programs took for them, where the program measures that */
     u64 scratch; /* a variable each value of which the verifier would follow */
     u64 epoch;   /* when the outermost call was entered: landings.h */
-#ifdef GOTRACE_NESTED
+#if GOTRACE_NESTED
     u64 since; /* ns: when the outermost call was entered */
-    u64 went;  /* ns: when a goroutine was last started within it; may be of an earlier one */
 #endif
 };
-
-/* Return when a goroutine was last started within a task's calls; 0 where that is not kept. */
-static __always_inline u64 calls_last_start(struct stack *stack)
-{
-#ifdef GOTRACE_NESTED
-    return stack->went;
-#else
-    return 0;
-#endif
-}
 
 /*
  * stacks: the open calls of a task, its latest one in place. Where none is open, the row rests for
@@ -216,7 +203,7 @@ static __always_inline bool drop_deeper(struct pt_regs *ctx, struct task *task,
     bool is_left = false;
     if (!open || stack->top.depth <= depth)
         return false;
-    struct unwound call = {.how = how, .g = task->g, .went = calls_last_start(stack)};
+    struct unwound call = {.how = how};
     if (REPORTS_UNWOUND && how) {
         describe(&call, stack, &stack->top);
         call.row.id = task->row;

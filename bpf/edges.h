@@ -20,8 +20,16 @@
  *   GOTRACE_FLIGHT_SIGNAL   number of the signal that is waited for; with GOTRACE_FLIGHT
  */
 #pragma once
+#include "context.h"
 #include "records.h"
 #include "scheduler.h"
+
+/*
+ * With GOTRACE_NESTED: ns after which an outermost call is not a request any more, but one of those
+ * that last as long as the program, so that calls within it begin requests. Shared with
+ * gotrace/requests/belonging.py.
+ */
+#define LONG_CALL_NS 30000000000ULL
 
 #if GOTRACE_EDGES
 
@@ -33,7 +41,11 @@
  * start, hits, hits_ns and flags are as each says, in this order.
  */
 enum edge {
-    EDGE_BEGIN, /* enters a call that begins a request: when, its depth, its context */
+    /*
+     * Enters a call that begins a request: when, its depth, its context. With GOTRACE_NESTED one that
+     * may: when, its depth, 0, its function; and all contexts that it is given follow.
+     */
+    EDGE_BEGIN,
     EDGE_GO,    /* executes a go statement: the new goroutine, its closure */
     EDGE_TIMER, /* makes or resets a timer: 0, the closure that it calls if it calls one */
     EDGE_WRITE, /* puts an item into a buffer: the item's first word, the slot, the channel */
@@ -86,25 +98,35 @@ static __always_inline void edges_submit(struct pt_regs *ctx, enum edge what, u6
         diagnostics_count(EVENTS_LOST, 1);
 }
 
-/* A call begins that is a request's; context is the address of what is passed to it, if known. */
-static __always_inline void edges_begin(struct pt_regs *ctx, struct site_plan *plan,
-                                        struct task *task, u64 depth, u64 now, u64 context)
+/* Return whether it is reported when a call is entered. */
+static __always_inline bool edges_has_begun(struct site_plan *plan, struct call *call)
 {
-    if (plan->flags & PLAN_BEGINS)
-        edges_submit(ctx, EDGE_BEGIN, task->goid, now, depth, context, 0);
+    return GOTRACE_NESTED ? (call->event.flags & EVENT_BEGUN) != 0
+                          : (plan->flags & PLAN_BEGINS) != 0;
 }
 
-/* A call that begins a request has ended, and is not wanted: report that without its values. */
-static __always_inline void edges_unwanted(struct pt_regs *ctx, struct site_plan *plan,
-                                           struct call *call)
+/* Report that a call is entered which begins a request, or may. */
+static __always_inline void edges_begin(struct pt_regs *ctx, struct site_plan *plan, struct work *w,
+                                        struct task *task, u64 depth, u64 now)
 {
-    if (!(plan->flags & PLAN_BEGINS))
+    if (!edges_has_begun(plan, &w->call))
         return;
-    call->length = 0;
-    call->event.args_length = 0;
-    call->event.results_length = 0;
-    call->event.flags |= EVENT_UNWANTED;
-    records_submit(ctx, call);
+#if !GOTRACE_NESTED
+    edges_submit(ctx, EDGE_BEGIN, task->goid, now, depth, context_asked(w), 0);
+#else
+    /* The call's own record is kept elsewhere by now. */
+    struct event *event = &w->call.event;
+    u32 function = event->function;
+    event->end = bpf_ktime_get_ns();
+    event->start = now;
+    event->function = EDGE_FIRST + EDGE_BEGIN;
+    event->flags = function;
+    event->hits = depth;
+    event->hits_ns = 0;
+    w->call.length = 0;
+    context_append_found(w);
+    records_submit(ctx, &w->call);
+#endif
 }
 
 /* Return the goroutine that runs, or waits for what its thread's system stack does; 0 if none. */
@@ -336,13 +358,13 @@ int on_edge_coroutine(struct pt_regs *ctx)
     return 0;
 }
 #else
-static __always_inline void edges_begin(struct pt_regs *ctx, struct site_plan *plan,
-                                        struct task *task, u64 depth, u64 now, u64 context)
+static __always_inline bool edges_has_begun(struct site_plan *plan, struct call *call)
 {
+    return false;
 }
 
-static __always_inline void edges_unwanted(struct pt_regs *ctx, struct site_plan *plan,
-                                           struct call *call)
+static __always_inline void edges_begin(struct pt_regs *ctx, struct site_plan *plan, struct work *w,
+                                        struct task *task, u64 depth, u64 now)
 {
 }
 #endif

@@ -30,9 +30,8 @@
 #define EVENT_UNDECIDED 8     /* the predicate has not been decided */
 #define EVENT_WHY 64          /* struct why_report and what follows that */
 #define EVENT_NESTED 128      /* another call of the task was open; with GOTRACE_NESTED */
-#define EVENT_STARTED 256     /* struct sent_start: what its goroutine comes from; likewise */
-#define EVENT_STARTS 512      /* a goroutine was started within the call; likewise */
-#define EVENT_UNWANTED 1024   /* the predicate was not met: nothing but when it was; likewise */
+#define EVENT_BEGUN 256       /* EDGE_BEGIN was sent of it, with GOTRACE_EDGES; likewise */
+#define EVENT_UNWANTED 512    /* the predicate was not met: nothing but when it was; likewise */
 #define EVENT_FLAGS 0xfff     /* all of them; above is what the file's addresses are moved by */
 
 /*

@@ -13,7 +13,6 @@
 #include "floats.h"
 #include "payload.h"
 #include "rows.h"
-#include "starts.h"
 #include "unwound.h"
 #include "why.h"
 
@@ -175,9 +174,6 @@ static __always_inline void records_unwound(struct pt_regs *ctx, struct task_key
     saved->event.hits_ns = call->hits_ns;
     saved->event.tid = site_user_pid_tgid();
     saved->event.flags |= call->how;
-    saved->event.flags |= starts_within(call->went, call->start);
-    if (level == 1)
-        starts_append(saved, call->g, owner->tgid);
     records_append_why(saved, &call->row, &key, true);
     if (saved->has_floats)
         floats_append(saved, saved->floats, EVENT_ENTRY_FLOATS);

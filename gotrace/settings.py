@@ -401,7 +401,7 @@ class TraceSettings(_PairingSettings):
     labels: bool | None = _shape(None)
     contexts: int | None = _size(None, context_types=1)
     has_stacks: bool = _shape(False)
-    nested: int | None = _size(None, starts=1)
+    nested: int | None = _shape(None)
     edges: EdgeSettings | None = field(default=None, metadata=_part(EdgeSettings))
     user_stack: int = _value(0)
     steps: int = _value()

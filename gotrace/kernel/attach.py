@@ -146,6 +146,12 @@ class Attached:
         for keeper in leaving:
             keeper.end(time.monotonic() + _PATIENCE)
 
+    def leave_first(self) -> None:
+        """Remove the first part, of several."""
+        keeper = self._keepers.pop(0)
+        keeper.release()
+        keeper.end(time.monotonic() + _PATIENCE)
+
     def change(
         self, more: Sequence[ProbeGroup] = (), without: Sequence[ProbeGroup] = ()
     ) -> dict[Point, OSError]:

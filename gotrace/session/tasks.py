@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gotrace.elf import ElfError
@@ -23,8 +22,7 @@ from gotrace.kernel.cookie import MAX_FILES, TaskKind, cookie
 from gotrace.kernel.program import BpfProgram
 from gotrace.session.plan import ProbePlan
 from gotrace.settings import TaskSettings
-from gotrace.sites.scheduler import start_site
-from gotrace.sites.sites import Site, SiteError, function_sites
+from gotrace.sites.sites import Site, function_sites
 from gotrace.sites.unwind import unwind_sites
 from gotrace.target.target import Target, TargetBinary
 
@@ -33,8 +31,6 @@ __all__ = [
     "find_tasks",
     "runtime_group",
     "signal_groups",
-    "start_groups",
-    "start_problems",
     "text_of",
     "unwind_groups",
 ]
@@ -229,29 +225,6 @@ def unwind_groups(target: Target, tasks: Tasks) -> list[ProbeGroup]:
         groups.append(runtime_group("on_recovery", target, file, found.recoveries, kind))
         groups.append(runtime_group("on_goexit", target, file, goexit, kind))
     return groups
-
-
-def start_groups(target: Target, tasks: Tasks) -> list[ProbeGroup]:
-    """Return the groups that watch goroutines being started, where that is possible."""
-    if tasks.layout is None:
-        return []
-    groups = []
-    for file in tasks.files:
-        with suppress(SiteError):
-            sites = [start_site(file.functions)]
-            groups.append(runtime_group("on_go", target, file, sites, tasks.runtime_kind(file)))
-    return groups
-
-
-def start_problems(tasks: Tasks) -> list[str]:
-    """Return why goroutines of some files are not seen being started."""
-    problems = []
-    for file in tasks.files if tasks.layout is not None else ():
-        try:
-            start_site(file.functions)
-        except SiteError as error:
-            problems.append(f"who starts goroutines of {file.image.display} is not seen: {error}")
-    return problems
 
 
 def signal_groups(target: Target, tasks: Tasks) -> list[ProbeGroup]:

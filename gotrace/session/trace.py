@@ -39,7 +39,7 @@ from gotrace.session.plan import make_plan
 from gotrace.session.probing import Prepared, Returns
 from gotrace.session.request import Accept, Planned, ProbeRequest
 from gotrace.session.run import Run
-from gotrace.session.tasks import signal_groups, start_groups
+from gotrace.session.tasks import signal_groups
 from gotrace.session.trace_plan import (
     TraceChoices,
     TracedCall,
@@ -79,8 +79,6 @@ _STACKS = _OUTER_CALLS = _WAITING = 1 << 14
 #: Records of a flight that are read at a time: 5 s of 200,000 a second, for which a recording needs
 #: 400 MB and three seconds.
 _MAX_PAST = 1 << 20
-_STARTS = 1 << 15  # goroutines whose start is kept, 4 MB
-_SENT_START = 32  # bytes of struct sent_start
 #: How long records wait for those of other CPUs where their order decides whose work is whose: a
 #: thread may be off its CPU between when its program looks at the clock and when it sends.
 _WINDOW_NS = 250_000_000
@@ -106,12 +104,12 @@ class TraceOptions:
     ``user_stack`` is the most return addresses, 0 for no stack; they are fewer if the values leave
     less room. With ``cpu`` records have the CPU that they were reported on, for ``events.cpu_of``.
     ``open_calls`` is for how many goroutines with open calls there is room, ``pages`` what each
-    CPU's event buffer has, a power of two; None for the most. ``nested``: records say whether they
-    are of calls within others, and which go statement their goroutine comes from. ``floats``: float
-    registers may be read, if a function has any: there is room for them in each record. Calls of
-    ``roots`` begin requests: that is reported at their entry, and so is how work goes from
-    goroutine to goroutine; with ``states`` what state each goroutine is in. ``flight`` has what is
-    read be the ends of these requests alone; it takes ``states``.
+    CPU's event buffer has, a power of two; None for the most. ``floats``: float registers may be
+    read, if a function has any: there is room for them in each record. Calls of ``roots`` begin
+    requests: that is reported at their entry, and so is how work goes from goroutine to goroutine;
+    with ``states`` also what state each goroutine is in. ``flight`` has what is read be the ends of
+    these requests alone; it takes ``states``. ``nested``: records say whether they are of calls
+    within others. If edges were prepared, each outermost call is reported at its entry.
     """
 
     user_stack: int = 0
@@ -160,14 +158,16 @@ class CallTracer(Paired):
         if options.open_calls is not None:
             settings = sized(settings, options.open_calls)
         if options.nested and returning:
-            settings = replace(settings, nested=_STARTS)
+            settings = replace(settings, nested=1)
+        #: Whether it is seen how work goes from goroutine to goroutine.
+        self.has_edges = edges is not None and not edges.is_lean
         self._pages = options.pages
         self._flight = options.flight
         self._past: PastRings | None = None
         #: Records that were dropped here, in user space.
         self.losses = Losses()
-        is_ordered = bool(options.roots) or options.states
-        self.window = OrderWindow(_WINDOW_NS if is_ordered else WINDOW_NS, marks_cpu=options.cpu)
+        window = WINDOW_NS if edges is None else _WINDOW_NS
+        self.window = OrderWindow(window, marks_cpu=options.cpu)
         self._marks_cpu = options.cpu
         #: When the run ends (``time.monotonic``), where that is known: later calls are left out.
         self.ends: float | None = None
@@ -181,9 +181,10 @@ class CallTracer(Paired):
                 returning=returning,
                 first=(
                     *(signal_groups(target, tasks) if self._tables.floats else ()),
-                    *(edges.groups() if edges is not None else ()),
+                    *(edges.groups() if edges is not None and not options.nested else ()),
                 ),
-                beside=start_groups(target, tasks) if options.nested else (),
+                beside=edges.rare() if edges is not None and options.nested else (),
+                apart=edges.frequent() if edges is not None and options.nested else (),
                 by_call=("saved_calls",),
             )
 
@@ -247,6 +248,17 @@ class CallTracer(Paired):
             return records
         last = int(self.ends * 1e9)
         return [record for record in records if end_of(record) <= last]
+
+    def drop_edges(self) -> bool:
+        """Remove the probes that see work go from goroutine to goroutine, if they are there.
+
+        Only of a run that somebody minds. Return whether they were there.
+        """
+        if not (self.has_edges and self._can_leave):
+            return False
+        self.has_edges = False
+        self.attached.leave_first()
+        return True
 
     def missing(self) -> int:
         """Return how many records are missing by now."""
@@ -313,7 +325,6 @@ class Tables:
         self._roots = {id(spec) for spec in (*options.roots, *until)}
         # The room for values of a function does not depend on what others are traced.
         self._after = why + (2 * _FLOAT_BLOCK if self.floats or options.floats else 0)
-        self._after += _SENT_START if options.nested else 0
         # Where values leave less room than is asked for, stacks are cut earlier.
         most = max(map(_payload_bound, calls))
         room = (TraceSettings.PAYLOADS[-1] - most - self._after - 8) // 8 - 1

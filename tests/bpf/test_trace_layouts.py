@@ -202,28 +202,8 @@ def test_event(c: CLayout) -> None:
 def test_event_flags(c: CLayout) -> None:
     names = ("EVENT_STACK", "EVENT_ENTRY_FLOATS", "EVENT_RETURN_FLOATS", "EVENT_UNDECIDED")
     more = ("EVENT_PANIC", "EVENT_GOEXIT", "EVENT_WHY", "EVENT_NESTED")
-    started = ("EVENT_STARTED", "EVENT_STARTS", "EVENT_UNWANTED")
-    assert c.constants(*names, *more, *started) == list(CallFlag)
-
-
-def test_sent_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nested = _SETTINGS + "#define GOTRACE_NESTED 1\n"
-    monkeypatch.setattr(compiler, "_PRELUDE", nested + compiler._PRELUDE)
-    row, values = CLayout("trace.c", tmp_path).fields(
-        "sent_start", "parent", "at", "since", "waited"
-    )
-    assert list(events._START.unpack(row)) == values
-    assert len(row) == events._START.size == trace._SENT_START
-
-
-def test_record_of_a_goroutine_that_was_started() -> None:
-    flags = CallFlag.STARTED | CallFlag.STARTS | CallFlag.STACK
-    event = HEADER.pack(9, 8, 7, 6, 5, 4, 16, 0, int(flags), 0, 0)
-    stack = struct.pack("<IIQ", 1, 0, 77)
-    call = parse_call(event + bytes(16) + stack + events._START.pack(3, 2, 1, 5))
-    assert (call.stack, call.started, call.starts) == ((77,), events.Start(3, 2, 1, 5), True)
-    with pytest.raises(events.RecordError):
-        parse_call(event + bytes(16) + stack + bytes(31))
+    begun = ("EVENT_BEGUN", "EVENT_UNWANTED")
+    assert c.constants(*names, *more, *begun) == list(CallFlag)
 
 
 def test_plan_flags(c: CLayout) -> None:
