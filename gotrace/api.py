@@ -29,7 +29,6 @@ from gotrace.goroutines.model import Frame, Stack
 from gotrace.goroutines.model import Goroutine as ReadGoroutine
 from gotrace.goroutines.program import Program
 from gotrace.histogram import Histogram, frame_of
-from gotrace.kernel.rets import EmulateRet
 from gotrace.overhead import ProbeCost
 from gotrace.profiles.folded import folded
 from gotrace.profiles.html import html
@@ -441,7 +440,6 @@ class Session:
         floats: bool = True,
         why: bool = False,
         force: bool = False,
-        emulate_ret: bool | None = None,
         returns: _Returns = "ret",
         budget: float | None = None,
         exclude: Iterable[str] = (),
@@ -473,7 +471,6 @@ class Session:
         request = TraceRequest(
             target=self._target,
             asked=self._asked(probes, exclude, regexp),
-            emulate_ret=_emulation(emulate_ret),
             returns=_returns(returns),
             budget=_budget(budget),
             why=WhyOptions(callers=True) if why else None,
@@ -499,7 +496,6 @@ class Session:
         why: bool = False,
         critical: bool = False,
         force: bool = False,
-        emulate_ret: bool | None = None,
         exclude: Iterable[str] = (),
     ) -> RequestStream:
         """Attach, and return an iterator of requests from then on, as they are whole.
@@ -521,7 +517,6 @@ class Session:
             target=self._target,
             asked=asked,
             probes=probes,
-            emulate_ret=_emulation(emulate_ret),
             why=WhyOptions(callers=True) if why else None,
             choices=TraceChoices.of(string_size, depth, False, floats),
             options=TraceOptions(roots=roots, states=critical),
@@ -539,7 +534,6 @@ class Session:
         self,
         *patterns: str,
         seconds: float | None = None,
-        emulate_ret: bool | None = None,
         budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
@@ -547,15 +541,13 @@ class Session:
     ) -> Counts:
         """Count calls for some ``seconds``, or until the target ends, or ``stop`` is called.
 
-        ``ready`` is called once the probes are attached. ``emulate_ret``: functions that lead
-        straight to their RET are counted there, and the probe carries it out. ``budget``: see
-        ``trace``. Raises GotraceError as ``trace`` does.
+        ``ready`` is called once the probes are attached. ``budget``: see ``trace``. Raises
+        GotraceError as ``trace`` does.
         """
         _check(seconds)
         request = CountRequest(
             target=self._target,
             asked=self._asked(patterns, exclude, regexp),
-            emulate_ret=_emulation(emulate_ret),
             budget=_budget(budget),
         )
         with Opened() as opened:
@@ -577,7 +569,6 @@ class Session:
         lossy: bool = False,
         why: bool = False,
         force: bool = False,
-        emulate_ret: bool | None = None,
         returns: _Returns = "ret",
         budget: float | None = None,
         exclude: Iterable[str] = (),
@@ -594,7 +585,6 @@ class Session:
         lossy: bool = False,
         why: bool = False,
         force: bool = False,
-        emulate_ret: bool | None = None,
         returns: _Returns = "ret",
         budget: float | None = None,
         exclude: Iterable[str] = (),
@@ -610,7 +600,6 @@ class Session:
         lossy: bool = False,
         why: bool = False,
         force: bool = False,
-        emulate_ret: bool | None = None,
         returns: _Returns = "ret",
         budget: float | None = None,
         exclude: Iterable[str] = (),
@@ -620,7 +609,7 @@ class Session:
         """Measure calls and return a histogram, in ns, of each function that was called.
 
         ``by_goroutine``: of each goroutine that called one. ``why``: histograms have what the time
-        went into, not by goroutine; for that and ``emulate_ret`` see ``trace``. ``returns``: where
+        went into, not by goroutine; see ``trace``. ``returns``: where
         calls are seen returning, at "ret", or at "landing", in their callers, which costs a tenth,
         once the callers are known; "auto" does that for functions that are called often. Calls of
         new callers are missing then. Other parameters and errors as for ``count`` and ``trace``;
@@ -632,7 +621,6 @@ class Session:
         request = LatencyRequest(
             target=self._target,
             asked=self._asked(patterns, exclude, regexp),
-            emulate_ret=_emulation(emulate_ret),
             returns=_returns(returns),
             budget=_budget(budget),
             why=WhyOptions() if why else None,
@@ -1199,12 +1187,6 @@ def _check_budget(run: Run[Any, Any], lossy: bool = False) -> None:
         raise GotraceError("; ".join(texts))
     for text in texts:
         _warn_caller(text)
-
-
-def _emulation(wanted: bool | None) -> EmulateRet:
-    if wanted is None:
-        return EmulateRet.AUTO
-    return EmulateRet.ON if wanted else EmulateRet.OFF
 
 
 def _returns(wanted: str) -> Returns:

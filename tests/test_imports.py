@@ -157,14 +157,13 @@ def test_allowed_imports_pass(room: str, source: str) -> None:
 LAYER = {"session", "requests", "live", "goroutines", "target", "profiles"}
 LAYER |= {"errors", "text", "histogram", "overhead", "calls", "changes", "merging", "hosts"}
 BESIDE = {
-    "api": {"kernel.attach", "kernel.rets", "values.python"},
+    "api": {"kernel.attach", "values.python"},
     "cli": {
         *(
             "report",
             "screen",
             "doctor",
             "kernel.attach",
-            "kernel.rets",
             "gotypes.symbols",
             "sites.sites",
         ),

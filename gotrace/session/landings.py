@@ -98,11 +98,9 @@ def why_not(prepared: Prepared) -> str:
     """Return why no function of a run can move, nothing if that is not so.
 
     Return addresses belong to one file, which is where it is in every process. Threads without
-    goroutines (gccgo, C) and RETs that programs carry out stay as they are.
+    goroutines (gccgo, C) stay as they are.
     """
     plan, tasks = prepared.plan, prepared.tasks
-    if prepared.emulation is not None:
-        return "the programs carry RETs out"
     if len(plan.files) != 1:
         return "functions of several files are traced"
     if tasks is None or plan.files[0] not in tasks.files or tasks.layout is None:
