@@ -15,7 +15,6 @@
 #include "calls.h"
 #include "histogram.h"
 #include "parts.h"
-#include "ret.h"
 
 /* In a key's tgid: of a process that has no number in the user's pid namespace. */
 #define OTHER_NAMESPACE (1U << 31)
@@ -287,19 +286,18 @@ static __always_inline void record(struct pt_regs *ctx, u64 cookie, struct task 
     why_returned(&parts, &place);
 }
 
-/* Measure the calls that end at a RET; return whether the hit was the target's. */
-static __always_inline bool returned(struct pt_regs *ctx)
+/* Measure the calls that end at a RET. */
+int on_return(struct pt_regs *ctx)
 {
     u64 now = bpf_ktime_get_ns(); /* first: what comes after is not the call's time */
     u64 cookie = 0, depth = 0;
     struct task task = {};
     struct task_key owner = {};
     if (!site_hit_return(ctx, &cookie))
-        return false;
-    ret_begin(ctx, &cookie);
+        return 0;
     struct stack *stack = calls_returning(ctx, cookie, &task, &owner, &depth, &now);
     if (!stack)
-        return true;
+        return 0;
     if (GOTRACE_WHY) {
         task.goid = calls_unknown(stack, task.goid);
         task.g = calls_unknown(stack, task.g);
@@ -322,13 +320,6 @@ static __always_inline bool returned(struct pt_regs *ctx)
     }
     stack->hits++;
     calls_settle(&task, &owner, stack);
-    return true;
-}
-
-int on_return(struct pt_regs *ctx)
-{
-    if (returned(ctx))
-        ret_end(ctx);
     return 0;
 }
 

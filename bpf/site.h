@@ -34,14 +34,11 @@
 #define COOKIE_G_TLS (1ULL << 34)      /* g is in thread-local storage only */
 #define COOKIE_JUMPS (1ULL << 35)      /* the function can end by a jump to a traced one */
 #define COOKIE_LEAVES (1ULL << 36)     /* the function can end by a jump to another one */
-#define COOKIE_RET (1ULL << 37)        /* a plain RET, whose place is above: ret.h */
-#define COOKIE_RET_PAGE (1ULL << 38)   /* of that, only the place in its page */
 /* A landing: the index is how many bytes it is after the return address. */
 #define COOKIE_LANDING (1ULL << 39)
 /* Of a landing: the entry of runtime.sigpanic, which a fault between the two seems to call. */
 #define COOKIE_FAULT COOKIE_JUMPS
-#define COOKIE_SP_SHIFT 40            /* above: what to add to SP to have the SP at entry */
-#define COOKIE_PLACE_MASK 0xffffffULL /* of a RET, where that is 0: the end of its address */
+#define COOKIE_SP_SHIFT 40 /* above: what to add to SP to have the SP at entry */
 
 /* bpf_get_attach_cookie, which BCC declares since 0.22; its number is the kernel's for ever. */
 static u64 (*attach_cookie)(struct pt_regs *ctx) = (void *)174;

@@ -26,10 +26,6 @@ BPF_PROG_ARRAY(nowhere, 1);
 static __always_inline void stack_keep_own(struct pt_regs *ctx)
 {
     /* The code segment's privilege level, which is 3 at every uprobe; the verifier cannot know. */
-    if (!(ctx->cs & 3)) {
-        /* All functions that share a map of programs have to write registers, or none. */
-        if (GOTRACE_EMULATE_RET)
-            *(volatile unsigned long *)&ctx->ip = ctx->ip;
+    if (!(ctx->cs & 3))
         nowhere.call(ctx, 0);
-    }
 }

@@ -22,7 +22,6 @@
 #include "edges.h"
 #include "interpreter.h"
 #include "parts.h"
-#include "ret.h"
 
 /* Buffers of each CPU: as many programs as can preempt one another there, and one to spare. */
 #define WORK_BUFFERS 16
@@ -406,19 +405,18 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
     w->busy = 0;
 }
 
-/* Report the call that ends at a RET; return whether the hit was the target's. */
-static __always_inline bool returned(struct pt_regs *ctx)
+/* Report the call that ends at a RET. */
+int on_return(struct pt_regs *ctx)
 {
     u64 now = bpf_ktime_get_ns(); /* first: what comes after is not the call's time */
     u64 cookie = 0, depth = 0;
     struct task task = {};
     struct task_key owner = {};
     if (!site_hit_return(ctx, &cookie))
-        return false;
-    ret_begin(ctx, &cookie);
+        return 0;
     struct stack *stack = calls_returning(ctx, cookie, &task, &owner, &depth, &now);
     if (!stack)
-        return true;
+        return 0;
     struct why_key row = {.id = task.row, .tgid = owner.tgid};
     struct call_key key = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
     struct open_call open = stack->top;
@@ -448,13 +446,6 @@ static __always_inline bool returned(struct pt_regs *ctx)
         calls_rest(&task, &owner);
     else
         why_left(&owner, task.row, stack->level);
-    return true;
-}
-
-int on_return(struct pt_regs *ctx)
-{
-    if (returned(ctx))
-        ret_end(ctx);
     return 0;
 }
 

@@ -28,7 +28,6 @@ from gotrace.goroutines.model import Frame, Stack
 from gotrace.goroutines.model import Goroutine as ReadGoroutine
 from gotrace.goroutines.program import Program
 from gotrace.histogram import Histogram, ValueHistogram
-from gotrace.kernel.rets import EmulateRet
 from gotrace.overhead import ProbeCost
 from gotrace.profiles.folded import folded
 from gotrace.profiles.html import html
@@ -571,7 +570,6 @@ class Session:
         floats: bool = True,
         why: bool = False,
         force: bool = False,
-        emulate_ret: bool | None = None,
         returns: _Returns = "ret",
         budget: float | None = None,
         exclude: Iterable[str] = (),
@@ -603,7 +601,6 @@ class Session:
         request = TraceRequest(
             target=self._target,
             asked=self._asked(probes, exclude, regexp),
-            emulate_ret=_emulation(emulate_ret),
             returns=_returns(returns),
             budget=_budget(budget),
             why=WhyOptions(callers=True) if why else None,
@@ -629,7 +626,6 @@ class Session:
         why: bool = False,
         critical: bool = False,
         force: bool = False,
-        emulate_ret: bool | None = None,
         exclude: Iterable[str] = (),
     ) -> RequestStream:
         """Attach, and return an iterator of requests from then on, as they are whole.
@@ -651,7 +647,6 @@ class Session:
             target=self._target,
             asked=asked,
             probes=probes,
-            emulate_ret=_emulation(emulate_ret),
             why=WhyOptions(callers=True) if why else None,
             choices=TraceChoices.of(string_size, depth, False, floats),
             options=TraceOptions(roots=roots, states=critical),
@@ -757,7 +752,6 @@ class Session:
         self,
         *patterns: str,
         seconds: float | None = None,
-        emulate_ret: bool | None = None,
         budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
@@ -773,7 +767,6 @@ class Session:
         rows: int = 1024,
         string_size: int = _KEY_TEXT,
         lossy: bool = False,
-        emulate_ret: bool | None = None,
         budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
@@ -788,7 +781,6 @@ class Session:
         rows: int = 1024,
         string_size: int = _KEY_TEXT,
         lossy: bool = False,
-        emulate_ret: bool | None = None,
         budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
@@ -799,9 +791,8 @@ class Session:
         ``by`` are expressions, such as ``"key"``, ``"$ret2 != nil"`` or ``"$stack"``: calls are
         added up by their values, and patterns may be whole probes. There are at most so many
         ``rows``, and texts are compared by their first ``string_size`` bytes. ``ready`` is called
-        once the probes are attached. ``emulate_ret``: functions that lead straight to their RET are
-        counted there, and the probe carries it out. ``budget``: see ``trace``. Raises GotraceError
-        as ``trace`` does; with ``by`` LostCalls where calls are missing, unless ``lossy``.
+        once the probes are attached. ``budget``: see ``trace``. Raises GotraceError as ``trace``
+        does; with ``by`` LostCalls where calls are missing, unless ``lossy``.
         """
         _check(seconds, rows=rows, string_size=string_size)
         if by:
@@ -810,7 +801,6 @@ class Session:
                 asked=self._asked(patterns, exclude, regexp),
                 verb="count",
                 done="counted",
-                emulate_ret=_emulation(emulate_ret),
                 budget=_budget(budget),
                 key=key_of([by] if isinstance(by, str) else list(by)),
                 text_bytes=_key_text(string_size),
@@ -821,7 +811,6 @@ class Session:
         request = CountRequest(
             target=self._target,
             asked=self._asked(patterns, exclude, regexp),
-            emulate_ret=_emulation(emulate_ret),
             budget=_budget(budget),
         )
         with Opened() as opened:
@@ -843,7 +832,6 @@ class Session:
         lossy: bool = False,
         why: bool = False,
         force: bool = False,
-        emulate_ret: bool | None = None,
         returns: _Returns = "ret",
         budget: float | None = None,
         exclude: Iterable[str] = (),
@@ -860,7 +848,6 @@ class Session:
         lossy: bool = False,
         why: bool = False,
         force: bool = False,
-        emulate_ret: bool | None = None,
         returns: _Returns = "ret",
         budget: float | None = None,
         exclude: Iterable[str] = (),
@@ -880,7 +867,6 @@ class Session:
         lossy: bool = False,
         why: bool = False,
         force: bool = False,
-        emulate_ret: bool | None = None,
         returns: _Returns = "ret",
         budget: float | None = None,
         exclude: Iterable[str] = (),
@@ -900,7 +886,6 @@ class Session:
         lossy: bool = False,
         why: bool = False,
         force: bool = False,
-        emulate_ret: bool | None = None,
         returns: _Returns = "ret",
         budget: float | None = None,
         exclude: Iterable[str] = (),
@@ -910,11 +895,11 @@ class Session:
         """Measure calls and return a histogram, in ns, of each function that was called.
 
         ``by_goroutine``: of each goroutine that called one. ``why``: histograms have what the time
-        went into, not by goroutine; for that and ``emulate_ret`` see ``trace``. ``returns``: where
-        calls are seen returning, at "ret", or at "landing", in their callers, which costs a tenth,
-        once the callers are known; "auto" does that for functions that are called often. Calls of
-        new callers are missing then. Other parameters and errors as for ``count`` and ``trace``;
-        raises LostCalls where calls are missing, unless ``lossy``.
+        went into, not by goroutine; see ``trace``. ``returns``: where calls are seen returning, at
+        "ret", or at "landing", in their callers, which costs a tenth, once the callers are known;
+        "auto" does that for functions that are called often. Calls of new callers are missing then.
+        Other parameters and errors as for ``count`` and ``trace``; raises LostCalls where calls are
+        missing, unless ``lossy``.
 
         ``by`` adds calls up by their values, as in ``count``. ``of`` is an expression, such as
         ``"len(p)"``, that histograms are of, in place of durations.
@@ -930,7 +915,6 @@ class Session:
                 asked=self._asked(patterns, exclude, regexp),
                 verb="measure",
                 done="measured",
-                emulate_ret=_emulation(emulate_ret),
                 returns=_returns(returns),
                 budget=_budget(budget),
                 why=WhyOptions() if why else None,
@@ -946,7 +930,6 @@ class Session:
         request = LatencyRequest(
             target=self._target,
             asked=self._asked(patterns, exclude, regexp),
-            emulate_ret=_emulation(emulate_ret),
             returns=_returns(returns),
             budget=_budget(budget),
             why=WhyOptions() if why else None,
@@ -1604,12 +1587,6 @@ def _check_budget(run: Run[Any, Any], lossy: bool = False) -> None:
         raise GotraceError("; ".join(texts))
     for text in texts:
         _warn_caller(text)
-
-
-def _emulation(wanted: bool | None) -> EmulateRet:
-    if wanted is None:
-        return EmulateRet.AUTO
-    return EmulateRet.ON if wanted else EmulateRet.OFF
 
 
 def _returns(wanted: str) -> Returns:

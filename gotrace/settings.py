@@ -134,7 +134,7 @@ class _Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSettings(_Settings):
-    """Which hits count, and what is done at RETs: bpf/site.h, ret.h say what each means."""
+    """Which hits count: bpf/site.h says what each means."""
 
     tgid: int | None = _value(None, absent=0)
     tgid_1: int | None = _value(None)
@@ -153,8 +153,6 @@ class SiteSettings(_Settings):
     budget: int | None = _value(None, absent=0)
     hit_rows: int = _size(1, hits=4, counted=1)
     site_by_ip: int | None = _size(None, site_by_ip=1)
-    emulate_ret: int | None = _shape(None)
-    task_features: int | None = _value(None, absent=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -274,7 +274,6 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
         is_strict=options.strict,
         forced=options.attach,
         budget=options.budget,
-        emulate_ret=options.emulate_ret,
         returns=options.returns,
         is_calibrated=True,
         why=why_of(options, callers=True),

@@ -345,23 +345,15 @@ def add_watching_options(parser: argparse.ArgumentParser, has_budget: bool = Tru
 
 
 def add_return_options(parser: argparse.ArgumentParser) -> None:
-    """Add where calls are seen returning, and whether programs carry out RETs."""
-    from gotrace.kernel.rets import EmulateRet
+    """Add where calls are seen returning."""
     from gotrace.session.probing import Returns
 
     where = (
         "see calls return at RETs (ret) or, which costs a tenth, in their callers (landing);"
         " auto, the default: in the callers of functions that are called often"
     )
-    when = (
-        "return from functions in the probe, without the kernel's single step: on, off, auto"
-        " (the default, off for now)"
-    )
-    for name, kind, metavar, default, text in (
-        ("--returns", one_of(Returns, "choice"), "WHERE", Returns.AUTO, where),
-        ("--emulate-ret", one_of(EmulateRet, "choice"), "WHEN", EmulateRet.AUTO, when),
-    ):
-        parser.add_argument(name, type=kind, metavar=metavar, default=default, help=text)
+    kind = one_of(Returns, "choice")
+    parser.add_argument("--returns", type=kind, metavar="WHERE", default=Returns.AUTO, help=where)
 
 
 def _recipes_keys(patterns: Sequence[str]) -> list[str] | None:

@@ -132,7 +132,6 @@ def _counts() -> Iterator[ProgramSettings]:
             settings = CountSettings(site=chosen, counters=1)
             yield settings
             yield settings.by_address(1)
-            yield replace(settings, site=replace(chosen, emulate_ret=1))
 
 
 def _why(callers: bool, classes: int | None, bands: int | None) -> Iterator[WhySettings]:

@@ -24,7 +24,6 @@ from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.own_function import OwnFunction, own_function
 from gotrace.kernel.program import AttachKind, BpfProgram, LoadError
 from gotrace.kernel.program_cache import is_packaged
-from gotrace.kernel.rets import EmulateRet, ret_emulation
 from gotrace.session.trace import buffer_pages
 from gotrace.settings import (
     CountSettings,
@@ -302,17 +301,6 @@ def _signal() -> list[Finding]:
     return [Finding(name, State.OK, "a thread gets its SIGURG")]
 
 
-def _steps() -> list[Finding]:
-    """Return whether RETs can do without a single step, which has to be asked for."""
-    try:
-        found = "one at each RET"
-        if ret_emulation(EmulateRet.ON, None) is not None:
-            found += "; a program can take its place here: --emulate-ret=on"
-    except GotraceError as error:
-        found += f": {error}".removesuffix(": leave --emulate-ret=on out")
-    return [Finding("single steps", State.OK, found)]
-
-
 def _attach(
     function: OwnFunction,
     program: str,
@@ -390,5 +378,4 @@ _TRIALS = (
     _Trial("attach", _rungs),
     _Trial("atomic fetch", _fetch),
     _Trial("signals from BPF", _signal),
-    _Trial("single steps", _steps),
 )

@@ -384,8 +384,6 @@ def _attach_on(
     parts: Sequence[int],
 ) -> Attached:
     if method is AttachMethod.ADDRESS:
-        if settings.site.emulate_ret is not None:
-            raise _MethodUnavailable("RETs cannot be carried out by programs without cookies")
         unknown = next((group for group in groups if group.bias is None), None)
         if unknown:
             raise _MethodUnavailable(

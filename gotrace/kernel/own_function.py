@@ -27,11 +27,6 @@ class OwnFunction:
         """Call the function, which takes and returns nothing."""
         ctypes.CFUNCTYPE(None)(self.address)()
 
-    def result(self) -> int:
-        """Call the function and return what it leaves in EAX."""
-        value: int = ctypes.CFUNCTYPE(ctypes.c_int)(self.address)()
-        return value
-
 
 @contextmanager
 def own_function(code: bytes) -> Iterator[OwnFunction]:

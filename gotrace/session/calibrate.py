@@ -16,11 +16,10 @@ from typing import Generic, TypeVar
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
-from gotrace.kernel.cookie import Jumps, TaskKind, landing_cookie, ret_cookie
+from gotrace.kernel.cookie import TaskKind, cookie, landing_cookie
 from gotrace.kernel.histograms import HistogramRows
 from gotrace.kernel.keeper import let_go
 from gotrace.kernel.own_function import OwnFunction, own_function
-from gotrace.kernel.rets import RetEmulation, with_rets
 from gotrace.overhead import ProbeCost
 from gotrace.session.landings import place_landing
 from gotrace.session.open_calls import OpenCalls
@@ -55,21 +54,18 @@ _AFTER_CALL, _LANDING = 11, 13  # in the caller: where the call returns to, and 
 _LOOP = b"\x53\xbb" + _CALLS.to_bytes(4, "little") + b"\xe8\x06\0\0\0\xff\xcb\x75\xf7\x5b\xc3"
 
 
-def probe_cost(
-    form: SiteForm, method: AttachMethod | None, emulation: RetEmulation | None = None
-) -> ProbeCost:
+def probe_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
     """Return what gofunclatency's probes cost a call of an empty function of this process.
 
-    ``form`` is the entry's; without a ``method`` it is the best. RETs are carried out as in the
-    run, by ``emulation``. Raises AttachError or LoadError.
+    ``form`` is the entry's; without a ``method`` it is the best. Raises AttachError or LoadError.
 
     If calls can be seen returning in their callers, what they cost then is measured as well.
     """
     with _empty_function(form) as (function, entry, leave):
         bare = _batch_time(function)
-        at_ret = _group(function, "on_return", leave, emulation is not None)
+        at_ret = _group(function, "on_return", leave)
         settings = LatencySettings(
-            site=with_rets(_here(), emulation),
+            site=_here(),
             stacks=_STACKS,
             outer_calls=_STACKS,
             times=HistogramSettings.of(1, 1, 1),
@@ -83,7 +79,7 @@ def probe_cost(
                 return ProbeCost(_measured(attached), _each(probed - bare, 2 * _CALLS))
 
             found = cost()
-            if attached.method is AttachMethod.MULTI and emulation is None:
+            if attached.method is AttachMethod.MULTI:
                 at = landing_cookie(_LANDING - _AFTER_CALL, TaskKind.THREAD)
                 point = Point(_LANDING, _LANDING, at)
                 attached.change([replace(at_ret, points=[point])], [at_ret])
@@ -93,9 +89,7 @@ def probe_cost(
     return found
 
 
-def trap_cost(
-    form: SiteForm, method: AttachMethod | None, emulation: RetEmulation | None = None
-) -> ProbeCost:
+def trap_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
     """Return what probes cost whose programs do next to nothing: what comes on top of theirs.
 
     Parameters and errors as for ``probe_cost``. A call's measured time contains the end of its
@@ -103,17 +97,15 @@ def trap_cost(
     """
     with _empty_function(form) as (function, entry, leave):
         bare = _batch_time(function)
-        settings = CountSettings(site=with_rets(_here(), emulation), counters=1)
+        settings = CountSettings(site=_here(), counters=1)
         with _attached(settings, [_group(function, "on_entry", entry)], method) as attached:
             entered = _batch_time(function)
-            attached.add([_group(function, "on_entry", leave, emulation is not None)])
+            attached.add([_group(function, "on_entry", leave)])
             both = _batch_time(function)
     return ProbeCost(_each(entered - bare, _CALLS), _each(both - bare, 2 * _CALLS))
 
 
-def hit_costs(
-    forms: Collection[SiteForm], method: AttachMethod | None, emulation: RetEmulation | None = None
-) -> dict[SiteForm, int]:
+def hit_costs(forms: Collection[SiteForm], method: AttachMethod | None) -> dict[SiteForm, int]:
     """Return what a counted call costs (ns) at entries of each form: FIRST, EMULATED.
 
     Parameters and errors as for ``probe_cost``.
@@ -122,7 +114,7 @@ def hit_costs(
     for form in sorted(forms, key=lambda form: form.value):
         with _empty_function(form) as (function, entry, _):
             bare = _batch_time(function)
-            settings = CountSettings(site=with_rets(_here(), emulation), counters=1)
+            settings = CountSettings(site=_here(), counters=1)
             with _attached(settings, [_group(function, "on_entry", entry)], method):
                 costs[form] = _each(_batch_time(function) - bare, _CALLS)
     return costs
@@ -142,9 +134,8 @@ def _empty_function(form: SiteForm) -> Iterator[tuple[OwnFunction, Site, Site]]:
         yield function, entry, Site(first + _RET, SiteKind.RET, SiteForm.RET, 0)
 
 
-def _group(function: OwnFunction, program: str, site: Site, emulated: bool = False) -> ProbeGroup:
-    at = ret_cookie(0, site, TaskKind.THREAD, Jumps.NONE, True, emulated)
-    point = Point(site.address, site.address, at)
+def _group(function: OwnFunction, program: str, site: Site) -> ProbeGroup:
+    point = Point(site.address, site.address, cookie(0, site))
     bias = function.address
     return ProbeGroup(program, function.path, "calibration", [point], bias, os.getpid())
 

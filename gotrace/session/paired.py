@@ -54,9 +54,8 @@ class Paired(Probing):
         rets: dict[int, ProbeGroup] = {}
         groups = [*apart, *first, *(why.groups() if why else ())]
         if returning is None or returning:
-            emulated = prepared.emulation is not None
             groups += [*unwind_groups(target, tasks), *beside]
-            found = plan.return_groups("on_return", target.pid, tasks.kind, returning, emulated)
+            found = plan.return_groups("on_return", target.pid, tasks.kind, returning)
             if can_move(prepared) or prepared.budget is not None:
                 found, rets = removable(found, len(plan.names))
             groups += found

@@ -575,7 +575,7 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
 
     def cost(self, prepared: Prepared) -> ProbeCost:
         """Return what probes cost whose programs do next to nothing: records have the rest."""
-        return trap_cost(prepared.plan.entry_form, prepared.forced, prepared.emulation)
+        return trap_cost(prepared.plan.entry_form, prepared.forced)
 
     def decoders(
         self, run: Run[CallTracer, ProbeCost], cost: ProbeCost | None = None

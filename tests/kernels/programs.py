@@ -8,13 +8,11 @@ from tempfile import TemporaryDirectory
 
 from tests.debian import FetchError
 from tests.kernels.order import MANY, MANY_FUNCTIONS
-from tests.kernels.standard import SUITES, suite_name
 from tests.real.targets import HOME
-from tests.real.test_standard import compiled_tests
 from tests.toolchains import FIXTURES, Toolchain, build, toolchain
 from tests.tools.gofunccount.test_many import write_program
 
-__all__ = ["MINORS", "NAMES", "programs", "standard_tests"]
+__all__ = ["MINORS", "NAMES", "programs"]
 
 MINORS = ("1.19", "1.27")
 NAMES = ("live_count", "live_latency", "live_relay", "live_steps", "live_waits", "trace_values")
@@ -47,12 +45,3 @@ def _go(minor: str) -> Toolchain:
     if go is None:
         raise FetchError(f"no Go {minor} here: make setup-test")
     return go
-
-
-def standard_tests() -> dict[str, Path]:
-    """Return compiled tests of the standard library by their names in a guest.
-
-    Raises FetchError without a Go.
-    """
-    go = _go(MINORS[-1])
-    return {f"{suite_name(each)}-{MINORS[-1]}": compiled_tests(go, each) for each in SUITES}

@@ -20,8 +20,8 @@ class Release:
     ``suite`` is the Debian suite that has it, ``cpus`` the guest's number of processors and
     ``boot`` what its command line gets besides. ``series`` is the beginning of its version; any
     where it is empty. ``methods`` are the ways to attach that it has, best first, and ``pairs`` is
-    whether it has what gofunclatency and gotrace need (Linux 5.12), ``skips`` whether a program can
-    take the place of an instruction (6.18): all three are what the guest is held to.
+    whether it has what gofunclatency and gotrace need (Linux 5.12): both are what the guest is held
+    to.
     Of ``possible`` processors, where it is not 0, the others are there and not online, as in
     virtual machines that can be given more; ``only`` are the checks that are then made.
     """
@@ -31,7 +31,6 @@ class Release:
     series: str
     methods: tuple[str, ...] = ("multi", "perf-cookie", "perf-ip")
     pairs: bool = True
-    skips: bool = False
     cpus: int = 1
     boot: str = ""
     possible: int = 0
@@ -50,9 +49,9 @@ RELEASES = (
     Release("5.10", "bullseye", "5.10.", methods=("perf-ip",), pairs=False),
     Release("6.1", "bookworm", "6.1.", methods=("perf-cookie", "perf-ip")),
     Release("6.12", "trixie", "6.12."),
-    Release("6.18", "trixie-backports", "6.18.", skips=True, cpus=2, boot="preempt=full"),
-    Release("newest", "trixie-backports", "", skips=True, cpus=2),
-    Release("newest-128", "trixie-backports", "", skips=True, cpus=2, possible=128, only=POSSIBLE),
+    Release("6.18", "trixie-backports", "6.18.", cpus=2, boot="preempt=full"),
+    Release("newest", "trixie-backports", "", cpus=2),
+    Release("newest-128", "trixie-backports", "", cpus=2, possible=128, only=POSSIBLE),
 )
 
 #: Those that are tried where time is short.
