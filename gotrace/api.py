@@ -672,7 +672,6 @@ class Session:
         depth: int = 1,
         floats: bool = True,
         force: bool = False,
-        emulate_ret: bool | None = None,
         exclude: Iterable[str] = (),
     ) -> FlightStream:
         """Attach, and return an iterator of recordings: what has happened before a condition holds.
@@ -697,7 +696,6 @@ class Session:
             target=self._target,
             asked=asked,
             probes=probes,
-            emulate_ret=_emulation(emulate_ret),
             choices=replace(TraceChoices.of(string_size, depth, False, floats), first_alone=True),
             options=options,
         )
@@ -717,7 +715,6 @@ class Session:
         depth: int = 1,
         floats: bool = True,
         force: bool = False,
-        emulate_ret: bool | None = None,
         exclude: Iterable[str] = (),
         ready: Callable[[], object] | None = None,
     ) -> Recording:
@@ -733,7 +730,6 @@ class Session:
         request = TraceRequest(
             target=self._target,
             asked=self._asked(patterns, exclude, regexp=False),
-            emulate_ret=_emulation(emulate_ret),
             choices=TraceChoices.of(string_size, depth, False, floats),
             options=TraceOptions(states=True),
         )

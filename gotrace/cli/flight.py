@@ -75,7 +75,6 @@ def request_of(options: argparse.Namespace, target: Target, choices: TraceChoice
         probes=probes,
         is_strict=options.strict,
         forced=options.attach,
-        emulate_ret=options.emulate_ret,
         returns=options.returns,
         choices=replace(choices, first_alone=bool(options.flight)),
         options=traced,

@@ -141,9 +141,7 @@ def edge_probes(
         raise GotraceError(
             f"{file.image.display}: {what} has not found why goroutines of {go_version(file)} wait"
         )
-    probes = EdgeProbes(
-        target, tasks, tuple(files), reasons, states, is_whose, flight, is_lean
-    )
+    probes = EdgeProbes(target, tasks, tuple(files), reasons, states, is_whose, flight, is_lean)
     try:
         probes.groups()
     except SiteError as error:
