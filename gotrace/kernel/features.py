@@ -7,9 +7,10 @@ import os
 import threading
 from functools import cache
 
+from gotrace.architecture import HOST
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.instructions import EXIT, encode
-from gotrace.kernel.own_function import own_function
+from gotrace.kernel.own_function import own_code, own_function
 
 __all__ = [
     "has_multi_links",
@@ -17,8 +18,6 @@ __all__ = [
     "steps_can_be_skipped",
     "why_steps_are_taken",
 ]
-
-_CODE = b"\x55\x5d\xc3"  # push %rbp; pop %rbp; ret
 
 
 @cache
@@ -28,7 +27,7 @@ def has_multi_links() -> bool:
     try:
         opened.append(kernel.create_array_map(value_size=8))
         opened.append(kernel.load_counting_program(opened[0]))
-        with own_function(_CODE) as function:
+        with own_function(own_code().emulated) as function:
             opened.append(kernel.link_uprobe_multi(opened[1], function.path, [0], [0], 0))
         return True
     except OSError:
@@ -51,7 +50,7 @@ def multi_filters_by_process() -> bool:
         counter = kernel.create_array_map(value_size=8)
         opened.append(counter)
         opened.append(kernel.load_counting_program(counter))
-        with own_function(_CODE) as function:
+        with own_function(own_code().emulated) as function:
             link = kernel.link_uprobe_multi(opened[-1], function.path, [0], [0], os.getpid())
             opened.append(link)
             caller = threading.Thread(target=function.call)
@@ -95,6 +94,8 @@ def steps_can_be_skipped() -> bool:
     pointer has changed (4363264111e1); builds of it differ. Tried on an addition in a function of
     this process, which is done where the program is refused or what it writes has no effect.
     """
+    if HOST is None or not HOST.steps_rets:
+        return False
     opened: list[int] = []
     try:
         opened.append(kernel.load_program(_moving_program(), b"GPL", attach_type=0))

@@ -94,7 +94,8 @@ class Tasks:
         layout, number = self._of(file)
         if layout is None or function.origin is Origin.SYMTAB:
             return TaskKind.THREAD, number
-        if layout.g_in_register and not file.functions.is_assembly(function.row):
+        is_assembly = file.functions.is_assembly(function.row) and not file.image.arch.keeps_g
+        if layout.g_in_register and not is_assembly:
             return TaskKind.G_REGISTER, number
         return TaskKind.G_TLS, number
 

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gotrace.architecture import HOST
 from gotrace.elf.image import ElfImage
 from gotrace.kernel.syscalls import open_uprobe
 from tests.kernels.checking import Checks
@@ -74,7 +75,8 @@ def main(path: Path) -> int:
         checks.run("SIGKILL", method, partial(_kill, method))
     if order.pairs:
         checks.run("migrating rounds", order.methods[0], partial(measure_rounds, order.rounds))
-        if order.methods[0] == "multi":
+        steps_rets = HOST is not None and HOST.steps_rets
+        if order.methods[0] == "multi" and steps_rets:
             checks.run("landings", "multi", partial(measure_rounds, order.rounds, LANDINGS))
         # Each record goes through Python here, ten times as slowly as elsewhere.
         checks.run(
@@ -84,7 +86,7 @@ def main(path: Path) -> int:
         checks.run("refusals", "", _refusals)
     if order.skips:
         check_rets(checks)
-    elif order.pairs:
+    elif order.pairs and steps_rets:
         checks.run("RETs: refused", "", rets_refused)
     check_possible(checks)
     if _REMOVAL_TIMES in order.only:
