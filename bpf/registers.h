@@ -47,6 +47,9 @@
 /* Return where the function returns to that has this SP at its entry and its RET. */
 #define registers_return_pc(ctx, entry_sp) read_word(entry_sp)
 
+/* Return the caller's frame pointer, at a site where SP is so much lower than at the entry. */
+#define registers_caller_frame(ctx, lowered) registers_frame(ctx)
+
 #elif defined(ARCHITECTURE_ARM64)
 
 #define GO_INT_REGISTERS 16
@@ -75,6 +78,12 @@
 
 /* The link register has it, as no site is where it holds anything else. */
 #define registers_return_pc(ctx, entry_sp) ((ctx)->regs[30])
+
+/* Functions have their frame record just below where they lower SP to, callers as well. */
+#define registers_caller_frame(ctx, lowered)                         \
+    ((lowered) && registers_frame(ctx) == registers_sp(ctx) - 8      \
+         ? read_word(registers_frame(ctx)) /* it has made its own */ \
+         : registers_frame(ctx))
 
 #else
 #error "compiled for no architecture: gotrace/kernel/compiler.py"

@@ -374,7 +374,7 @@ int on_entry(struct pt_regs *ctx)
         if (w->dropped)
             goto unopened;
         event->end = bpf_ktime_get_ns();
-        append_stack(w, registers_frame(ctx));
+        append_stack(w, registers_caller_frame(ctx, cookie >> COOKIE_SP_SHIFT));
         if (plan->flags & PLAN_ENTRY_FLOATS &&
             wait_for_floats(w, 0, registers_pc(ctx) + plan->next_pc,
                             registers_sp(ctx) + plan->next_sp, EVENT_ENTRY_FLOATS))
@@ -458,7 +458,7 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
     run_phase(w, plan->result, plan->return_leaves);
     if (!w->dropped) {
         event->results_length = w->call.length - event->args_length;
-        append_stack(w, registers_frame(ctx));
+        append_stack(w, registers_caller_frame(ctx, cookie >> COOKIE_SP_SHIFT));
         event->flags |= flags;
         if (key->level == 1)
             starts_append(&w->call, task->g, key->tgid);

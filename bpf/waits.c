@@ -102,7 +102,8 @@ static __always_inline u64 known_stack(u64 pc, u64 frame, u64 end)
  */
 static __always_inline u64 own_stack(struct pt_regs *ctx, u64 cookie, u64 end)
 {
-    u64 entry = registers_sp(ctx) + (cookie >> COOKIE_SP_SHIFT), frame = registers_frame(ctx);
+    u64 lowered = cookie >> COOKIE_SP_SHIFT, entry = registers_sp(ctx) + lowered;
+    u64 frame = registers_caller_frame(ctx, lowered);
     if (CALL_PUSHES && frame == entry - 8)
         frame = read_word(frame);
     return known_stack(registers_return_pc(ctx, entry), frame, end);

@@ -46,11 +46,14 @@ class Architecture:
 
     ``dwarf_registers`` are names by DWARF's numbers. ``pt_regs`` gives byte offsets in the kernel's
     structure of registers, of ``pt_regs_size`` bytes, which is what a BPF program at a uprobe is
-    given. ``c_parameters`` and ``c_results`` are where C passes words; ``knows_gccgo``: how it
-    passes gccgo's values is known, too. ``steps_rets``: the kernel single-steps a RET that is
-    probed, so that returns are cheaper to see elsewhere. ``orders_memory``: a processor sees the
-    loads and the stores of another one in their order, but for a load before an earlier store.
-    ``was_tried``: programs were traced on hardware, and not on emulated machines alone.
+    given. ``perf_sp_pc`` is the mask by which perf_event_open(2) copies the stack pointer and the
+    instruction pointer, in this order. ``c_parameters`` and ``c_results`` are where C passes words;
+    ``knows_gccgo``: how it passes gccgo's values is known, too.
+
+    ``steps_rets``: the kernel single-steps a RET that is probed, so that returns are cheaper to see
+    elsewhere. ``orders_memory``: a processor sees the loads and the stores of another one in their
+    order, but for a load before an earlier store. ``was_tried``: programs were traced on hardware,
+    and not on emulated machines alone.
     """
 
     name: str
@@ -76,6 +79,7 @@ class Architecture:
     dwarf_registers: Mapping[int, str] = field(hash=False)
     pt_regs: Mapping[str, int] = field(hash=False)
     pt_regs_size: int
+    perf_sp_pc: int
     c_parameters: tuple[str, ...]
     c_results: tuple[str, ...]
     knows_gccgo: bool
@@ -125,6 +129,7 @@ AMD64 = Architecture(
     dwarf_registers=MappingProxyType(dict(enumerate(_AMD64_DWARF))),
     pt_regs=MappingProxyType({name: slot * 8 for slot, name in enumerate(_AMD64_PT_REGS)}),
     pt_regs_size=len(_AMD64_PT_REGS) * 8,
+    perf_sp_pc=1 << 7 | 1 << 8,  # arch/x86/include/uapi/asm/perf_regs.h
     c_parameters=("rdi", "rsi", "rdx", "rcx", "r8", "r9"),  # System V ABI, section 3.2.3
     c_results=("rax", "rdx"),
     knows_gccgo=True,
@@ -165,6 +170,7 @@ ARM64 = Architecture(
     ),
     pt_regs=MappingProxyType({name: slot * 8 for slot, name in enumerate(_ARM64_PT_REGS)}),
     pt_regs_size=len(_ARM64_PT_REGS) * 8,
+    perf_sp_pc=1 << 31 | 1 << 32,  # arch/arm64/include/uapi/asm/perf_regs.h
     c_parameters=_X[:8],  # Procedure Call Standard for the Arm 64-bit Architecture, section 6.8
     c_results=_X[:2],
     knows_gccgo=False,

@@ -43,7 +43,8 @@ def shown(arch: Architecture, tmp_path: Path, body: str) -> dict[str, int]:
         body=body,
     )
     program = tmp_path / "program"
-    command = ["cc", "-w", f"-DARCHITECTURE_{arch.name.upper()}", "-x", "c", "-", "-o", program]
+    define = f"-DARCHITECTURE_{arch.name.upper()}"
+    command = ["cc", "-w", define, "-x", "c", "-", "-o", str(program)]
     subprocess.run(command, input=source, text=True, check=True)
     said = subprocess.run([program], capture_output=True, text=True, check=True).stdout
     rows = (line.rpartition(" ") for line in said.splitlines())

@@ -27,8 +27,8 @@ NAMES = ("live_count", "live_latency", "live_relay", "live_steps", "live_waits",
 _SERVER = ("serve", "client")
 
 #: Where the text of the older release's programs begins. By perf-ip, sites are found by address
-#: alone, and no two programs at once may have one there.
-_TEXT = "0x4000000"
+#: alone, and no two programs at once may have one there. arm64's linker wants room for the headers.
+_TEXT = {"amd64": "0x4000000", "arm64": "0x4001000"}
 
 
 def programs(arch: str) -> dict[str, Path]:
@@ -37,7 +37,7 @@ def programs(arch: str) -> dict[str, Path]:
     env = FOR_ARM64 if arch == "arm64" else {}
     names = [name for name in NAMES if arch == "amd64" or name != "live_steps"]
     for minor in MINORS:
-        flags = [f"-ldflags=-T {_TEXT}"] if minor == MINORS[0] else []
+        flags = [f"-ldflags=-T {_TEXT[arch]}"] if minor == MINORS[0] else []
         for name in names:
             found[f"{name}-{minor}"] = build(FIXTURES / name, _go(minor), flags=flags, env=env)
     if arch != "amd64":
