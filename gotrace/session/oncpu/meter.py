@@ -16,7 +16,7 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, Request
-from gotrace.session.tasks import Tasks, text_of
+from gotrace.session.tasks import Tasks, check_interrupted, text_of
 from gotrace.settings import OnCpuSettings
 
 __all__ = ["HERTZ", "CpuMeter", "CpuPeriod", "CpuRequest", "CpuRow", "sum_samples"]
@@ -165,6 +165,7 @@ class CpuRequest(Request[CpuMeter, None]):
             raise UsageError(f"{self.hertz} samples a second: give 1 to {_MAX_HERTZ:,}")
         files = GoFiles(self.target)
         runtime = files.runtime()
+        check_interrupted(runtime)
         if self.target.has_started:
             files.check_functions(self.inside)
         tasks = Tasks((runtime,), runtime.runtime)
