@@ -7,9 +7,10 @@ import multiprocessing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gotrace.architecture import ARCHITECTURES, HOST
+from gotrace.architecture import ARCHITECTURES, HOST, Architecture
 from gotrace.doctor.precompile import common_settings
 from gotrace.kernel.program_cache import package_program, program_key
+from gotrace.settings import ProgramSettings
 from tests.debian import FetchError
 from tests.kernels.order import MANY, MANY_FUNCTIONS
 from tests.kernels.standard import SUITES, suite_name
@@ -63,18 +64,23 @@ def compiled_programs(arch: str) -> Path | None:
     settings = {program_key(each, wanted): each for each in common_settings()}
     for key in settings.keys() ^ {path.name for path in folder.iterdir()}:
         if key in settings:
-            # Each in a process of its own: LLVM is a library with state.
-            arguments = (settings[key], folder, wanted)
-            process = multiprocessing.get_context("fork").Process(
-                target=package_program, args=arguments
-            )
-            process.start()
-            process.join()
-            if process.exitcode != 0:
-                raise FetchError(f"bpf/{settings[key].source} does not compile for {arch}")
+            with TemporaryDirectory(prefix="compile.", dir=folder.parent) as unfinished:
+                _compile(settings[key], Path(unfinished), wanted)
+                (Path(unfinished) / key).rename(folder / key)
         else:
-            (folder / key).unlink()
+            (folder / key).unlink(missing_ok=True)
     return folder
+
+
+def _compile(settings: ProgramSettings, folder: Path, arch: Architecture) -> None:
+    """Compile a program, in a process of its own: LLVM is a library with state."""
+    process = multiprocessing.get_context("fork").Process(
+        target=package_program, args=(settings, folder, arch)
+    )
+    process.start()
+    process.join()
+    if process.exitcode != 0:
+        raise FetchError(f"bpf/{settings.source} does not compile for {arch.name}")
 
 
 def _go(minor: str) -> Toolchain:
