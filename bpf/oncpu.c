@@ -10,9 +10,13 @@
  *   GOTRACE_KERNEL         1 where the kernel's own frames are wanted
  *   GOTRACE_ROWS           most combinations of stack, goroutine's creation and state
  *   GOTRACE_G_GOPC, GOTRACE_G_STATUS  offsets in the target's runtime.g
+ * and, where a label of the goroutines distinguishes rows, beside those of labels.h:
+ *   GOTRACE_G_LABELS       offset in runtime.g
+ *   GOTRACE_LABELS_ARE_MAP  1 up to Go 1.23
  */
 #include <uapi/linux/bpf_perf_event.h>
 #include "interrupted.h"
+#include "labels.h"
 
 /* What distinguishes rows; shared with gotrace/session/oncpu/meter.py. */
 struct cpu_row {
@@ -20,6 +24,7 @@ struct cpu_row {
     u64 kernel;     /* hash of the stack in the kernel, 0 where there is none */
     u64 created_by; /* return address of the go statement, 0 without a goroutine */
     u64 status;     /* the goroutine's */
+    u64 label; /* hash of the label's value, 0 where none is asked for, or without a goroutine */
 };
 
 /* cpu_rows: value = samples. Only ever added to, so that an interval's sums are differences. */
@@ -34,6 +39,30 @@ BPF_ARRAY(lost_stacks, u64, 1);
 #if GOTRACE_KERNEL
 /* kernel_stack: value 0 is that of the tick that is handled: nothing else runs there meanwhile. */
 BPF_PERCPU_ARRAY(kernel_stack, struct kept_stack, 1);
+#endif
+
+#if GOTRACE_LABELS
+#define LABEL_WORDS 32          /* of a value, as many as --by compares */
+#define LABEL_UNKNOWN (~(u64)0) /* as a length: what cannot be read */
+
+/* A key or a value of labels: its first bytes, zeros after it, and its whole length. */
+struct label_content {
+    u64 length;
+    u64 words[LABEL_WORDS];
+};
+
+/* label_key: value 0 = the key that is asked for. */
+BPF_ARRAY(label_key, struct label_content, 1);
+
+/* label_scratch: value 0 is of the tick that is handled, as kernel_stack. */
+struct label_scratch {
+    struct label_walk walk;
+    struct label_content value;
+};
+BPF_PERCPU_ARRAY(label_scratch, struct label_scratch, 1);
+
+/* label_values: key = hash. Only ever added to. */
+BPF_HASH(label_values, u64, struct label_content, GOTRACE_ROWS);
 #endif
 
 /* Helpers by their numbers for ever, which not every BCC declares: Linux 5.11 and 5.15. */
@@ -73,6 +102,43 @@ static __always_inline u64 keep_kernel_stack(struct bpf_perf_event_data *ctx)
     return 0;
 }
 
+/* Keep the value of the goroutine's label and return its hash, 0 if there is no room for it. */
+static __always_inline u64 keep_label(u64 g)
+{
+#if GOTRACE_LABELS
+    u32 zero = 0;
+    struct label_scratch *scratch = label_scratch.lookup(&zero);
+    struct label_content *key = label_key.lookup(&zero);
+    if (!scratch || !key)
+        return 0;
+    struct label_content *value = &scratch->value;
+#pragma clang loop unroll(full)
+    for (int i = 0; i < LABEL_KEY_WORDS; i++)
+        scratch->walk.wanted[i] = key->words[i];
+    scratch->walk.wanted_length = key->length;
+    scratch->walk.is_map = GOTRACE_LABELS_ARE_MAP;
+    label_find(&scratch->walk, g, GOTRACE_G_LABELS);
+    u64 at = scratch->walk.value.at, size = scratch->walk.value.length;
+    value->length = size;
+#pragma clang loop unroll(full)
+    for (int i = 0; i < LABEL_WORDS; i++)
+        value->words[i] = 0;
+    if (size > sizeof(value->words))
+        size = sizeof(value->words);
+    if (size && bpf_probe_read_user(value->words, size, (void *)at))
+        value->length = LABEL_UNKNOWN;
+    u64 hash = mix(0, value->length);
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < LABEL_WORDS; i++)
+        hash = mix(hash, value->words[i]);
+    hash |= 1;
+    label_values.insert(&hash, value);
+    if (label_values.lookup(&hash))
+        return hash;
+#endif
+    return 0;
+}
+
 /* At each tick of a CPU's clock. */
 int on_tick(struct bpf_perf_event_data *ctx)
 {
@@ -95,6 +161,7 @@ int on_tick(struct bpf_perf_event_data *ctx)
     if (task.g) {
         key.created_by = read_word(task.g + GOTRACE_G_GOPC);
         key.status = read_word(task.g + GOTRACE_G_STATUS) & G_STATUS_MASK;
+        key.label = keep_label(task.g);
     }
     if (!key.stack)
         lose_stack();

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         Function,
         Goroutine,
         GoroutineState,
+        Group,
+        Groups,
         RequestStream,
         Session,
         TracingWarning,
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from gotrace.calls import Call, LongestWait, LostCalls, StackFrame, Why, read, write
     from gotrace.changes import Diff, diff
     from gotrace.errors import GotraceError, NoMatchError, UsageError
-    from gotrace.histogram import Histogram
+    from gotrace.histogram import Histogram, ValueHistogram
     from gotrace.kernel.attach import AttachError
     from gotrace.kernel.compiler import LoadError
     from gotrace.merging import Merged, merge
@@ -79,6 +81,8 @@ __all__ = [
     "Goroutine",
     "GoroutineState",
     "GotraceError",
+    "Group",
+    "Groups",
     "Histogram",
     "LoadError",
     "LongestWait",
@@ -97,6 +101,7 @@ __all__ = [
     "TracingWarning",
     "Unavailable",
     "UsageError",
+    "ValueHistogram",
     "Wait",
     "Waits",
     "Why",
@@ -123,6 +128,8 @@ _HOMES = {
         "Function",
         "Goroutine",
         "GoroutineState",
+        "Group",
+        "Groups",
         "RequestStream",
         "Session",
         "TracingWarning",
@@ -135,7 +142,7 @@ _HOMES = {
     "gotrace.calls": ("Call", "LongestWait", "LostCalls", "StackFrame", "Why", "read", "write"),
     "gotrace.changes": ("Diff", "diff"),
     "gotrace.errors": ("GotraceError", "NoMatchError", "UsageError"),
-    "gotrace.histogram": ("Histogram",),
+    "gotrace.histogram": ("Histogram", "ValueHistogram"),
     "gotrace.kernel.attach": ("AttachError",),
     "gotrace.kernel.compiler": ("LoadError",),
     "gotrace.merging": ("Merged", "merge"),

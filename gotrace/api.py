@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from html import escape
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from weakref import WeakSet
 
@@ -28,7 +27,7 @@ from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.model import Frame, Stack
 from gotrace.goroutines.model import Goroutine as ReadGoroutine
 from gotrace.goroutines.program import Program
-from gotrace.histogram import Histogram, frame_of
+from gotrace.histogram import Histogram, ValueHistogram
 from gotrace.kernel.rets import EmulateRet
 from gotrace.overhead import ProbeCost
 from gotrace.profiles.folded import folded
@@ -42,6 +41,16 @@ from gotrace.requests.model import Request as TracedRequest
 from gotrace.session.count import CountRequest
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import function_of
+from gotrace.session.key_stacks import STACK, key_profile, stack_of
+from gotrace.session.keys import (
+    MAX_KEY_TEXT,
+    KeyMeter,
+    KeyOptions,
+    KeyPeriod,
+    KeyRequest,
+    KeyText,
+    key_of,
+)
 from gotrace.session.latency import LatencyOptions, LatencyRequest, Measurement
 from gotrace.session.oncpu.meter import HERTZ, CpuPeriod, CpuRequest
 from gotrace.session.oncpu.naming import FORM as CPU_FORM
@@ -64,11 +73,14 @@ from gotrace.session.waits.naming import (
     shown_frames,
 )
 from gotrace.session.waits.probes import WaitState
+from gotrace.session.why.parts import PartSums
 from gotrace.session.why.price import MAX_SHARE, price_of
 from gotrace.session.why.probes import WhyOptions
+from gotrace.tables import Table
 from gotrace.target.process import ProcessError, process_numbers
 from gotrace.target.target import Target
 from gotrace.target.wait import Reason, Waiter
+from gotrace.values.python import to_python
 
 if TYPE_CHECKING:  # loaded where they are made
     from gotrace.live.attached import Price
@@ -83,6 +95,8 @@ __all__ = [
     "Function",
     "Goroutine",
     "GoroutineState",
+    "Group",
+    "Groups",
     "RequestStream",
     "Session",
     "TracingWarning",
@@ -100,6 +114,7 @@ _LOOK = 1.0  # seconds between two looks at a run that only counts
 _Returns = Literal["ret", "landing", "auto"]
 _HARVEST = 0.1  # seconds between two looks for goroutines that have ended
 _MAX_WARNINGS = 5
+_KEY_TEXT = 64  # bytes of a text that calls are kept apart by, unless a user says how many
 
 #: Planning, compiling and attaching are done by one thread at a time: the compiler writes to
 #: standard error, which is redirected meanwhile, and the processes that hold probes are forked.
@@ -214,7 +229,7 @@ class _Profiled:
         write_profile(path, self._profile, html)
 
 
-class Waits(list[Wait], _Profiled):
+class Waits(list[Wait], Table, _Profiled):
     """Where goroutines waited, what took most first.
 
     ``contentions`` (how many) and ``delay_ns`` are the sums, with those for which there was no row
@@ -238,6 +253,18 @@ class Waits(list[Wait], _Profiled):
         found, now = profile_rows(program, rows), time.time_ns()
         self._profile = StackProfile(FORM, found, "waits", program.mappings(), now)
 
+    def __repr__(self) -> str:
+        """Return the sums: there are many waits."""
+        return f"<gotrace.Waits: {self.contentions:,} waits, {self.delay_ns:,} ns>"
+
+    def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        """Return a row for each of the waits: time, number, state, reason, waker and function."""
+        names = ("delay_ns", "count", "state", "reason", "waker", "function")
+        return names, (
+            (*(one.delay_ns, one.count, one.state, one.reason, one.waker), _innermost(one.stack))
+            for one in self
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class CpuSamples:
@@ -246,7 +273,9 @@ class CpuSamples:
     ``work`` is what the time is spent for: "program", "garbage collection", "GC assist" or
     "scheduler". ``group`` is whose it is: the go statement that made the goroutines, "main
     goroutine", "outside of goroutines", or else the same as ``work``. ``stack`` is from the
-    innermost frame on, and empty if there was no room to keep it.
+    innermost frame on, and empty if there was no room to keep it. ``label`` is the value of the
+    goroutines' label, if samples are kept apart by one: "" if they do not have it, None outside of
+    goroutines.
     """
 
     work: str
@@ -254,6 +283,7 @@ class CpuSamples:
     samples: int
     cpu_ns: int
     stack: tuple[StackFrame, ...]
+    label: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +295,7 @@ class CpuFunction:
     total_ns: int
 
 
-class CpuTime(list[CpuSamples], _Profiled):
+class CpuTime(list[CpuSamples], Table, _Profiled):
     """Where CPU time went, the most first.
 
     ``samples`` and ``cpu_ns`` are the sums, with ``others``: samples for which there was no row to
@@ -284,6 +314,7 @@ class CpuTime(list[CpuSamples], _Profiled):
                 one.samples,
                 one.samples * ns,
                 tuple(map(_stack_frame, one.frames)),
+                None if one.label is None else to_python(one.label),
             )
             for one in rows
         )
@@ -297,8 +328,29 @@ class CpuTime(list[CpuSamples], _Profiled):
         found, now = names.profile_rows(rows, ns), time.time_ns()
         self._profile = StackProfile(CPU_FORM, found, "CPU time", names.mappings(), now)
 
+    def __repr__(self) -> str:
+        """Return the sums: there are many samples."""
+        return f"<gotrace.CpuTime: {self.samples:,} samples, {self.cpu_ns:,} ns>"
 
-class Latencies(dict[str, Histogram]):
+    def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        """Return a row for each of the functions: its own time, with what it calls, its name."""
+        rows = ((one.self_ns, one.total_ns, one.function) for one in self.functions)
+        return ("self_ns", "total_ns", "function"), rows
+
+
+def _innermost(stack: Sequence[StackFrame]) -> str:
+    return stack[0].function if stack else ""
+
+
+#: Of a table of histograms, after what these are of.
+_TIMES = ("count", "sum_ns", "p50_ns", "p99_ns", "max_ns")
+
+
+def _times(times: Histogram) -> tuple[int, ...]:
+    return times.count, times.sum, times.percentile(50), times.percentile(99), times.maximum
+
+
+class Latencies(dict[str, Histogram], Table):
     """Histograms by function name; those that were not called are empty and not listed.
 
     Any other name is a KeyError.
@@ -313,24 +365,99 @@ class Latencies(dict[str, Histogram]):
             raise KeyError(name)
         return Histogram()
 
+    def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        """Return a row for each function, those that took most time first."""
+        rows = sorted(self.items(), key=lambda item: -item[1].sum)
+        return ("function", *_TIMES), ((name, *_times(times)) for name, times in rows)
 
-class Counts(Counter[str]):
+
+class _GoroutineLatencies(dict[Goroutine, Histogram], Table):
+    """Histograms by goroutine."""
+
+    def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        """Return a row for each goroutine, those that took most time first."""
+        rows = sorted(self.items(), key=lambda item: -item[1].sum)
+        return ("function", "pid", "goid", *_TIMES), (
+            (one.function, one.pid, one.goid, *_times(times)) for one, times in rows
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Calls of a function that have the same values: ``calls`` of them.
+
+    ``by`` has the values by their expressions. ``times`` are the durations in ns, and ``values``
+    those of ``of``, each None if that was not asked for. ``program`` is the name of the function's
+    program, None where only one is traced.
+    """
+
+    function: str
+    by: Mapping[str, Any]
+    calls: int
+    times: Histogram | None = None
+    values: ValueHistogram | None = None
+    program: str | None = None
+
+
+class Groups(list[Group], Table, _Profiled):
+    """Calls added up by their values, those of most calls first.
+
+    ``others`` is the number of calls for which there was no row; they are in no group. Profiles can
+    be written if the key has ``$stack``.
+    """
+
+    def __init__(self, run: Run[KeyMeter, Any], request: KeyRequest, period: KeyPeriod) -> None:
+        """Take what a run has added up."""
+        super().__init__()
+        self._key, self.others = request.key.texts, 0
+        self._made = run.plan, request, period, time.time_ns()
+        for row in period.rows:
+            if row.function is None or row.values is None:
+                self.others += row.calls
+                continue
+            name = run.plan.names[row.function]
+            values = zip(self._key, row.values, strict=True)
+            by = {text: _group_value(text, value) for text, value in values}
+            if row.times is not None and row.why is not None:
+                _add_parts(row.times, row.why.values())
+            row_of = row.calls, row.times, row.measured
+            self.append(Group(name.name, by, *row_of, name.program))
+        self.sort(key=lambda one: -one.calls)
+
+    @property
+    def _profile(self) -> StackProfile:  # type: ignore[override]
+        plan, request, period, now = self._made
+        if STACK not in self._key:
+            raise UsageError(f"these calls have no stacks: give by={STACK!r}")
+        of = request.of.texts[0] if request.of else None
+        patterns = request.asked.patterns
+        return key_profile(plan, request.key, period.rows, of, patterns, now, 0)
+
+    def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        """Return a row for each group: its function, its values, its calls, and its times."""
+        times = self[0].times is not None if self else False
+        return ("function", *self._key, "calls", *(_TIMES[1:] if times else ())), (
+            (
+                *(one.function, *map(str, one.by.values()), one.calls),
+                *(_times(one.times)[1:] if one.times is not None else ()),
+            )
+            for one in self
+        )
+
+
+def _group_value(text: str, value: Any) -> Any:
+    return tuple(stack_of(value)[0]) if text == STACK else to_python(value)
+
+
+class Counts(Counter[str], Table):
     """Calls by function name; those that were not called are 0 and not listed.
 
     Where several programs are traced the names are with the programs': ``shop:main.f``.
     """
 
-    def to_frame(self) -> Any:
-        """Return the calls as a DataFrame of pandas, most first: function and calls."""
-        names = ("function", "calls")
-        return frame_of((dict(zip(names, row, strict=True)) for row in self.most_common()), names)
-
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{escape(name)}</td><td>{calls:,}</td></tr>"
-            for name, calls in self.most_common()
-        )
-        return f"<table><tr><th>function</th><th>calls</th></tr>{rows}</table>"
+    def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        """Return a row for each function, the most called first."""
+        return ("function", "calls"), self.most_common()
 
 
 def attach(process: int | str, *others: int | str) -> Session:
@@ -535,6 +662,7 @@ class Session:
         self._streams.add(stream)
         return stream
 
+    @overload
     def count(
         self,
         *patterns: str,
@@ -544,14 +672,62 @@ class Session:
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
-    ) -> Counts:
+    ) -> Counts: ...
+
+    @overload
+    def count(
+        self,
+        *patterns: str,
+        seconds: float | None = None,
+        by: str | Iterable[str],
+        rows: int = 1024,
+        string_size: int = _KEY_TEXT,
+        lossy: bool = False,
+        emulate_ret: bool | None = None,
+        budget: float | None = None,
+        exclude: Iterable[str] = (),
+        regexp: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> Groups: ...
+
+    def count(
+        self,
+        *patterns: str,
+        seconds: float | None = None,
+        by: str | Iterable[str] = (),
+        rows: int = 1024,
+        string_size: int = _KEY_TEXT,
+        lossy: bool = False,
+        emulate_ret: bool | None = None,
+        budget: float | None = None,
+        exclude: Iterable[str] = (),
+        regexp: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> Counts | Groups:
         """Count calls for some ``seconds``, or until the target ends, or ``stop`` is called.
 
-        ``ready`` is called once the probes are attached. ``emulate_ret``: functions that lead
-        straight to their RET are counted there, and the probe carries it out. ``budget``: see
-        ``trace``. Raises GotraceError as ``trace`` does.
+        ``by`` are expressions, such as ``"key"``, ``"$ret2 != nil"`` or ``"$stack"``: calls are
+        added up by their values, and patterns may be whole probes. There are at most so many
+        ``rows``, and texts are compared by their first ``string_size`` bytes. ``ready`` is called
+        once the probes are attached. ``emulate_ret``: functions that lead straight to their RET are
+        counted there, and the probe carries it out. ``budget``: see ``trace``. Raises GotraceError
+        as ``trace`` does; with ``by`` LostCalls where calls are missing, unless ``lossy``.
         """
-        _check(seconds)
+        _check(seconds, rows=rows, string_size=string_size)
+        if by:
+            keyed = KeyRequest(
+                target=self._target,
+                asked=self._asked(patterns, exclude, regexp),
+                verb="count",
+                done="counted",
+                emulate_ret=_emulation(emulate_ret),
+                budget=_budget(budget),
+                key=key_of([by] if isinstance(by, str) else list(by)),
+                text_bytes=_key_text(string_size),
+                no_parts="count() cannot group by parts of the time: use latency()",
+                options=KeyOptions(rows=rows),
+            )
+            return self._added_up(keyed, seconds, lossy, True, ready)
         request = CountRequest(
             target=self._target,
             asked=self._asked(patterns, exclude, regexp),
@@ -602,11 +778,15 @@ class Session:
         ready: Callable[[], object] | None = None,
     ) -> dict[Goroutine, Histogram]: ...
 
+    @overload
     def latency(
         self,
         *patterns: str,
         seconds: float | None = None,
-        by_goroutine: bool = False,
+        by: str | Iterable[str] = (),
+        of: str | None = None,
+        rows: int = 1024,
+        string_size: int = _KEY_TEXT,
         lossy: bool = False,
         why: bool = False,
         force: bool = False,
@@ -616,7 +796,27 @@ class Session:
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
-    ) -> dict[str, Histogram] | dict[Goroutine, Histogram]:
+    ) -> Groups: ...
+
+    def latency(
+        self,
+        *patterns: str,
+        seconds: float | None = None,
+        by_goroutine: bool = False,
+        by: str | Iterable[str] = (),
+        of: str | None = None,
+        rows: int = 1024,
+        string_size: int = _KEY_TEXT,
+        lossy: bool = False,
+        why: bool = False,
+        force: bool = False,
+        emulate_ret: bool | None = None,
+        returns: _Returns = "ret",
+        budget: float | None = None,
+        exclude: Iterable[str] = (),
+        regexp: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> dict[str, Histogram] | dict[Goroutine, Histogram] | Groups:
         """Measure calls and return a histogram, in ns, of each function that was called.
 
         ``by_goroutine``: of each goroutine that called one. ``why``: histograms have what the time
@@ -625,8 +825,32 @@ class Session:
         once the callers are known; "auto" does that for functions that are called often. Calls of
         new callers are missing then. Other parameters and errors as for ``count`` and ``trace``;
         raises LostCalls where calls are missing, unless ``lossy``.
+
+        ``by`` adds calls up by their values, as in ``count``. ``of`` is an expression, such as
+        ``"len(p)"``, that histograms are of, in place of durations.
         """
-        _check(seconds)
+        _check(seconds, rows=rows, string_size=string_size)
+        if (by or of) and by_goroutine:
+            raise UsageError("by_goroutine=True has rows of its own: give by='$goid'")
+        if of is not None and why:
+            raise UsageError("why=True divides time: leave out of")
+        if by or of is not None:
+            keyed = KeyRequest(
+                target=self._target,
+                asked=self._asked(patterns, exclude, regexp),
+                verb="measure",
+                done="measured",
+                emulate_ret=_emulation(emulate_ret),
+                returns=_returns(returns),
+                budget=_budget(budget),
+                why=WhyOptions() if why else None,
+                key=key_of([by] if isinstance(by, str) else list(by)),
+                of=None if of is None else _one_value(of),
+                text_bytes=_key_text(string_size),
+                follows_returns=of is None,
+                options=KeyOptions(of is None, why, rows=rows),
+            )
+            return self._added_up(keyed, seconds, lossy, force, ready)
         if why and by_goroutine:
             raise UsageError("why=True works by function: leave out by_goroutine")
         request = LatencyRequest(
@@ -655,6 +879,32 @@ class Session:
             raise LostCalls(lost)
         names = run.plan.names
         return _by_goroutine(names, period) if by_goroutine else _by_function(names, period)
+
+    def _added_up(
+        self,
+        request: KeyRequest,
+        seconds: float | None,
+        lossy: bool,
+        force: bool,
+        ready: Callable[[], object] | None,
+    ) -> Groups:
+        """Run until the end, and return the calls by their values."""
+        with Opened() as opened:
+            run = self._begun(opened, request, seconds, force, "why=True")
+            meter = run.meter
+            if ready is not None:
+                ready()
+            with _os_errors():
+                while not run.is_over(_LOOK if meter.landings is None else _HARVEST):
+                    meter.poll()
+                meter.poll()
+                groups = Groups(run, request, meter.take())
+                counts = meter.diagnostics()
+            _check_budget(run, lossy)
+        lost = {what.name.lower(): counts[what] for what in meter.LOSSES if counts[what]}
+        if lost and not lossy:
+            raise LostCalls(lost)
+        return groups
 
     def goroutines(self, *patterns: str, system: bool = False) -> list[GoroutineState]:
         """Return all goroutines of the process, or those with such a function on their stack.
@@ -761,6 +1011,7 @@ class Session:
         ``lossy``; UsageError where the session is not of one process; GotraceError.
         """
         _check(seconds)
+        self._check_one("waits()")
         kind, reasons = WaitState(state), _several("reasons", reasons)
 
         request = WaitRequest(
@@ -791,6 +1042,7 @@ class Session:
         seconds: float | None = None,
         hertz: int = HERTZ,
         kernel: bool = False,
+        by: str | None = None,
         lossy: bool = False,
         ready: Callable[[], object] | None = None,
     ) -> CpuTime:
@@ -798,11 +1050,13 @@ class Session:
 
         Or until ``stop``. ``inside``: only within calls of functions that one of these patterns
         selects. ``hertz``: samples a second of each CPU. ``kernel``: with the kernel's own
-        functions. ``ready``: see ``latency``. Raises LostCalls if samples are not whole, unless
+        functions. ``by``: ``$label("KEY")`` keeps goroutines with different values of this pprof
+        label apart. ``ready``: see ``latency``. Raises LostCalls if samples are not whole, unless
         ``lossy``; UsageError where the session is not of one process; GotraceError.
         """
         _check(seconds)
-        request = CpuRequest(target=self._target, hertz=hertz, kernel=kernel, inside=inside)
+        self._check_one("on_cpu()")
+        request = CpuRequest(target=self._target, hertz=hertz, kernel=kernel, inside=inside, by=by)
         with Opened() as opened:
             run = self._ran(opened, request, seconds, ready)
             with _os_errors():
@@ -857,6 +1111,10 @@ class Session:
     def _check_open(self) -> None:
         if not self._is_open:
             raise UsageError("this session is closed: use it within its with block")
+
+    def _check_one(self, what: str) -> None:
+        if self._target.process is None and self._target.command is None:
+            raise UsageError(f"{what} needs one process: use attach(pid) or start(command)")
 
     def _ran(
         self,
@@ -1164,17 +1422,21 @@ def _by_function(names: Sequence[ProgramFunction], period: Measurement) -> dict[
     for row, times in period.rows.items():
         histograms.setdefault(names[row].text, Histogram()).merge(times)
     for row, bands in period.why.items():
-        parts = histograms[names[row].text].why
-        for sums in bands.values():
-            for name, totals in sums.parts.items():
-                parts[name] = parts.get(name, 0) + totals.ns
+        _add_parts(histograms[names[row].text], bands.values())
     return histograms
+
+
+def _add_parts(times: Histogram, bands: Iterable[PartSums]) -> None:
+    """Add what durations went into to their histogram."""
+    for sums in bands:
+        for name, totals in sums.parts.items():
+            times.why[name] = times.why.get(name, 0) + totals.ns
 
 
 def _by_goroutine(
     names: Sequence[ProgramFunction], period: Measurement
 ) -> dict[Goroutine, Histogram]:
-    histograms: dict[Goroutine, Histogram] = {}
+    histograms = _GoroutineLatencies()
     for key, goroutine in period.goroutines.items():
         function = names[key.row]
         task = Goroutine(function.name, key.pid, key.goid, function.program)
@@ -1212,6 +1474,21 @@ def _returns(wanted: str) -> Returns:
     if wanted not in names:
         raise UsageError(f"returns is {wanted!r}: give one of {', '.join(map(repr, names))}")
     return Returns(wanted)
+
+
+def _key_text(size: int) -> int:
+    if size > MAX_KEY_TEXT:
+        raise UsageError(
+            f"string_size is {size}: values are compared by {MAX_KEY_TEXT} bytes at most"
+        )
+    return size
+
+
+def _one_value(text: str) -> KeyText:
+    of = key_of([text])
+    if len(of.expressions) > 1:
+        raise UsageError(f"of is {text!r}: give one value to make histograms of")
+    return of
 
 
 def _check(seconds: float | None, **numbers: int | None) -> None:

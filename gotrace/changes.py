@@ -21,21 +21,18 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
-from itertools import islice
 from typing import Any, NamedTuple, cast
 
 from gotrace.errors import GotraceError, UsageError
-from gotrace.histogram import frame_of
-from gotrace.text import printable
+from gotrace.histogram import fraction_of
+from gotrace.tables import Table
 
 __all__ = ["Amount", "Change", "Diff", "Key", "Recording", "Source", "diff", "rows_of"]
 
 #: Standard errors that are taken for noise: of a thousand rows none changes by more.
 _SURE = 4.0
-#: Of a table of changes, and how many a notebook shows.
+#: Of a table of changes.
 _COLUMNS = ("name", "change", "noise", "before", "after", "stack")
-_SHOWN = 20
 #: Intervals of a recording from which noise is known, and rows if it is known from these.
 _LEAST_INTERVALS, _LEAST_ROWS = 4, 5
 _MAD = 1.4826  # of a normal distribution, its standard deviation is so many times as large
@@ -69,9 +66,12 @@ class Amount:
         """Return what is compared."""
         return self.count if self.total is None else self.total
 
-    def percentile(self, fraction: float) -> float | None:
-        """Return the value that ``fraction`` of all are not above, None if that is not known."""
-        rank = max(1, math.ceil(self.buckets.total() * fraction))
+    def percentile(self, percentile: float) -> float | None:
+        """Return the value that so many percent are not above, None if that is not known.
+
+        99 and 0.99 are the same. Raises UsageError beyond 100.
+        """
+        rank = max(1, math.ceil(self.buckets.total() * fraction_of(percentile)))
         seen = 0
         for low, high in sorted(self.buckets):
             seen += self.buckets[low, high]
@@ -114,7 +114,7 @@ class Recording:
             raise GotraceError(f"{name}: not what --json writes: {error!r}") from error
         if not found.kind:
             tools = ", ".join(sorted({kind.tool for kind in _KINDS.values()}))
-            raise GotraceError(f"{name}: has no results: --diff compares what {tools} record")
+            raise GotraceError(f"{name}: has no results: those of {tools} are compared")
         if found.units <= 0:
             found.units = sum(found.intervals.values())
         if found.units <= 0:
@@ -212,8 +212,8 @@ class Change:
         return max(0.0, abs(self.change) - self.noise)
 
 
-@dataclass(frozen=True, slots=True)
-class Diff:
+@dataclass(frozen=True)
+class Diff(Table):
     """What changed between two recordings; ``changes`` are the largest first."""
 
     a: Recording
@@ -232,18 +232,9 @@ class Diff:
             named = dict(zip(_COLUMNS[1:5], numbers, strict=True))
             yield {"name": one.key.name, **named, "stack": ";".join(reversed(one.key.stack))}
 
-    def to_frame(self) -> Any:
-        """Return the changes as a DataFrame of pandas."""
-        return frame_of(self.rows(), _COLUMNS)
-
-    def _repr_html_(self) -> str:
-        """Return a table of the largest changes, for notebooks."""
-        heads = "".join(f"<th>{name}</th>" for name in _COLUMNS)
-        rows = "".join(
-            f"<tr>{''.join(f'<td>{escape(_cell(row[name]))}</td>' for name in _COLUMNS)}</tr>"
-            for row in islice(self.rows(), _SHOWN)
-        )
-        return f"<table><tr>{heads}</tr>{rows}</table>"
+    def table(self) -> tuple[Sequence[str], Iterator[Sequence[object]]]:
+        """Return the columns, and the changes, the largest first."""
+        return _COLUMNS, ([row[name] for name in _COLUMNS] for row in self.rows())
 
 
 def diff(a: Source, b: Source) -> Diff:
@@ -279,10 +270,6 @@ def diff(a: Source, b: Source) -> Diff:
         changes.append(Change(key, before, after, noise, one, other, ranked))
     changes.sort(key=lambda one: (-one.certain, -abs(one.change), one.key))
     return Diff(first, second, changes)
-
-
-def _cell(value: object) -> str:
-    return f"{value:,.4g}" if isinstance(value, float) else printable(str(value))
 
 
 def _common_noise(
@@ -365,8 +352,12 @@ def _call_key(row: _Json) -> Key:
         if text == "$stack" and isinstance(value, list):
             stack = _names(value)
         else:
-            texts.append(f"{text} = {json.dumps(value, ensure_ascii=False)}")
+            texts.append(f"{text} = {_shown(value)}")
     return Key(", ".join([name, *texts]), stack)
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _add_calls(amount: Amount, row: _Json) -> None:
@@ -397,7 +388,8 @@ def _add_goroutine(amount: Amount, row: _Json) -> None:
 
 
 def _cpu_key(row: _Json) -> Key:
-    return Key(f"[{row['work']}]", _names(row["stack"]))
+    texts = [f"{text} = {_shown(value)}" for text, value in row.get("by", {}).items()]
+    return Key(", ".join([f"[{row['work']}]", *texts]), _names(row["stack"]))
 
 
 def _add_cpu(amount: Amount, row: _Json) -> None:

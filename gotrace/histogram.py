@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
-from gotrace.errors import GotraceError, UsageError
+from gotrace.errors import UsageError
+from gotrace.tables import frame_of
 
 __all__ = [
     "BUCKETS",
@@ -21,7 +21,7 @@ __all__ = [
     "ValueHistogram",
     "bucket_between",
     "bucket_bounds",
-    "frame_of",
+    "fraction_of",
 ]
 
 _SUB_BITS = 4
@@ -67,17 +67,6 @@ def bucket_between(low: int, high: int) -> int:
     return bucket
 
 
-def frame_of(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> Any:
-    """Return rows as a DataFrame of pandas. Raises GotraceError if that is not installed."""
-    try:
-        pandas = import_module("pandas")
-    except ImportError as missing:
-        raise GotraceError(
-            f"pandas cannot be imported ({missing}): to_frame() needs it, pip install pandas"
-        ) from missing
-    return pandas.DataFrame(list(rows), columns=list(columns))
-
-
 _PART = struct.Struct(f"={_SUB_BUCKETS}Q")
 _EMPTY_PART = bytes(_PART.size)
 
@@ -94,13 +83,19 @@ def _counts(cells: bytes) -> Counter[int]:
     return counts
 
 
-def _rank(count: int, fraction: float) -> int:
-    """Return the nearest rank of a fraction of ``count`` values; raise UsageError beyond 0 to 1."""
-    if not 0 <= fraction <= 1:
-        raise UsageError(
-            f"a percentile is a fraction: percentile({fraction}) wants 0 to 1, as 0.99"
-        )
-    return max(1, -(-count * round(fraction * 1_000_000) // 1_000_000))
+def fraction_of(percentile: float) -> float:
+    """Return a percentile as a fraction: up to 1 it is one, and 99 is 0.99.
+
+    Raises UsageError beyond 100.
+    """
+    if not 0 <= percentile <= 100:
+        raise UsageError(f"percentile({percentile}): give 0 to 100, as 99, or a fraction, as 0.99")
+    return percentile / 100 if percentile > 1 else percentile
+
+
+def _rank(count: int, percentile: float) -> int:
+    """Return the nearest rank of a percentile of ``count`` values; raises UsageError."""
+    return max(1, -(-count * round(fraction_of(percentile) * 1_000_000) // 1_000_000))
 
 
 @dataclass
@@ -124,10 +119,7 @@ class Histogram:
 
     def __repr__(self) -> str:
         """Return it in a line: without its buckets, of which there can be hundreds."""
-        figures = {name: getattr(self, name) for name in ("count", "sum", "minimum", "maximum")}
-        if self.count:
-            figures |= {"p50": self.percentile(0.5), "p99": self.percentile(0.99)}
-        return f"Histogram({', '.join(f'{name}={value}' for name, value in figures.items())})"
+        return _in_a_line(self)
 
     @classmethod
     def from_row(cls, row: bytes | memoryview) -> Histogram:
@@ -176,13 +168,13 @@ class Histogram:
         """Return the mean, 0 when there are no values."""
         return self.sum / self.count if self.count else 0.0
 
-    def percentile(self, fraction: float) -> int:
-        """Return the value that ``fraction`` of all are not above, by nearest rank.
+    def percentile(self, percentile: float) -> int:
+        """Return the value that so many percent of all are not above, by nearest rank.
 
-        It is the middle of the rank's bucket, never outside of minimum and maximum, and so within
-        3.2% of the exact one.
+        99 and 0.99 are the same. It is the middle of the rank's bucket, never outside of minimum
+        and maximum, and so within 3.2% of the exact one.
         """
-        return self.at_rank(_rank(self.count, fraction))
+        return self.at_rank(_rank(self.count, percentile))
 
     def at_rank(self, rank: int) -> int:
         """Return the value of a rank, the least value's being 1, as near as ``percentile``."""
@@ -234,15 +226,23 @@ class Histogram:
         most = max(octaves.values(), default=1)
         rows = "".join(
             f"<tr><td>{1 << power if power else 0:,} - {(2 << power) - 1:,}</td>"
-            f"<td>{octaves.get(power, 0):,}</td><td><div style='background:#69c;height:1em;"
-            f"width:{round(12 * octaves.get(power, 0) / most, 2)}em'></div></td></tr>"
+            f"<td>{octaves.get(power, 0):,}</td><td><svg width='200' height='14'><rect height='14'"
+            f" width='{round(200 * octaves.get(power, 0) / most, 1)}' fill='#69c'/></svg></td></tr>"
             for power in range(min(octaves, default=0), max(octaves, default=-1) + 1)
         )
         head = "<tr><th>ns</th><th>calls</th><th></th></tr>"
         return f"<table>{head}{rows}</table>"
 
 
-@dataclass
+def _in_a_line(of: Histogram | ValueHistogram) -> str:
+    figures = {name: getattr(of, name) for name in ("count", "sum", "minimum", "maximum")}
+    if of.count:
+        figures |= {"p50": of.percentile(0.5), "p99": of.percentile(0.99)}
+    shown = ", ".join(f"{name}={value}" for name, value in figures.items())
+    return f"{type(of).__name__}({shown})"
+
+
+@dataclass(repr=False)
 class ValueHistogram:
     """A distribution of whole numbers, each side of zero with its own.
 
@@ -253,6 +253,10 @@ class ValueHistogram:
     above: Histogram = field(default_factory=Histogram)
     below: Histogram = field(default_factory=Histogram)
     unknown: int = 0
+
+    def __repr__(self) -> str:
+        """Return it in a line, as a Histogram is."""
+        return _in_a_line(self)
 
     def merge(self, other: ValueHistogram) -> None:
         """Add another distribution to this one."""
@@ -289,9 +293,9 @@ class ValueHistogram:
             else (self.above.maximum)
         )
 
-    def percentile(self, fraction: float) -> int:
-        """Return the value that ``fraction`` of all are not above, as ``Histogram`` does."""
-        rank = _rank(self.count, fraction)
+    def percentile(self, percentile: float) -> int:
+        """Return the value that so many percent of all are not above, as ``Histogram`` does."""
+        rank = _rank(self.count, percentile)
         if rank <= self.below.count:
             # The largest without their sign come first.
             return -self.below.at_rank(self.below.count - rank + 1)

@@ -479,7 +479,7 @@ _KINDS: dict[str, _Kind] = {
     ),
     "cpu_stack": _Kind(
         "gooncpu",
-        ("work", "group", "stack"),
+        ("work", "group", "by", "stack"),
         {"samples": _sum, "cpu_ns": _sum},
         _by_size("samples"),
     ),

@@ -443,11 +443,14 @@ class OnCpuSettings(ProgramSettings):
 
     tasks: TaskSettings = field(default_factory=TaskSettings, metadata=_part(TaskSettings))
     kernel: bool = _shape(usual=_EITHER)
-    rows: int = _size(cpu_rows=1)
+    rows: int = _size(cpu_rows=1, label_values=1)
     stacks: int = _size(kept_stacks=1)
     text_start: int = _value()
     text_end: int = _value()
     g_status: int = _value()
+    labels: bool | None = _shape(None, usual=(None, True))
+    g_labels: int = _value(0)
+    labels_are_map: bool = _value(False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

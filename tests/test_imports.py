@@ -23,6 +23,7 @@ GOTRACE = Path(__file__).parent.parent / "gotrace"
 ROOMS = (
     "errors",
     "text",
+    "tables",
     "histogram",
     "overhead",
     "profiles",
@@ -155,7 +156,17 @@ def test_allowed_imports_pass(room: str, source: str) -> None:
 
 #: What the library and the commands are made of, beside themselves; the rest is behind it.
 LAYER = {"session", "requests", "live", "goroutines", "target", "profiles"}
-LAYER |= {"errors", "text", "histogram", "overhead", "calls", "changes", "merging", "hosts"}
+LAYER |= {
+    "errors",
+    "text",
+    "tables",
+    "histogram",
+    "overhead",
+    "calls",
+    "changes",
+    "merging",
+    "hosts",
+}
 BESIDE = {
     "api": {"kernel.attach", "kernel.rets", "values.python"},
     "cli": {

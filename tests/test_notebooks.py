@@ -24,6 +24,11 @@ Counts({"main.<script>alert(1)</script>": 7})
 ---
 gotrace.Histogram(3, 9, 2, 4, {2: 1, 3: 1, 4: 1})
 ---
+from gotrace.api import Latencies
+named = Latencies(["main.<script>alert(1)</script>"])
+named["main.<script>alert(1)</script>"] = gotrace.Histogram(3, 9, 2, 4, {2: 1, 3: 1, 4: 1})
+named
+---
 gotrace.diff("a.ndjson", "b.ndjson").to_frame()
 ---
 print(len(Counts(a=1).to_frame()), gotrace.Histogram(1, 2, 2, 2, {2: 1}).to_frame().shape)
@@ -50,10 +55,11 @@ def test_results_are_tables_in_a_notebook(tmp_path: Path, monkeypatch: pytest.Mo
     )
     ran: Any = client.execute()
     shown = [cell.outputs[-1] for cell in ran.cells]
-    pages = [output.data["text/html"] for output in shown[:4]]
+    pages = [output.data["text/html"] for output in shown[:5]]
     assert all("<table" in page and "<script" not in page for page in pages)
     name = "main.&lt;script&gt;alert(1)&lt;/script&gt;"
     assert f"<td>{name}</td><td>800</td>" in pages[0]
     assert f"<td>{name}</td><td>7</td>" in pages[1]
-    assert "<td>2 - 3</td><td>2</td>" in pages[2]
-    assert shown[4].text == "1 (1, 3)\n"
+    assert "<td>2 - 3</td><td>2</td><td><svg" in pages[2]
+    assert f"<td>{name}</td><td>3</td><td>9</td>" in pages[3]
+    assert shown[5].text == "1 (1, 3)\n"

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gotrace.calls import StackFrame
 from gotrace.cli.irregular import irregularities
 from gotrace.cli.pace import pace, running
 from gotrace.cli.run import (
@@ -27,17 +26,12 @@ from gotrace.cli.why import accepting, why_of
 from gotrace.errors import UsageError
 from gotrace.gotypes.symbols import shown_names
 from gotrace.overhead import ProbeCost
-from gotrace.probes.spec import NO_KEY, KeyText, parse_key
+from gotrace.probes.spec import KeyText
 from gotrace.profiles.folded import folded
-from gotrace.profiles.rows import CodeMapping, ProfileForm, StackProfile, ValueType
 from gotrace.profiles.write import write_profile
 from gotrace.report.by import (
-    StackRow,
     ValueGroup,
     ValueInterval,
-    by_text,
-    profile_rows,
-    stack_of,
     write_values,
 )
 from gotrace.report.counts import CountRow, CountTable, count_table, write_counts
@@ -46,17 +40,18 @@ from gotrace.report.latency_rows import RowName, row_names
 from gotrace.report.listing import list_plan
 from gotrace.report.order import Order, ordered, size_by
 from gotrace.report.output import Notice, NoticeKind, Output
+from gotrace.session.key_stacks import key_profile
 from gotrace.session.keys import (
     MAX_KEY_TEXT,
     KeyMeter,
     KeyOptions,
     KeyPeriod,
     KeyRequest,
-    KeyRow,
+    key_of,
 )
 from gotrace.session.landings import Landings
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import ProbePlan, ProgramFunction
+from gotrace.session.plan import ProbePlan
 from gotrace.session.run import Run
 from gotrace.target.target import Target
 from gotrace.text import counted
@@ -154,7 +149,7 @@ def _key_of(options: argparse.Namespace) -> KeyText:
     """Return the expressions of ``--by``. Raises UsageError."""
     if options.string_size > MAX_KEY_TEXT:
         raise UsageError(f"-Z {options.string_size}: --by compares {MAX_KEY_TEXT} bytes at most")
-    return parse_key(", ".join(options.by)) if options.by else NO_KEY
+    return key_of(options.by or ())
 
 
 def _value_of(options: argparse.Namespace) -> KeyText | None:
@@ -162,7 +157,7 @@ def _value_of(options: argparse.Namespace) -> KeyText | None:
     text = getattr(options, "of", None)
     if text is None:
         return None
-    of = parse_key(text)
+    of = key_of([text])
     if len(of.expressions) > 1:
         raise UsageError(f"--of {text!r}: give one value to make histograms of")
     return of
@@ -331,43 +326,14 @@ def _write_stacks(
     seconds: float,
 ) -> None:
     """Write stacks folded, or as a profile to a file."""
-    names = plan.names
-    rows = profile_rows(_stack_row(names, key, row) for row in period.rows)
-    types = [ValueType("calls", "count")]
-    if period.rows and period.rows[0].times is not None:
-        types.append(ValueType("time", "nanoseconds"))
-    elif period.rows and period.rows[0].measured is not None:
-        types.append(ValueType(options.of, "sum"))
-    unit = types[-1].unit if types[-1].unit == "nanoseconds" else "none"
-    form = ProfileForm(tuple(types), len(types) - 1, unit)
-    name = f"{types[-1].type} of {', '.join(options.patterns)}"
-    path = plan.binaries[0].binary.image.display if plan.binaries else ""
-    length, mappings = round(seconds * 1e9), [CodeMapping(0, 0, path)]
-    profile = StackProfile(form, rows, name, mappings, time.time_ns() - length, length)
+    length, of = round(seconds * 1e9), getattr(options, "of", None)
+    began = time.time_ns() - length
+    profile = key_profile(plan, key, period.rows, of, options.patterns, began, length)
     if options.profile is not None:
         write_profile(options.profile, profile)
         return
     output.out.write(folded(profile))
     output.out.flush()
-
-
-def _stack_row(names: Sequence[ProgramFunction], key: KeyText, row: KeyRow) -> StackRow:
-    """Return what a row's calls have in common as a stack; of those without room only a mark."""
-    values = [row.calls]
-    if row.times is not None:
-        values.append(row.times.sum)
-    elif row.measured is not None:
-        values = [row.measured.count, row.measured.sum]
-    by = row.by(key.texts)
-    if by is None or row.function is None:
-        return StackRow([StackFrame("(others)")], {}, values)
-    frames, is_cut = stack_of(by.pop("$stack"))
-    program, name = names[row.function]
-    own = StackFrame(name)
-    cut = [StackFrame("(more frames)")] if is_cut else []
-    root = [] if program is None else [StackFrame(program)]
-    labels = {text: by_text(value) for text, value in by.items()}
-    return StackRow([own, *frames, *cut, *root], labels, values)
 
 
 def _footer(meter: KeyMeter, plan: ProbePlan, others: int, calls: int) -> Iterator[Notice]:

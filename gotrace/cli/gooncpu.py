@@ -60,6 +60,7 @@ examples:
   gooncpu -p 1234 -d 5 'main.*'             only the program's own functions in the table
   gooncpu -p 1234 --in 'main.(*Store).*'    only within calls of these functions
   gooncpu -p 1234 -d 5 -g                   by the go statements that have made the goroutines
+  gooncpu -p 1234 -d 5 --by '$label("user")'   by a pprof label of the goroutines
   gooncpu -p 1234 -d 5 --stacks --top 3     the stacks that take most
   gooncpu -p 1234 -d 5 -K                   with the kernel's functions
   gooncpu -p 1234 -F 999 -i 1 --top 5       more samples, every second
@@ -86,6 +87,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "-g", "--goroutines", action="store_true", help="by group of goroutines, not by function"
+    )
+    parser.add_argument(
+        "--by",
+        dest="label",
+        metavar="LABEL",
+        help="by a pprof label of the goroutines, such as '$label(\"user\")', not by function",
     )
     parser.add_argument("--stacks", action="store_true", help="by stack, not by function")
     parser.add_argument(
@@ -134,6 +141,7 @@ def _run(arguments: Sequence[str]) -> int:
             hertz=options.frequency,
             kernel=options.kernel,
             inside=[*options.inside, *options.functions],
+            by=options.label,
         )
         if options.off:
             _run_off(options, request, output)
@@ -147,9 +155,12 @@ def _check(options: argparse.Namespace) -> None:
     check_stack_options(options)
     if options.goroutines and options.stacks:
         raise UsageError("give only one of -g and --stacks")
+    if options.goroutines and options.label:
+        raise UsageError("give only one of -g and --by")
     parts = options.inside or options.functions or options.stacks or options.interval
-    if options.off and parts:
-        raise UsageError("--off is for all of the run: leave out --in, PATTERN, --stacks and -i")
+    if options.off and (parts or options.label):
+        left_out = "--in, PATTERN, --stacks, --by and -i"
+        raise UsageError(f"--off is for all of the run: leave out {left_out}")
 
 
 def _run_on(options: argparse.Namespace, request: CpuRequest, output: Output) -> None:
@@ -239,7 +250,7 @@ class _Writer:
         functions = function_times(samples, options.functions)
         own_clock = None if options.inside else period.cpu_ns
         sums = (period.others, self._period, own_clock, length)
-        reading = CpuReading(samples, functions, *sums)
+        reading = CpuReading(samples, functions, *sums, options.label)
         if isinstance(output, JsonOutput):
             fields = {"pid": self._target.pid, "ts": round(time.time(), 6), "seconds": length}
             write_cpu_json(output, reading, options.top, fields)
@@ -247,7 +258,8 @@ class _Writer:
         clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
         output.out.write(f"\n{clock}")
         what = f"process {self._target.pid}"
-        few = not (options.functions or options.goroutines or options.stacks)
+        is_other = options.goroutines or options.stacks or options.label
+        few = not (options.functions or is_other)
         top = options.top or (_FUNCTIONS if few else None)
         write_cpu(output.out, reading, what, options.goroutines, options.stacks, top)
 

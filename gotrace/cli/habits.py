@@ -194,9 +194,10 @@ def check_words(tool: str, options: argparse.Namespace) -> None:
         raise UsageError(f"-o names a file: type --json for JSON, -o ./{asked} for such a file")
     file = getattr(options, "output", None) or getattr(options, "pprof", None) or ""
     if hasattr(options, "speedscope") and file.endswith(_RESULTS):
+        pipe = "| gzip > " if file.endswith(".gz") else "> "
         raise UsageError(
             f"{quote(file)}: -o writes profiles here, x.html, x.pb.gz or x.folded: type"
-            f" --json > {quote(file)}"
+            f" --json {pipe}{quote(file)}"
         )
     if file.endswith(_PICTURES):
         raise UsageError(

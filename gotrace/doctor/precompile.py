@@ -203,6 +203,8 @@ def _traces() -> Iterator[ProgramSettings]:
             yield _trace(payload, returns, floats, **values)
         for payload in (large, largest):
             yield _trace(payload, returns, floats, has_stacks=True, **values)
+        for payload in (*small, large) if returns and not floats else ():
+            yield _trace(payload, returns, floats, labels=True, **values)
         if not predicates:
             continue
         for payload in (*small, large) if not floats else ():
@@ -241,6 +243,8 @@ def _keyed() -> Iterator[ProgramSettings]:
                 yield _trace(payload, returns, False, by=counted, **values, **more)
             if not predicates:
                 yield _trace(payload, returns, False, by=counted, has_stacks=True, **values)
+            if not (interfaces or predicates):
+                yield _trace(payload, returns, False, by=counted, labels=True, **values)
             if not interfaces:
                 if payload != small[-1]:
                     yield _trace(payload, returns, False, by=counted, contexts=1, **values)
@@ -250,6 +254,8 @@ def _keyed() -> Iterator[ProgramSettings]:
         for unit in _MAYBE:
             timed = KeySettings(times=True, durations=replace(_TIMES, unit=unit), **shared)
             yield _trace(payload, True, False, by=timed, **values)
+            if not (interfaces or predicates):
+                yield _trace(payload, True, False, by=timed, labels=True, **values)
 
     stacks = KeySettings(times=False, stack_key=1, durations=_TIMES, **shared)
     timed_stacks = replace(stacks, times=True)

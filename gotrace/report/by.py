@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show what calls are added up by, and what is made of that: histograms of values, and stacks."""
+"""Show what calls are added up by, and histograms of values."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gotrace.calls import StackFrame
 from gotrace.gotypes.symbols import elide_type_arguments, shown_names
 from gotrace.histogram import ValueHistogram
 from gotrace.probes.scope import STACK_TYPE
-from gotrace.profiles.rows import Line, PprofLocation, ProfileRow
 from gotrace.report.durations import (
     PERCENTILES,
     duration,
@@ -22,38 +20,22 @@ from gotrace.report.durations import (
     table,
 )
 from gotrace.report.output import JsonOutput, Output
+from gotrace.session.key_stacks import stack_of
 from gotrace.text import printable
-from gotrace.values.go_syntax import go_syntax
-from gotrace.values.model import (
-    SequenceValue,
-    StringValue,
-    StructValue,
-    Unavailable,
-    Value,
-)
+from gotrace.values.go_syntax import by_text
+from gotrace.values.model import SequenceValue, Value
 from gotrace.values.to_json import to_json
 
 __all__ = [
-    "StackRow",
     "ValueGroup",
     "ValueInterval",
     "by_fields",
     "by_line",
-    "by_text",
-    "profile_rows",
     "stack_lines",
-    "stack_of",
     "write_values",
 ]
 
 _INDENT = " " * 8
-
-
-def by_text(value: Value) -> str:
-    """Return one value as Go writes it; what the kernel could not read is ``unknown``, and why."""
-    if isinstance(value, Unavailable):
-        return f"unknown ({value.why})"
-    return go_syntax(value)
 
 
 def by_line(by: Mapping[str, Value]) -> str:
@@ -81,29 +63,6 @@ def stack_lines(by: Mapping[str, Value]) -> Iterator[str]:
             yield _INDENT + printable(elide_type_arguments(frame.function) + place)
         if is_cut:
             yield _INDENT + "..."
-
-
-def stack_of(value: Value) -> tuple[list[StackFrame], bool]:
-    """Return the frames of a ``$stack``, innermost first, and whether it has more of them."""
-    if not isinstance(value, SequenceValue):
-        return [], True
-    frames = []
-    for element in value.elements:
-        assert isinstance(element, StructValue)
-        fields = dict(element.fields)
-        line = fields["line"]
-        frames.append(
-            StackFrame(
-                _plain(fields["func"]) or "",
-                _plain(fields["file"]),
-                line if isinstance(line, int) else None,
-            )
-        )
-    return frames, value.length > len(frames)
-
-
-def _plain(value: Value) -> str | None:
-    return value.text.decode("utf-8", "replace") if isinstance(value, StringValue) else None
 
 
 def _is_stack(value: Value) -> bool:
@@ -198,35 +157,3 @@ def _fields(group: ValueGroup, interval: ValueInterval) -> dict[str, object]:
         "interval_s": round(interval.seconds, 6),
         **program_field(group.program),
     }
-
-
-@dataclass(frozen=True, slots=True)
-class StackRow:
-    """Calls of a function that have a stack: their number, and the sum of what is measured.
-
-    ``frames`` are innermost first, the function that was called included; ``labels`` are the other
-    values that the calls have.
-    """
-
-    frames: Sequence[StackFrame]
-    labels: Mapping[str, str]
-    values: Sequence[int]
-
-
-def profile_rows(rows: Iterable[StackRow]) -> list[ProfileRow]:
-    """Return rows as profiles have them; where these have no labels they are one more frame."""
-    return [
-        ProfileRow(
-            [PprofLocation(0, (_line(frame),)) for frame in row.frames],
-            tuple(row.values),
-            row.labels,
-            f"[{', '.join(f'{name} = {text}' for name, text in row.labels.items())}]"
-            if row.labels
-            else "",
-        )
-        for row in rows
-    ]
-
-
-def _line(frame: StackFrame) -> Line:
-    return Line(frame.function, frame.file or "", frame.line or 0)

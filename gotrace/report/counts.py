@@ -143,7 +143,7 @@ def _by_fields(by: Mapping[str, Value] | None) -> dict[str, object] | None:
 def _by_cells(row: CountRow, by: Sequence[str]) -> list[str]:
     if row.by is None:
         return [""] * len(by)
-    from gotrace.report.by import by_text
+    from gotrace.values.go_syntax import by_text
 
     return [by_text(row.by[text]) for text in by]
 

@@ -29,6 +29,7 @@ class CpuReading:
     ``samples`` are those that are wanted, each of ``period`` ns, ``functions`` those that are
     listed of these; ``others`` are the samples for which there was no row. ``clock_ns`` is what the
     threads' own clock says, None if that is not known, ``seconds`` the length of the interval.
+    ``by`` is the expression of the label that keeps samples apart, if one does.
     """
 
     samples: Sequence[NamedSamples]
@@ -37,13 +38,14 @@ class CpuReading:
     period: int
     clock_ns: int | None
     seconds: float
+    by: str | None = None
 
     @property
     def count(self) -> int:
         """Return how many samples there are."""
         return self.others + sum(one.samples for one in self.samples)
 
-    def by(self, key: Callable[[NamedSamples], str]) -> list[tuple[str, int]]:
+    def sums(self, key: Callable[[NamedSamples], str]) -> list[tuple[str, int]]:
         """Return samples added up by a key, the most first."""
         sums: dict[str, int] = {}
         for one in self.samples:
@@ -87,12 +89,12 @@ class _Text:
         head = f"{self._time(reading.count)} of CPU time of {what}: {cpus:.2f} CPUs, {samples}"
         clock = f"; {duration(reading.clock_ns)} by its own clock" if reading.clock_ns else ""
         self._out.write(f"{head}{clock}\n")
-        if groups:
-            self._table("GROUP", reading.by(lambda one: one.group), top)
+        if groups or (reading.by is not None and not stacks):
+            self._table(reading.by or "GROUP", reading.sums(self._whose), top)
         elif stacks:
             self._stacks(top)
         else:
-            works = reading.by(lambda one: one.work.value)
+            works = reading.sums(lambda one: one.work.value)
             if any(name != Work.PROGRAM.value for name, _ in works):
                 self._table("FOR", works, None)
             self._functions(top)
@@ -101,6 +103,9 @@ class _Text:
                 f"\n{self._time(reading.others)} in {reading.others:,} samples on stacks beyond the"
                 " room for\n"
             )
+
+    def _whose(self, one: NamedSamples) -> str:
+        return one.group if self._reading.by is None else one.labelled()
 
     def _time(self, samples: int) -> str:
         return duration(samples * self._reading.period) if samples else "0s"
@@ -132,7 +137,11 @@ class _Text:
     def _stacks(self, top: int | None) -> None:
         sums: dict[tuple[str, tuple[Frame, ...], bool], int] = {}
         for one in self._reading.samples:
-            key = one.group, tuple(frame._replace(offset=None) for frame in one.frames), one.is_cut
+            key = (
+                self._whose(one),
+                tuple(frame._replace(offset=None) for frame in one.frames),
+                one.is_cut,
+            )
             sums[key] = sums.get(key, 0) + one.samples
         rows = sorted(sums.items(), key=lambda item: (-item[1], item[0]))
         for (group, frames, is_cut), samples in rows[:top]:
@@ -169,6 +178,11 @@ def write_cpu_json(
         output.write("cpu_function", {"func": row.function, **times})
     for one in reading.samples[:top]:
         stack = [{**frame_json(frame), "inlined": frame.is_inlined} for frame in one.frames]
-        known = {"work": one.work.value, "group": one.group, "samples": one.samples}
+        known: dict[str, object] = {"work": one.work.value, "group": one.group}
+        if reading.by is not None:
+            from gotrace.values.to_json import to_json
+
+            known["by"] = {reading.by: None if one.label is None else to_json(one.label)}
+        known["samples"] = one.samples
         output.write("cpu_stack", {**known, "cpu_ns": one.samples * period, "stack": stack})
     output.out.flush()

@@ -24,7 +24,7 @@ from gotrace.kernel.program import BpfProgram, Map
 from gotrace.overhead import ProbeCost
 from gotrace.probes.constants import SIGNED
 from gotrace.probes.scope import SpecialName
-from gotrace.probes.spec import NO_KEY, KeyText, ProbeSpec
+from gotrace.probes.spec import NO_KEY, KeyText, ProbeSpec, parse_key
 from gotrace.probes.typed import SpecialOperand
 from gotrace.session.calibrate import probe_cost, trap_cost
 from gotrace.session.decode import CallDecoder, Undecided
@@ -41,7 +41,16 @@ from gotrace.session.why.parts import BandRows, PartSums, max_report_size
 from gotrace.settings import HistogramSettings, KeySettings
 from gotrace.values.model import BytesValue, NamedValue, StringValue, Unavailable, Value
 
-__all__ = ["MAX_KEY_TEXT", "KeyMeter", "KeyOptions", "KeyPeriod", "KeyRequest", "KeyRow"]
+__all__ = [
+    "MAX_KEY_TEXT",
+    "KeyMeter",
+    "KeyOptions",
+    "KeyPeriod",
+    "KeyRequest",
+    "KeyRow",
+    "KeyText",
+    "key_of",
+]
 
 _KEY_BYTES = 256  # a power of two; texts are cut to what fits with --string-size
 _SAMPLE_BYTES = 16 << 20  # of kernel memory
@@ -95,6 +104,11 @@ class KeyPeriod:
     """What was added up since the last reading: rows in no order, that of the others last."""
 
     rows: Sequence[KeyRow]
+
+
+def key_of(texts: Sequence[str]) -> KeyText:
+    """Return the key of some expressions. Raises UsageError."""
+    return parse_key(", ".join(texts)) if texts else NO_KEY
 
 
 def _as_keyed(value: Value) -> Value:

@@ -38,6 +38,7 @@ from gotrace.values.stdlib_text import duration_text, time_text
 __all__ = [
     "GUESSED",
     "MAX_DEPTH",
+    "by_text",
     "go_syntax",
     "is_text",
     "ordered",
@@ -55,6 +56,13 @@ _SHAPE = "go.shape."
 #: The one of all pointers is *uint8; what they point to is not known.
 _POINTER_SHAPE = re.compile(r"\bgo\.shape\.\*uint8(?:_[0-9]+)?\b")
 _IMPORT_PATH = re.compile(r"[\w.~+-]+/(?=[\w.~+/-]*\.)")
+
+
+def by_text(value: Value) -> str:
+    """Return a value that rows are kept apart by; what could not be read is ``unknown``."""
+    if isinstance(value, Unavailable):
+        return f"unknown ({value.why})"
+    return go_syntax(value)
 
 
 def go_syntax(value: Value, depth: int = MAX_DEPTH) -> str:

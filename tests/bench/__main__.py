@@ -29,6 +29,7 @@ PARTS: dict[str, Part] = {
     "count": costs.count_costs,
     "latency": costs.latency_costs,
     "trace": costs.trace_costs,
+    "sampling": costs.sampling_costs,
     "why": why.why_costs,
     "rate": rates.delivery_rates,
     "functions": scale.functions_by_number,

@@ -26,8 +26,10 @@ __all__ = [
     "bpftrace",
     "bpftrace_attaches_all_at_once",
     "dlv_trace",
+    "gooncpu",
     "gotrace",
     "ours",
+    "perf_record",
 ]
 
 PEERS = Path(__file__).parent / "peers"
@@ -51,6 +53,20 @@ def ours(name: str, *words: str) -> Command:
 def gotrace(pid: int, function: str = FRAMED) -> Command:
     """Return gotrace on one function's entries, as JSON. Raises Missing."""
     return ours("gotrace", "--json", "--entry", "-p", str(pid), function)
+
+
+def perf_record(target: Calls, hertz: str) -> Command:
+    """Return perf record of a process, with call graphs, to no file. Raises Missing."""
+    perf = shutil.which("perf")
+    if perf is None:
+        raise Missing("perf is not installed: linux-perf (Debian)")
+    words = ("record", "-F", hertz, "-g", "-o", os.devnull, "-p", str(target.pid))
+    return Command((perf, *words), opened_perf_buffers)
+
+
+def gooncpu(target: Calls, hertz: str) -> Command:
+    """Return gooncpu of a process. Raises Missing."""
+    return ours("gooncpu", "--json", "-F", hertz, "-p", str(target.pid))
 
 
 def _bcc_tool(name: str) -> str:

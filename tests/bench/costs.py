@@ -6,7 +6,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,8 +21,10 @@ from tests.bench.commands import (
     bcc_trace,
     bpftrace,
     dlv_trace,
+    gooncpu,
     gotrace,
     ours,
+    perf_record,
 )
 from tests.bench.results import Results
 from tests.bench.settings import Settings
@@ -29,7 +32,7 @@ from tests.bench.stats import Requirement, Series, ratios, total
 from tests.bench.targets import FRAMED, Calls, Framed, calls_program, find_framed
 from tests.bench.tracers import TRACER_CPU, Command, Tracer, TracerError
 
-__all__ = ["count_costs", "empty_probe", "latency_costs", "trace_costs"]
+__all__ = ["count_costs", "empty_probe", "latency_costs", "sampling_costs", "trace_costs"]
 
 EMPTY = Path(__file__).parent / "empty.c"
 LANDING = "gofunclatency at landings"
@@ -225,6 +228,26 @@ def _bpftrace_latency(name: str, framed: Framed) -> Contender:
     except Missing:
         pass
     return _tracer(name, framed.binary, by_name)
+
+
+def sampling_costs(results: Results, settings: Settings) -> None:
+    """Measure sampling a busy thread: gooncpu and perf record, 99 and 999 times a second."""
+    framed = find_framed(calls_program())
+    binary, case = framed.binary, "cost of sampling"
+    contenders = [Contender(BARE, lambda _: nullcontext(), binary)]
+    for hertz in ("99", "999"):
+        contenders += [
+            _tracer(f"gooncpu, {hertz} Hz", binary, partial(gooncpu, hertz=hertz)),
+            _tracer(f"perf record, {hertz} Hz", binary, partial(perf_record, hertz=hertz)),
+        ]
+    # A sample is of microseconds: the target works for longer than for the cost of a call.
+    longer = replace(settings, sample_s=10 * settings.sample_s)
+    _measure(results, case, contenders, longer)
+    own, bare = results.series(case, "gooncpu, 99 Hz"), results.series(case, BARE)
+    series = ratios(own, bare) if own and bare else None
+    why = "" if series else "not measured"
+    name = "a thread sampled by gooncpu at 99 Hz / not sampled"
+    results.requirements.append(Requirement(name, series, 1.01, why=why))
 
 
 def trace_costs(results: Results, settings: Settings) -> None:

@@ -19,8 +19,12 @@ def c(tmp_path: Path) -> CLayout:
 
 
 def test_structs(c: CLayout) -> None:
-    row, values = c.fields("cpu_row", "stack", "kernel", "created_by", "status")
+    row, values = c.fields("cpu_row", "stack", "kernel", "created_by", "status", "label")
     assert values == list(meter._ROW.unpack(row))
+    row, values = c.fields("label_content", "length", "words[0]", "words[31]")
+    length, text = meter._LABEL.unpack(row)
+    words = [int.from_bytes(text[at : at + 8], "little") for at in (0, 31 * 8)]
+    assert values == [length, *words]
     last = frames.MAX_FRAMES - 1
     row, values = c.fields("kept_stack", "pcs[0]", f"pcs[{last}]")
     pcs = frames._PCS.unpack(row)

@@ -146,9 +146,9 @@ def test_results_are_written_as_their_names_say(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = {"kind": "count", "func": "main.f", "count": 3, "by": {"$stack": _FRAMES}}
-    file = record(tmp_path / "web01.ndjson", rows(**row))
+    files = [record(tmp_path / f"web0{number}.ndjson", rows(**row)) for number in (1, 2)]
     path = tmp_path / name
-    assert main(["--merge", file, file, "-o", str(path)]) == 0
+    assert main(["--merge", *files, "-o", str(path)]) == 0
     if "ndjson" in name:
         assert main(["--merge", str(path)]) == 0
         assert " 6 100.0%" in capsys.readouterr().out

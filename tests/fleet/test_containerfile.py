@@ -49,7 +49,7 @@ def test_no_headers_and_no_compilers() -> None:
 
 
 def test_the_daemon_set_starts_what_the_image_would() -> None:
-    pod = yaml.safe_load((CLONE / "deploy" / "kubernetes" / "daemonset.yaml").read_text())
+    pod = yaml.safe_load((CLONE / "deploy" / "kubernetes" / "base" / "daemonset.yaml").read_text())
     (container,) = pod["spec"]["template"]["spec"]["containers"]
     steps = dict(STEPS)  # the last of each name
     assert json.loads(steps["ENTRYPOINT"]) == ["gotraced"]

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from tests.fleet.test_docs import own_metrics
 from tests.fleet.test_gotraced import Daemon, calls_of, configured, keys, server
-from tests.prometheus import Prometheus, prometheus
+from tests.prometheus import Prometheus, prometheus, promtool
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import CLONE, Fixture
 
@@ -153,3 +157,37 @@ def test_the_dashboard_is_laid_out() -> None:
         taken |= cells
     named = {one["name"] for one in DASHBOARD["templating"]["list"]}
     assert {name.strip("$") for name in VARIABLES} - {"__rate_interval"} <= named
+
+
+RULES = DEPLOY / "prometheus" / "gotraced.rules.yaml"
+ALERTS = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
+CASES = Path(__file__).parent / "alerts.yaml"
+
+
+def test_alerts_are_raised_where_they_must_be(tmp_path: Path) -> None:
+    program = promtool()
+    if program is None:
+        pytest.skip("no promtool: make setup-test")
+    for file in (RULES, CASES):
+        shutil.copy(file, tmp_path)
+    checked = [["check", "rules", RULES.name], ["test", "rules", CASES.name]]
+    for words in checked:
+        done = subprocess.run(
+            [program, *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    raised = {
+        case["alertname"]
+        for test in yaml.safe_load(CASES.read_text())["tests"]
+        for case in test.get("alert_rule_test", ())
+        if "exp_alerts" in case
+    }
+    assert raised == {rule["alert"] for rule in ALERTS}
+    page = (CLONE / "docs" / "operating.md").read_text()
+    assert raised == set(re.findall(r"^\| `(Gotraced\w+)`", page, re.MULTILINE))
+
+
+def test_alerts_are_about_metrics_that_there_are() -> None:
+    for rule in ALERTS:
+        used = set(re.findall(r"gotraced_\w+", rule["expr"]))
+        assert used and {name.removesuffix("_total") for name in used} <= own_metrics()

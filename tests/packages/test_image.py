@@ -170,7 +170,7 @@ _NUMBERS = {"IPC_LOCK": 14, "SYS_PTRACE": 19, "PERFMON": 38, "BPF": 39}
 
 def granted() -> str:
     """Return the numbers of the pod's capabilities."""
-    pod = yaml.safe_load((CLONE / "deploy" / "kubernetes" / "daemonset.yaml").read_text())
+    pod = yaml.safe_load((CLONE / "deploy" / "kubernetes" / "base" / "daemonset.yaml").read_text())
     (container,) = pod["spec"]["template"]["spec"]["containers"]
     names = container["securityContext"]["capabilities"]["add"]
     return ",".join(str(_NUMBERS[name]) for name in names)

@@ -56,7 +56,8 @@ class Screen:
         )
 
     def _controlled(self) -> None:
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        # A shell has what it starts in the background ignore some of them.
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
             signal.signal(number, signal.SIG_DFL)
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from gotrace.errors import UsageError
+from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.model import Stack
 from gotrace.kernel.attach import Attached, attach
@@ -18,6 +20,9 @@ from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, Request
 from gotrace.session.tasks import Tasks, check_interrupted, text_of
 from gotrace.settings import OnCpuSettings
+
+if TYPE_CHECKING:  # loaded where labels are asked for, to start soon otherwise
+    from gotrace.values.model import Value
 
 __all__ = ["HERTZ", "CpuMeter", "CpuPeriod", "CpuRequest", "CpuRow", "sum_samples"]
 
@@ -32,7 +37,9 @@ _CLOCKS = (46, 53)
 _STACKS = 1 << 13
 _ROWS = 1 << 13
 
-_ROW = struct.Struct("=QQQQ")  # struct cpu_row
+_ROW = struct.Struct("=QQQQQ")  # struct cpu_row
+_LABEL = struct.Struct("=Q256s")  # struct label_content
+_LABEL_UNKNOWN = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,8 @@ class CpuRow:
     ``stack`` is as the kernel has kept it (``goroutines.interrupted``), ``kernel`` the stack within
     the kernel, both innermost first and empty if there was no room or no such stack. ``created_by``
     is the return address of the go statement, 0 outside of goroutines, ``status`` the goroutine's.
+    ``label`` is the value of the label that is asked for: empty if the goroutine does not have it,
+    None outside of goroutines.
     """
 
     stack: Stack
@@ -49,6 +58,7 @@ class CpuRow:
     created_by: int
     status: int
     samples: int
+    label: Value | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,8 @@ class CpuMeter(Probing):
         self.files = GoFiles(target)
         if target.has_started:
             self.files.code_name(0)  # while it is there
+        #: The key of the label that distinguishes rows, None if none does.
+        self.label = request.label
         settings = request.settings(tasks, rows)
         self.attached: Attached = attach(settings, [], prepare=self._prepare)
         program = self.attached.program
@@ -100,6 +112,9 @@ class CpuMeter(Probing):
         self._cpu_seen = self._cpu_now = self._clock()
 
     def _prepare(self, program: BpfProgram) -> None:
+        if self.label is not None:
+            key = self.label.encode("utf-8", "surrogateescape")
+            program.map("label_key").update(bytes(4), _LABEL.pack(len(key), key))
         whole = self.period * sum(_CLOCKS)
         program.attach_clocks("on_tick", *(whole // part for part in _CLOCKS))
 
@@ -120,13 +135,28 @@ class CpuMeter(Probing):
         rows = []
         for key, value in self._rows.entries():
             if samples := self._new(key, value):
-                stack, kernel, created_by, status = _ROW.unpack(key)
+                stack, kernel, created_by, status, label = _ROW.unpack(key)
                 found = stacks.find(stack), stacks.find(kernel)
-                rows.append(CpuRow(*found, created_by, status, samples))
+                what = self._label(label) if label or created_by else None
+                rows.append(CpuRow(*found, created_by, status, samples, what))
         others = self._new(b"", self._others.lookup(bytes(4)) or bytes(8))
         now, before = self._cpu_now, self._cpu_seen
         self._cpu_seen = now
         return CpuPeriod(rows, others, None if now is None or before is None else now - before)
+
+    def _label(self, number: int) -> Value | None:
+        """Return the value of a label by its hash, None if none is asked for."""
+        if self.label is None:
+            return None
+        from gotrace.values.model import StringValue, Unavailable
+
+        found = self.attached.program.map("label_values").lookup(number.to_bytes(8, "little"))
+        if found is None:
+            return Unavailable("there was no room to keep it")
+        length, text = _LABEL.unpack(found)
+        if length == _LABEL_UNKNOWN:
+            return Unavailable("it could not be read")
+        return StringValue(text[:length], length)
 
     def _new(self, key: bytes, value: bytes) -> int:
         """Return what was added to a row since it was read last."""
@@ -145,12 +175,36 @@ class CpuRequest(Request[CpuMeter, None]):
     """Sample the threads of one process, ``hertz`` times a second on each CPU on average.
 
     ``kernel``: with the kernel's own frames. ``inside`` are patterns for what is looked at of that:
-    each has to match something that the program has.
+    each has to match something that the program has. ``by`` is ``$label("KEY")``: samples are kept
+    apart by that label of their goroutines.
     """
 
     hertz: int = HERTZ
     kernel: bool = False
     inside: Sequence[str] = ()
+    by: str | None = None
+
+    @cached_property
+    def label(self) -> str | None:
+        """Return the key of the label. Raises UsageError for what is not one."""
+        if self.by is None:
+            return None
+        from gotrace.probes.parser import LabelExpr
+        from gotrace.probes.scope import MAX_LABEL_KEY
+        from gotrace.probes.spec import parse_key
+
+        found = parse_key(self.by).expressions
+        if len(found) != 1 or not isinstance(found[0], LabelExpr):
+            raise UsageError(
+                f"samples have no {self.by}: CPU time is kept apart by one label of the"
+                ' goroutines, as $label("user")'
+            )
+        size = len(found[0].key.encode("utf-8", "surrogateescape"))
+        if size > MAX_LABEL_KEY:
+            raise UsageError(
+                f"a label's key has at most {MAX_LABEL_KEY} bytes, and this one {size}"
+            )
+        return found[0].key
 
     @property
     def period(self) -> int:
@@ -163,6 +217,7 @@ class CpuRequest(Request[CpuMeter, None]):
             raise UsageError("sampling needs one process: give -p PID or a command")
         if not 0 < self.hertz <= _MAX_HERTZ:
             raise UsageError(f"{self.hertz} samples a second: give 1 to {_MAX_HERTZ:,}")
+        label = self.label
         files = GoFiles(self.target)
         runtime = files.runtime()
         check_interrupted(runtime)
@@ -170,6 +225,8 @@ class CpuRequest(Request[CpuMeter, None]):
             files.check_functions(self.inside)
         tasks = Tasks((runtime,), runtime.runtime)
         problems = () if tasks.settings().task_fsbase else (_NO_GOROUTINES,)
+        if label is not None and (problems or not runtime.runtime.g_labels):
+            raise GotraceError(_NO_LABELS)
         return Prepared(
             self.target, ProbePlan((), problems), tasks, forced=self.forced, announce=announce
         )
@@ -192,9 +249,13 @@ class CpuRequest(Request[CpuMeter, None]):
             text_start=start,
             text_end=end,
             g_status=tasks.layout.g_atomicstatus,
+            labels=True if self.by is not None else None,
+            g_labels=tasks.layout.g_labels,
+            labels_are_map=tasks.layout.labels_are_map,
         )
 
 
 _NO_GOROUTINES = (
     "goroutines are not told apart: where a thread's goroutine is kept is only known to the process"
 )
+_NO_LABELS = "labels are not read: where a thread's goroutine has them is not known"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gotrace.goroutines.groups import stacks_with
 from gotrace.goroutines.interrupted import InterruptedStacks, Work, work_of
@@ -21,6 +22,9 @@ from gotrace.profiles.rows import (
     ValueType,
 )
 from gotrace.session.oncpu.meter import CpuMeter, CpuRow
+
+if TYPE_CHECKING:
+    from gotrace.values.model import Value
 
 __all__ = ["FORM", "CpuNames", "FunctionTime", "NamedSamples", "function_times"]
 
@@ -41,8 +45,8 @@ class NamedSamples:
 
     ``group`` is whose they are: a go statement's goroutines, the main goroutine, or what the
     runtime works for. ``frames`` are the logical ones, innermost first, the kernel's included;
-    ``locations`` the physical ones; ``is_cut``: there are more than could be kept. ``created_by``
-    and ``status`` are as in rows.
+    ``locations`` the physical ones; ``is_cut``: there are more than could be kept. ``created_by``,
+    ``status`` and ``label`` are as in rows.
     """
 
     work: Work
@@ -53,6 +57,22 @@ class NamedSamples:
     locations: tuple[PprofLocation, ...]
     is_cut: bool
     samples: int
+    label: Value | None = None
+
+    def labelled(self) -> str:
+        """Return the label's value, quoted, or the group of those that can have none."""
+        if self.label is None:
+            return self.group
+        from gotrace.values.go_syntax import by_text
+        from gotrace.values.model import StringValue
+
+        has_none = self.label == StringValue(b"", 0)
+        return self.group if has_none and self.work is not Work.PROGRAM else by_text(self.label)
+
+    def label_text(self) -> str:
+        """Return the label's value, empty if there is none or it is not known."""
+        text = getattr(self.label, "text", b"")
+        return str(text, "utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +116,14 @@ class CpuNames:
         if inside:
             wanted = stacks_with(self.program, {stack for _, stack in made}, inside)
             made = [(row, stack) for row, stack in made if stack in wanted]
-        sums: dict[tuple[int, int, Stack, Stack], int] = {}
+        sums: dict[tuple[int, int, Stack, Stack, Value | None], int] = {}
         for row, stack in made:
-            key = row.created_by, row.status, stack, row.kernel
+            key = row.created_by, row.status, stack, row.kernel, row.label
             sums[key] = sums.get(key, 0) + row.samples
         named = [self._name(*key, samples, self._stacks) for key, samples in sums.items()]
-        return sorted(named, key=lambda one: (-one.samples, one.group, one.locations))
+        return sorted(
+            named, key=lambda one: (-one.samples, one.group, one.locations, repr(one.label))
+        )
 
     def _name(
         self,
@@ -109,6 +131,7 @@ class CpuNames:
         status: int,
         stack: Stack,
         kernel: Stack,
+        label: Value | None,
         samples: int,
         stacks: InterruptedStacks,
     ) -> NamedSamples:
@@ -126,6 +149,7 @@ class CpuNames:
             (*located, *stacks.profiled(stack)),
             len(stack) >= MAX_FRAMES - 1,
             samples,
+            label,
         )
 
     def group(self, work: Work, created_by: int) -> str:
@@ -143,13 +167,17 @@ class CpuNames:
             return str(Work.COLLECTOR.value)
         return f"{creation.function} {creation.file.rpartition('/')[2]}:{creation.line}"
 
-    @staticmethod
-    def profile_rows(samples: Iterable[NamedSamples], period: int) -> list[ProfileRow]:
+    def profile_rows(self, samples: Iterable[NamedSamples], period: int) -> list[ProfileRow]:
         """Return samples for a profile; each stands for ``period`` ns."""
-        return [
-            ProfileRow(one.locations, (one.samples, one.samples * period), {"group": one.group})
-            for one in samples
-        ]
+        key, rows = self._meter.label, []
+        for one in samples:
+            labels, note = {"group": one.group}, ""
+            if key is not None:
+                note = f"[{one.labelled()}]"
+                labels |= {key: text} if (text := one.label_text()) else {}
+            values = one.samples, one.samples * period
+            rows.append(ProfileRow(one.locations, values, labels, note))
+        return rows
 
 
 def function_times(

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pytest
 
 from gotrace.session.landings import MAX_FUNCTIONS
+from gotrace.target.process import find_process
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, Result, of_kind, tool
 
@@ -24,14 +26,28 @@ def storm() -> Iterator[Fixture]:
         yield fixture
 
 
+def go_on(storm: Fixture) -> None:
+    """Wait until the storm has run for 20 ms of CPU time more: it has made calls then."""
+    process = find_process(storm.ready)
+    until = (process.cpu_ns() or 0) + 20_000_000
+    while (process.cpu_ns() or until) < until:
+        time.sleep(0.02)
+
+
 def traced(
-    storm: Fixture, *command: str, rate: int = 30_000, seconds: float = 4
+    storm: Fixture, *command: str, off: Collection[str] = (), rate: int = 30_000
 ) -> tuple[Result, int]:
-    """Trace the storm from its first call to its last one; return how many there were as well."""
+    """Trace the storm until the budget is exceeded, or by all of ``off``; count its calls, too."""
     with tool(*command, "--json", "-p", str(storm.ready)) as running:
         storm.say(f"1 {rate}")
         storm.read_until("busy")
-        time.sleep(seconds)
+        lightened: set[str] = set()
+        while not lightened or not lightened.issuperset(off):
+            running.lines_until('{"kind":"warning"')
+            row = json.loads(running.head[-1])
+            if "level" in row:
+                lightened.update(row.get("funcs", ["all"]))
+        go_on(storm)
         calls: int = storm.work()["Calls"]
         return running.end(), calls
 
@@ -99,21 +115,23 @@ def test_records_are_counted_as_well(storm: Fixture) -> None:
 
 
 def test_within_the_budget_nothing_is_said(storm: Fixture) -> None:
-    result, calls = traced(storm, "gofunclatency", "-F", "--budget", "50%", "main.hit", rate=1000)
-    assert said(result) == []
-    (row,) = of_kind(result, "histogram")
-    assert row["count"] == calls
-
-
-def test_many_that_cost_too_much_are_said_in_one_line(storm: Fixture) -> None:
-    with tool("gofunccount", "--budget", "0.5%", "-p", str(storm.ready), "main.*") as running:
-        storm.say("1 30000")
-        storm.read_until("busy")
-        time.sleep(4)
-        storm.work()
+    words = ("gofunclatency", "-F", "--budget", "50%", "-i", "1", "--json", "main.hit")
+    with tool(*words, "-p", str(storm.ready)) as running:
+        storm.say("1 1000")
+        for _ in range(3):  # the budget is looked at as often
+            running.lines_until('{"kind":"histogram"')
+        calls = storm.work()["Calls"]
         result = running.end()
-    (line,) = [line for line in result.errors.splitlines() if "the budget is" in line]
-    assert "calls are not seen from now on: tracing took " in line
+    assert said(result) == []
+    assert sum(row["count"] for row in of_kind(result, "histogram")) == calls
+
+
+def test_each_that_costs_too_much_is_said_once(storm: Fixture) -> None:
+    hot = ("main.hit", "main.leaf")
+    result, _ = traced(storm, "gofunccount", "--budget", "0.5%", "main.*", off=hot)
+    assert sorted(levels(result)) == [(name, "off") for name in hot]
+    rows = [row for row in said(result) if "level" in row]
+    assert all("calls are not seen from now on: tracing took " in row["message"] for row in rows)
 
 
 def test_of_very_many_functions_all_are_held_to_it_together(storm: Fixture) -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.live
 
 #: Neither root nor who runs the tools.
 _OWNER = ("setpriv", "--reuid=1", "--regid=1", "--clear-groups")
-_DAEMON_SET = (CLONE / "deploy" / "kubernetes" / "daemonset.yaml").read_text()
+_DAEMON_SET = (CLONE / "deploy" / "kubernetes" / "base" / "daemonset.yaml").read_text()
 #: The capabilities that a pod gets.
 SHIPPED = re.findall(r"\w+", re.findall(r"\n +add: \[(.*)\]", _DAEMON_SET)[0].lower())
 _GRANTED = ",".join(["-all", *(f"+{name}" for name in SHIPPED)])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import gotrace
 from tests.toolchains import (
     BUILD_MODES,
     FIXTURES,
@@ -433,3 +434,55 @@ def test_the_caller_of_a_reported_call_is_refused(rest: str) -> None:
     path = build(FIXTURES / "live_keys", newest())
     result = run_tool("gotrace", f"{path}:{HANDLE} {rest}")
     assert result.status == 2 and "$caller is for --by" in result.errors
+
+
+def test_the_library_adds_up_by_the_same_expressions(tmp_path: Path) -> None:
+    with (
+        Fixture([build(FIXTURES / "live_keys", newest())]) as fixture,
+        gotrace.attach(fixture.ready) as go,
+    ):
+        truths: list[Json] = []
+
+        def work() -> None:
+            truths.append(fixture.work("2 500 20"))
+            go.stop()
+
+        shards = go.count(HANDLE, by="shard, $ret2 != nil", ready=work)
+        stacks = go.latency(HANDLE, by=["$stack", "$caller"], ready=work)
+        lengths = go.latency(HANDLE, of="len(key)", ready=work)
+        few = go.count(HANDLE, by="shard", rows=4, ready=work)
+        with pytest.raises(gotrace.UsageError, match="by='\\$goid'"):
+            go.latency(HANDLE, by_goroutine=True, by="shard")  # type: ignore[call-overload]
+        with pytest.raises(gotrace.UsageError, match="give one value"):
+            go.latency(HANDLE, of="shard, key")
+        with pytest.raises(gotrace.UsageError, match="use latency"):
+            go.count(HANDLE, by="$blocked > 1ms")
+        assert fixture.finish() == 0
+    found: Counter[str] = Counter()
+    for group in shards:
+        found[str(group.by["shard"])] += group.calls
+        assert isinstance(group.by["$ret2 != nil"], bool) and group.times is None
+    assert found == truths[0]["Shards"] and shards.others == 0
+    assert [group.calls for group in shards] == sorted((g.calls for g in shards), reverse=True)
+    assert f"<td>{shards[0].by['shard']}</td>" in shards._repr_html_()
+    with pytest.raises(gotrace.UsageError, match="no stacks"):
+        shards.to_folded(tmp_path / "x.folded")
+    called: Counter[str] = Counter()
+    for group in stacks:
+        assert group.times is not None and group.times.count == group.calls
+        assert [frame.function for frame in group.by["$stack"]][:2] == [
+            *(group.by["$caller"], "main.work")
+        ]
+        called[group.by["$caller"]] += group.calls
+    first = truths[1]["First"]
+    assert called == {"main.viaFirst": first, "main.viaSecond": truths[1]["Calls"] - first}
+    stacks.to_folded(tmp_path / "x.folded")
+    lines = (tmp_path / "x.folded").read_text().splitlines()
+    assert sum(int(line.rpartition(" ")[2]) for line in lines) == sum(
+        group.times.sum for group in stacks if group.times
+    )
+    [one] = lengths
+    assert one.values is not None and one.values.count == truths[2]["Calls"] == one.calls
+    assert one.values.sum == sum(len(key) * n for key, n in truths[2]["Keys"].items())
+    assert few.others + sum(group.calls for group in few) == truths[3]["Calls"]
+    assert few.others > 0 and len(few) == 4

@@ -165,6 +165,45 @@ def test_what_the_runtime_does_has_groups_of_its_own(toolchain: Toolchain) -> No
     assert groups["outside of goroutines"] <= groups.total() / 20
 
 
+@each_toolchain
+def test_time_is_kept_apart_by_a_label(toolchain: Toolchain, tmp_path: Path) -> None:
+    profile, key = tmp_path / "x.pb.gz", '$label("user")'
+    words = ("--by", key, "--json", "-o", profile)
+    _, result = sampled(program(toolchain), "label 2s", *words, before=ALONE)
+    check_sums(result)
+    users: Counter[str] = Counter()
+    for row in of_kind(result, "cpu_stack"):
+        if "main.labelled" in names(row):
+            (value,) = row["by"].values()
+            users[value if isinstance(value, str) else json.dumps(value)] += row["samples"]
+        elif row["work"] != Work.PROGRAM.value:
+            assert row["by"] in ({key: None}, {key: ""})
+    cut = json.dumps({"$string": "c" * 256, "$len": 300})
+    shares = {"alice": 0.4, 'bob "\n': 0.3, cut: 0.2, "": 0.1}
+    assert users.keys() == shares.keys()
+    for user, share in shares.items():
+        check_share(users[user], users.total(), share)
+    tagged: Counter[str] = Counter()
+    for one in raw_profile(profile).samples:
+        if any(name == "main.labelled" for name, _ in one.frames):
+            tagged[str(one.labels.get("user", ""))] += one.values[0]
+    assert (tagged["alice"], tagged["c" * 256]) == (users["alice"], users[cut])
+
+
+def test_a_label_is_a_table_of_its_own() -> None:
+    words = ("--by", '$label("user")')
+    _, result = sampled(program(), "label 1s", *words)
+    text = "".join(result.lines)
+    assert re.search(r'\n +TIME +SHARE  \$label\("user"\)\n +\S+ +\S+%  "alice"\n', text)
+    for by, reason in (
+        ("$goid", "kept apart by one label"),
+        (f'$label("{"k" * 65}")', "at most 64 bytes"),
+        ("$label", "kept apart by one label"),
+    ):
+        result = run_tool("gooncpu", "-p", str(os.getpid()), "--by", by)
+        assert result.status == 2 and reason in result.errors
+
+
 def test_the_kernels_functions_are_there_if_asked_for() -> None:
     _, result = sampled(program(), "read 1s", "-K", "--json")
     check_sums(result)
