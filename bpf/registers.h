@@ -38,7 +38,6 @@
 
 #define FLAGS_CF 0x01
 #define FLAGS_ZF 0x40
-#define FLAGS_TF 0x100 /* a debugger steps this thread */
 
 /* Whether the flags have a stack check's jbe taken. */
 #define registers_grows(ctx) ((ctx)->flags & (FLAGS_CF | FLAGS_ZF))

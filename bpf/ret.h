@@ -22,6 +22,7 @@
 #endif
 
 #define BREAKPOINT 0xcc
+#define FLAGS_TF 0x100    /* a debugger steps this thread */
 #define USER_ADDRESS 47   /* bits; beyond them a RET faults where it is, not where it leads */
 #define SHADOW_STACK 1ULL /* of thread.features: ARCH_SHSTK_SHSTK of uapi/asm/prctl.h */
 
