@@ -36,6 +36,7 @@ from tests.kernels.runs import (
     fixture_program,
     measure_rounds,
     measure_scenarios,
+    trace_parts,
     trace_records,
     trace_values,
 )
@@ -74,6 +75,7 @@ def main(path: Path) -> int:
             checks.run("values", method, partial(trace_values, method, minors))
         checks.run("SIGKILL", method, partial(_kill, method))
     if order.pairs:
+        checks.run("why", order.methods[0], trace_parts)
         checks.run("migrating rounds", order.methods[0], partial(measure_rounds, order.rounds))
         steps_rets = HOST is not None and HOST.steps_rets
         if order.methods[0] == "multi" and steps_rets:

@@ -22,7 +22,10 @@ from tests.tools.gofunccount.test_many import write_program
 __all__ = ["MINORS", "NAMES", "compiled_programs", "programs", "standard_tests"]
 
 MINORS = ("1.19", "1.27")
-NAMES = ("live_count", "live_latency", "live_relay", "live_steps", "live_waits", "trace_values")
+NAMES = (
+    *("live_count", "live_latency", "live_relay", "live_steps", "live_waits", "live_why"),
+    "trace_values",
+)
 
 #: A server and its client, of tests/real, by the newer release only.
 _SERVER = ("serve", "client")
