@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
+from gotrace.architecture import HOST
 from gotrace.doctor.finding import Finding, State
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
@@ -304,6 +305,8 @@ def _signal() -> list[Finding]:
 
 def _steps() -> list[Finding]:
     """Return whether RETs can do without a single step, which has to be asked for."""
+    if HOST is not None and not HOST.steps_rets:
+        return [Finding("single steps", State.OK, "none at RETs, which the kernel simulates")]
     try:
         found = "one at each RET"
         if ret_emulation(EmulateRet.ON, None) is not None:
