@@ -174,7 +174,7 @@ static __always_inline u32 edges_item_size(u64 channel)
 /* Return the channel that a function works on, from where it keeps that. */
 static __always_inline u64 edges_channel(struct pt_regs *ctx, u64 cookie)
 {
-    return read_word(ctx->sp + EDGE_SPILL(cookie));
+    return read_word(registers_sp(ctx) + EDGE_SPILL(cookie));
 }
 
 /* Return whether a place is in a channel's buffer: what was read for a channel is one, then. */
@@ -188,10 +188,10 @@ static __always_inline bool edges_is_slot(u64 channel, u64 place)
 int on_write(struct pt_regs *ctx)
 {
     u64 cookie = 0;
-    if (!site_hit(ctx, &cookie) || read_word(ctx->ax) < EDGE_MIN_ITEM)
+    if (!site_hit(ctx, &cookie) || read_word(GO_REGISTER(ctx, 0)) < EDGE_MIN_ITEM)
         return 0;
-    u64 slot = ctx->bx, channel = edges_channel(ctx, cookie);
-    edges_submit(ctx, EDGE_WRITE, edges_goid(ctx, cookie), read_word(ctx->cx), slot,
+    u64 slot = GO_REGISTER(ctx, 1), channel = edges_channel(ctx, cookie);
+    edges_submit(ctx, EDGE_WRITE, edges_goid(ctx, cookie), read_word(GO_REGISTER(ctx, 2)), slot,
                  edges_is_slot(channel, slot) ? channel : 0, 0);
     return 0;
 }
@@ -207,13 +207,13 @@ int on_read(struct pt_regs *ctx)
     if (!site_hit(ctx, &cookie) || !goroutine_find_task(ctx, cookie, &task))
         return 0;
     u64 channel = edges_channel(ctx, cookie);
-    u64 depth = edges_depth(task.g, ctx->bp, EDGE_FRAMES(cookie));
-    u64 slot = ctx->bx, other = ctx->cx;
+    u64 depth = edges_depth(task.g, registers_frame(ctx), EDGE_FRAMES(cookie));
+    u64 slot = GO_REGISTER(ctx, 1), other = GO_REGISTER(ctx, 2);
     /* Or the choice would be of what to read of the registers, which the verifier does not allow. */
     asm volatile("" : "+r"(slot), "+r"(other));
     if (!edges_is_slot(channel, slot))
         slot = other;
-    bool is_item = !(ctx->flags & FLAGS_ZF) && edges_item_size(channel) >= EDGE_MIN_ITEM;
+    bool is_item = !registers_equal(ctx) && edges_item_size(channel) >= EDGE_MIN_ITEM;
     edges_submit(ctx, is_item ? EDGE_READ : EDGE_DROP, task.goid, 0, slot, channel, depth);
     return 0;
 }
@@ -222,12 +222,13 @@ int on_read(struct pt_regs *ctx)
 int on_send(struct pt_regs *ctx)
 {
     u64 cookie = 0;
-    if (!site_hit(ctx, &cookie) || edges_item_size(ctx->ax) < EDGE_MIN_ITEM ||
-        !read_word(ctx->bx + GOTRACE_EDGE_SUDOG_ELEM)) /* it throws the item away */
+    if (!site_hit(ctx, &cookie) || edges_item_size(GO_REGISTER(ctx, 0)) < EDGE_MIN_ITEM ||
+        !read_word(GO_REGISTER(ctx, 1) + GOTRACE_EDGE_SUDOG_ELEM)) /* it throws the item away */
         return 0;
-    u64 g = read_word(ctx->bx);
-    edges_submit(ctx, EDGE_HAND, edges_goid(ctx, cookie), edges_goid_of(g), read_word(ctx->cx),
-                 ctx->ax, edges_waiting_depth(g, sched_wait_reason(g)));
+    u64 g = read_word(GO_REGISTER(ctx, 1));
+    edges_submit(ctx, EDGE_HAND, edges_goid(ctx, cookie), edges_goid_of(g),
+                 read_word(GO_REGISTER(ctx, 2)), GO_REGISTER(ctx, 0),
+                 edges_waiting_depth(g, sched_wait_reason(g)));
     return 0;
 }
 
@@ -237,21 +238,21 @@ int on_send(struct pt_regs *ctx)
  */
 int on_receive(struct pt_regs *ctx)
 {
-    u64 cookie = 0, channel = ctx->ax;
+    u64 cookie = 0, channel = GO_REGISTER(ctx, 0);
     struct task task = {};
     if (!site_hit(ctx, &cookie) || !goroutine_find_task(ctx, cookie, &task))
         return 0;
-    u64 g = read_word(ctx->bx), sender = edges_goid_of(g);
+    u64 g = read_word(GO_REGISTER(ctx, 1)), sender = edges_goid_of(g);
     if (sched_wait_reason(g) == GOTRACE_EDGE_SELECT)
         edges_submit(ctx, EDGE_SENT, task.goid, sender, 0, 0, 0);
     u64 size = edges_item_size(channel), slot = 0, word = 0;
-    u64 depth = edges_depth(task.g, ctx->bp, EDGE_FRAMES(cookie));
+    u64 depth = edges_depth(task.g, registers_frame(ctx), EDGE_FRAMES(cookie));
     bool has_buffer = read_word(channel + HCHAN_DATAQSIZ) != 0, is_item = size >= EDGE_MIN_ITEM;
     if (is_item)
-        word = read_word(read_word(ctx->bx + GOTRACE_EDGE_SUDOG_ELEM));
+        word = read_word(read_word(GO_REGISTER(ctx, 1) + GOTRACE_EDGE_SUDOG_ELEM));
     if (has_buffer)
         slot = read_word(channel + HCHAN_BUF) + read_word(channel + EDGE_RECVX(cookie)) * size;
-    if (!is_item || !ctx->cx)
+    if (!is_item || !GO_REGISTER(ctx, 2))
         edges_submit(ctx, EDGE_DROP, task.goid, has_buffer ? 0 : sender, slot, channel, depth);
     else if (has_buffer)
         edges_submit(ctx, EDGE_READ, task.goid, 0, slot, channel, depth);
@@ -267,8 +268,8 @@ int on_edge_go(struct pt_regs *ctx)
 {
     u64 cookie = 0;
     if (site_hit(ctx, &cookie))
-        edges_submit(ctx, EDGE_GO, edges_goid(ctx, cookie), edges_goid_of(ctx->bx),
-                     read_word(ctx->bx + GOTRACE_EDGE_SCHED_CTXT), 0, 0);
+        edges_submit(ctx, EDGE_GO, edges_goid(ctx, cookie), edges_goid_of(GO_REGISTER(ctx, 1)),
+                     read_word(GO_REGISTER(ctx, 1) + GOTRACE_EDGE_SCHED_CTXT), 0, 0);
     return 0;
 }
 
@@ -284,7 +285,7 @@ int on_timer(struct pt_regs *ctx)
         return 0;
     u64 at = cookie & COOKIE_INDEX_MASK;
     edges_submit(ctx, EDGE_TIMER, edges_goid(ctx, cookie), 0,
-                 at ? read_word(ctx->ax + at) : ctx->si, 0, 0);
+                 at ? read_word(GO_REGISTER(ctx, 0) + at) : GO_REGISTER(ctx, 4), 0, 0);
     return 0;
 }
 

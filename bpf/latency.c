@@ -260,7 +260,7 @@ int on_entry(struct pt_regs *ctx)
         return 0;
     }
     landings_count_call(cookie & COOKIE_INDEX_MASK);
-    struct stack *stack = calls_enter(&task, &owner, depth, cookie);
+    struct stack *stack = calls_enter(ctx, &task, &owner, depth, cookie);
     if (stack)
         stack->top.start = calls_begin(&task, &owner, stack); /* last: before is not its time */
     return 0;
@@ -305,7 +305,7 @@ int on_return(struct pt_regs *ctx)
     /* Functions that came here by tail jumps return with this one. */
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MAX_TAIL_JUMPS; i++) {
-        if (i && !calls_return_together(&task, stack, depth))
+        if (i && !calls_return_together(ctx, &task, stack, depth))
             break;
         struct open_call call = stack->top;
         u64 hits = calls_hits_within(stack), level = stack->level;

@@ -47,19 +47,31 @@ static __always_inline struct work *take_work(void)
 
 static __always_inline void read_registers(struct work *w, struct pt_regs *ctx, u64 cookie)
 {
-    w->regs[0] = ctx->ax;
-    w->regs[1] = ctx->bx;
-    w->regs[2] = ctx->cx;
-    w->regs[3] = ctx->di;
-    w->regs[4] = ctx->si;
-    w->regs[5] = ctx->r8;
-    w->regs[6] = ctx->r9;
-    w->regs[7] = ctx->r10;
-    w->regs[8] = ctx->r11;
-    w->regs[REGISTERS - 1] = ctx->dx;
-    w->sp = ctx->sp + (cookie >> COOKIE_SP_SHIFT);
+    w->regs[0] = GO_REGISTER(ctx, 0);
+    w->regs[1] = GO_REGISTER(ctx, 1);
+    w->regs[2] = GO_REGISTER(ctx, 2);
+    w->regs[3] = GO_REGISTER(ctx, 3);
+    w->regs[4] = GO_REGISTER(ctx, 4);
+    w->regs[5] = GO_REGISTER(ctx, 5);
+    w->regs[6] = GO_REGISTER(ctx, 6);
+    w->regs[7] = GO_REGISTER(ctx, 7);
+    w->regs[8] = GO_REGISTER(ctx, 8);
+#if GO_INT_REGISTERS > 9
+    w->regs[9] = GO_REGISTER(ctx, 9);
+    w->regs[10] = GO_REGISTER(ctx, 10);
+    w->regs[11] = GO_REGISTER(ctx, 11);
+    w->regs[12] = GO_REGISTER(ctx, 12);
+    w->regs[13] = GO_REGISTER(ctx, 13);
+    w->regs[14] = GO_REGISTER(ctx, 14);
+    w->regs[15] = GO_REGISTER(ctx, 15);
+#endif
+    w->regs[REGISTERS - 1] = registers_closure(ctx);
+    w->sp = registers_sp(ctx) + (cookie >> COOKIE_SP_SHIFT);
     if ((cookie & COOKIE_LANDING) && !(cookie & COOKIE_FAULT))
-        w->sp -= 8; /* the return address, which is still there */
+        w->sp -= CALL_PUSHES; /* the return address, which is still there */
+#if !CALL_PUSHES
+    w->return_pc = registers_return_pc(ctx, w->sp);
+#endif
 }
 
 /* What a frame pointer leads to. */
@@ -88,7 +100,7 @@ static __always_inline void append_stack(struct work *w, u64 frame)
     u32 *header = payload_begin_block(w), count = 0;
     if (!header)
         return;
-    u64 pc = read_word(w->sp), hash = 0;
+    u64 pc = payload_return_pc(w), hash = 0;
 #pragma clang loop unroll(disable)
     for (int i = 0; i < GOTRACE_USER_STACK; i++) {
         if (!pc || !payload_has_room(w, 8))
@@ -171,11 +183,11 @@ int on_signal(struct pt_regs *ctx)
         return 0;
     if (found->wait.at_entry) {
         struct call *saved = saved_calls.lookup(&found->wait.key);
-        if (saved && floats_read(&found->wait, ctx->dx, saved->floats))
+        if (saved && floats_read(&found->wait, registers_c_third(ctx), saved->floats))
             saved->has_floats = 1;
     } else {
-        u64 values[FLOAT_REGISTERS];
-        if (floats_read(&found->wait, ctx->dx, values))
+        u64 values[GO_FLOAT_REGISTERS];
+        if (floats_read(&found->wait, registers_c_third(ctx), values))
             floats_append(&found->call, values, found->wait.flag);
         records_submit(ctx, &found->call);
     }
@@ -289,7 +301,7 @@ int on_entry(struct pt_regs *ctx)
     event->tid = ids;
     event->function = function;
     event->results_length = 0;
-    event->flags = (ctx->ip - plan->site) & ~(u64)EVENT_FLAGS;
+    event->flags = (registers_pc(ctx) - plan->site) & ~(u64)EVENT_FLAGS;
     event->hits = 0;
     event->hits_ns = 0;
     w->call.length = 0;
@@ -308,15 +320,15 @@ int on_entry(struct pt_regs *ctx)
         if (w->dropped)
             goto unopened;
         event->end = bpf_ktime_get_ns();
-        append_stack(w, ctx->bp);
+        append_stack(w, registers_caller_frame(ctx, cookie >> COOKIE_SP_SHIFT));
         if (plan->flags & PLAN_ENTRY_FLOATS &&
-            wait_for_floats(w, 0, ctx->ip + plan->next_pc, ctx->sp + plan->next_sp,
-                            EVENT_ENTRY_FLOATS))
+            wait_for_floats(w, 0, registers_pc(ctx) + plan->next_pc,
+                            registers_sp(ctx) + plan->next_sp, EVENT_ENTRY_FLOATS))
             goto unopened;
         records_submit(ctx, &w->call);
         goto unopened;
     }
-    struct stack *stack = calls_enter(&task, &owner, depth, cookie);
+    struct stack *stack = calls_enter(ctx, &task, &owner, depth, cookie);
     if (!stack)
         goto out;
     if (w->dropped) {
@@ -329,8 +341,8 @@ int on_entry(struct pt_regs *ctx)
     event->flags |= nested(stack, began);
     records_save(&key, &w->call);
     if (plan->flags & PLAN_ENTRY_FLOATS)
-        wait_for_floats(w, &key, ctx->ip + plan->next_pc, ctx->sp + plan->next_sp,
-                        EVENT_ENTRY_FLOATS);
+        wait_for_floats(w, &key, registers_pc(ctx) + plan->next_pc,
+                        registers_sp(ctx) + plan->next_sp, EVENT_ENTRY_FLOATS);
     u64 now = calls_begin(&task, &owner, stack); /* last: before is not its time */
     stack->top.start = now;
     note_outermost(stack, now);
@@ -353,7 +365,8 @@ static __always_inline void finish(struct pt_regs *ctx, struct work *w, u32 flag
     if (w->call.has_floats)
         floats_append(&w->call, w->call.floats, EVENT_ENTRY_FLOATS);
     if (flags & PLAN_RETURN_FLOATS &&
-        wait_for_floats(w, 0, read_word(ctx->sp), ctx->sp + 8, EVENT_RETURN_FLOATS))
+        wait_for_floats(w, 0, registers_return_pc(ctx, registers_sp(ctx)),
+                        registers_sp(ctx) + CALL_PUSHES, EVENT_RETURN_FLOATS))
         return;
     records_submit(ctx, &w->call);
 }
@@ -390,7 +403,7 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
     run_phase(w, plan->result, plan->return_leaves);
     if (!w->dropped) {
         event->results_length = w->call.length - event->args_length;
-        append_stack(w, ctx->bp);
+        append_stack(w, registers_caller_frame(ctx, cookie >> COOKIE_SP_SHIFT));
         records_append_why(&w->call, &row, key, false);
 #ifdef GOTRACE_WHY_BANDS
         u32 number = 0;
@@ -427,7 +440,7 @@ int on_return(struct pt_regs *ctx)
     /* Functions that came here by tail jumps have returned with this one, unseen. */
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MAX_TAIL_JUMPS; i++) {
-        if (!calls_return_together(&task, stack, depth))
+        if (!calls_return_together(ctx, &task, stack, depth))
             break;
         diagnostics_count(TAIL_CALLS, 1);
         records_forget(&owner, stack->level);

@@ -7,6 +7,7 @@ generate code for an old kernel, and compiling takes most of the time.
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import os
 import signal
@@ -21,7 +22,7 @@ from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.kernel.compiler import NoCompilerError, Origin, load_compiler
 from gotrace.kernel.cookie import cookie
 from gotrace.kernel.features import multi_filters_by_process
-from gotrace.kernel.own_function import OwnFunction, own_function
+from gotrace.kernel.own_function import OwnFunction, own_code, own_function
 from gotrace.kernel.program import AttachKind, BpfProgram, LoadError
 from gotrace.kernel.program_cache import is_packaged
 from gotrace.session.trace import buffer_pages
@@ -48,10 +49,9 @@ __all__ = [
     "rung_findings",
 ]
 
-_CODE = b"\x55\x5d\xc3"  # push %rbp; pop %rbp; ret
 _CALLS = 3
 _SIGNAL_WAIT = 0.5  # seconds
-_PAGE = 4096
+_PAGE = mmap.PAGESIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ def _signal() -> list[Finding]:
     advice = "give gotrace --no-fp: values in float registers cannot be shown"
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGURG})
     try:
-        with own_function(_CODE) as function:
+        with own_function(own_code().emulated) as function:
             attached = _attach(function, "send_signal", TrialSettings(site=_here(), signal=1), None)
             try:
                 function.call()
@@ -322,7 +322,7 @@ def _rungs() -> list[Finding]:
 def _rung_problem(method: AttachMethod) -> str | None:
     """Count calls of an own function, by its cookie; return what went wrong, None when nothing."""
     try:
-        with own_function(_CODE) as function:
+        with own_function(own_code().emulated) as function:
             settings = CountSettings(site=_here(), counters=2)
             attached = _attach(function, "on_entry", settings, method)
             try:

@@ -8,11 +8,9 @@ import threading
 from functools import cache
 
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.own_function import own_function
+from gotrace.kernel.own_function import own_code, own_function
 
 __all__ = ["has_multi_links", "multi_filters_by_process"]
-
-_CODE = b"\x55\x5d\xc3"  # push %rbp; pop %rbp; ret
 
 
 @cache
@@ -22,7 +20,7 @@ def has_multi_links() -> bool:
     try:
         opened.append(kernel.create_array_map(value_size=8))
         opened.append(kernel.load_counting_program(opened[0]))
-        with own_function(_CODE) as function:
+        with own_function(own_code().emulated) as function:
             opened.append(kernel.link_uprobe_multi(opened[1], function.path, [0], [0], 0))
         return True
     except OSError:
@@ -45,7 +43,7 @@ def multi_filters_by_process() -> bool:
         counter = kernel.create_array_map(value_size=8)
         opened.append(counter)
         opened.append(kernel.load_counting_program(counter))
-        with own_function(_CODE) as function:
+        with own_function(own_code().emulated) as function:
             link = kernel.link_uprobe_multi(opened[-1], function.path, [0], [0], os.getpid())
             opened.append(link)
             caller = threading.Thread(target=function.call)

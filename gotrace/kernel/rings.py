@@ -12,16 +12,19 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from gotrace.architecture import HOST
 from gotrace.kernel import syscalls as kernel
 
 __all__ = ["PastRing", "PastRings", "Rings"]
 
 _PAGE = mmap.PAGESIZE
+_IS_ORDERED = HOST is not None and HOST.orders_memory
 _DATA_HEAD, _DATA_TAIL = 1024 // 8, 1032 // 8  # in struct perf_event_mmap_page, by words
 _HEADER = struct.Struct("=IHHI").unpack_from  # type, misc, size; in a sample: bytes of data
 _HEADER_BYTES = 12
@@ -43,8 +46,10 @@ class _Ring:
     memory: mmap.mmap
     read_to: int = 0
     words: memoryview = field(init=False)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
+        self.lock.acquire()
         self.words = memoryview(self.memory).cast("Q")
         self.size = len(self.memory) - _PAGE
 
@@ -55,17 +60,31 @@ class _Ring:
     def chunk(self) -> bytes:
         """Return what comes next, at most ``_CHUNK`` bytes.
 
-        The kernel has written all that lies before data_head when it is seen to have moved: loads
-        are not reordered with loads on x86-64, nor are stores with earlier loads.
+        The kernel has written all that lies before data_head when it is seen to have moved, if the
+        data are read after that.
         """
         start = self.words[_DATA_TAIL] % self.size
         size = min(self.left(), _CHUNK)
+        self.order()
         first = self.memory[_PAGE + start : _PAGE + min(start + size, self.size)]
         return first + self.memory[_PAGE : _PAGE + size - len(first)]
 
     def advance(self, size: int) -> None:
         """Return the room of what was read back to the kernel."""
+        self.order()
         self.words[_DATA_TAIL] += size
+
+    def order(self) -> None:
+        """Have what comes before happen before all that comes after, as other processors see it.
+
+        Python has no memory barriers. amd64 needs none: loads are not reordered with loads there,
+        nor stores with earlier loads. Elsewhere a lock does it, which the C library's semaphores or
+        mutexes are under: to unlock it is a release, and to lock it again an acquire, which arm64
+        does not reorder with that (Arm ARM, B2.3, "Barrier-ordered-before").
+        """
+        if not _IS_ORDERED:
+            self.lock.release()
+            self.lock.acquire()
 
     def close(self) -> None:
         self.words.release()

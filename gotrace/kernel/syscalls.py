@@ -2,7 +2,7 @@
 """Call bpf(2) and perf_event_open(2) where BCC has no binding, or one that loses the cookie.
 
 Layouts: include/uapi/linux/bpf.h (union bpf_attr) and include/uapi/linux/perf_event.h (struct
-perf_event_attr). Numbers are those of x86-64.
+perf_event_attr).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fcntl import ioctl
 from functools import cache
 from pathlib import Path
 
+from gotrace.architecture import HOST
 from gotrace.errors import GotraceError
 from gotrace.kernel.instructions import EXIT, INSTRUCTION, LD_IMM64, encode
 
@@ -58,8 +59,9 @@ ATTACH_TYPE_UPROBE_MULTI = 48
 _ATTACH_TYPE_PERF_EVENT = 41
 PROGRAM_KPROBE, PROGRAM_PERF_EVENT, PROGRAM_RAW_TRACEPOINT = 2, 7, 17  # BPF_PROG_TYPE_...
 
-_SYS_BPF = 321
-_SYS_PERF_EVENT_OPEN = 298
+# Of a machine that is not known, numbers for which there is no call.
+_SYS_BPF = HOST.bpf if HOST else -1
+_SYS_PERF_EVENT_OPEN = HOST.perf_event_open if HOST else -1
 _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _MAP_POP = 1, 2, 3, 21
 _MAP_LOOKUP_BATCH, _MAP_UPDATE_BATCH = 24, 26
 _BTF_LOAD = 18

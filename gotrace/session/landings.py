@@ -101,6 +101,8 @@ def why_not(prepared: Prepared) -> str:
     goroutines (gccgo, C) stay as they are.
     """
     plan, tasks = prepared.plan, prepared.tasks
+    if any(not file.image.arch.steps_rets for file in plan.files):
+        return "the kernel single-steps no RET on this machine"
     if len(plan.files) != 1:
         return "functions of several files are traced"
     if tasks is None or plan.files[0] not in tasks.files or tasks.layout is None:

@@ -109,9 +109,12 @@ class Selected:
         image, functions = self.binary.image, self.binary.functions
         at_rets = self.verb == "count" and not image.arch.steps_rets
         for row in self.rows:
-            yield function_sites(
-                image, functions.function(row), returns, values=values, at_rets=at_rets
-            )
+            function = functions.function(row)
+            found = function_sites(image, function, returns, values=values, at_rets=at_rets)
+            if found.entry is not None and found.entry.faults:
+                # A call whose pointer is nil would not be counted: the first instruction, then.
+                found = function_sites(image, function, returns, values=values)
+            yield found
 
     def nothing_usable(self, verb: str, why: str) -> NoMatchError:
         """Return the error for a request that selects only functions that cannot be used."""

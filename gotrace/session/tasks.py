@@ -28,6 +28,7 @@ from gotrace.target.target import Target, TargetBinary
 
 __all__ = [
     "Tasks",
+    "check_interrupted",
     "find_tasks",
     "runtime_group",
     "signal_groups",
@@ -90,7 +91,8 @@ class Tasks:
         layout, number = self._of(file)
         if layout is None or function.origin is Origin.SYMTAB:
             return TaskKind.THREAD, number
-        if layout.g_in_register and not file.functions.is_assembly(function.row):
+        is_assembly = file.functions.is_assembly(function.row) and not file.image.arch.keeps_g
+        if layout.g_in_register and not is_assembly:
             return TaskKind.G_REGISTER, number
         return TaskKind.G_TLS, number
 
@@ -271,6 +273,15 @@ def runtime_group(
 #: Where Linux puts position independent programs: ELF_ET_DYN_BASE and what is added at random
 #: (arch/x86/include/asm/elf.h, fs/binfmt_elf.c).
 _PIE_TEXT = (0x5555_0000_0000, 0x6656_0000_0000)
+
+
+def check_interrupted(file: TargetBinary) -> None:
+    """Raise GotraceError where threads of the file cannot be looked at whatever they are doing."""
+    if not file.image.arch.knows_interrupted:
+        raise GotraceError(
+            f"{file.image.display}: a program for {file.image.arch.name}: its threads cannot be"
+            " sampled yet, nor can its system calls be named"
+        )
 
 
 def text_of(file: TargetBinary) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
+from gotrace.architecture import HOST
 from gotrace.capture.ops import DEEP, MAX_BLOCKS, Op, OpCode
 from gotrace.capture.payload import Subplan
 from gotrace.errors import GotraceError
@@ -72,7 +74,8 @@ _ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS, _LEAVES, _BEGINS = 1, 2, 4, 8, 16  # of bpf
 PLAN_FILE_SHIFT = 8
 TYPE_FILE_SHIFT = 48  # in keys of the map types: above addresses
 _SITE_PLAN = struct.Struct("=QIIIIhhI")
-_FLOAT_BLOCK = 8 + 8 * 15
+_FLOAT_REGISTERS = len(HOST.float_registers) if HOST else 0
+_FLOAT_BLOCK = 8 + 8 * _FLOAT_REGISTERS
 _SAVED_BYTES = 64 << 20  # of kernel memory, for the arguments of open calls
 _CALL_OVERHEAD = 1536  # struct call without its payload, and the map's own
 _STACKS = _OUTER_CALLS = _WAITING = 1 << 14
@@ -494,7 +497,7 @@ def buffer_pages() -> int:
 
 
 _BUFFER_BYTES = 32 << 20
-_PAGE = 4096
+_PAGE = mmap.PAGESIZE
 
 
 def _payload_bound(call: TracedCall) -> int:
@@ -507,7 +510,7 @@ def _padded(size: int) -> int:
 
 
 _WAIT = struct.Struct("=2Q16s2Q")  # struct wait of bpf/payload.h
-_CALL_HEAD = struct.Struct(f"=15Q{MAX_BLOCKS}QII")  # struct call up to its event
+_CALL_HEAD = struct.Struct(f"={_FLOAT_REGISTERS}Q{MAX_BLOCKS}QII")  # struct call up to its event
 
 
 def _waiting_record(value: bytes) -> bytes | None:

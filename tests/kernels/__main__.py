@@ -19,8 +19,8 @@ from tests.debian import FetchError
 from tests.kernels import images
 from tests.kernels.guest import Guest, GuestError, run, work_image
 from tests.kernels.order import Order, Result
-from tests.kernels.programs import MINORS, programs
-from tests.kernels.releases import QUICK, RELEASES, Release, release
+from tests.kernels.programs import MINORS, compiled_programs, programs
+from tests.kernels.releases import QUICK, RELEASES, Release, names_for, release
 from tests.kernels.table import keep
 
 __all__ = ["Outcome", "line", "main", "order_of", "summarise"]
@@ -50,10 +50,11 @@ def main() -> int:
     try:
         releases = [release(name) for name in options.kernels]
         print("making ready: kernels, root file system, fixtures", flush=True)
-        images.root()
         for one in releases:
+            images.root(one.arch)
             images.kernel(one)
-        fixtures = programs()
+        fixtures = {one.arch: programs(one.arch) for one in releases}
+        compiled = {one.arch: compiled_programs(one.arch) for one in releases}
     except FetchError as error:
         print(f"kernels: {error}", file=sys.stderr)
         return 1
@@ -70,7 +71,18 @@ def main() -> int:
     ]
     slots = _Slots((os.cpu_count() or 1) + 1)  # a guest does not need all of its own all the time
     with ThreadPoolExecutor(len(guests)) as pool:
-        outcomes = list(pool.map(lambda guest: _try(guest, fixtures, options, slots), guests))
+        outcomes = list(
+            pool.map(
+                lambda guest: _try(
+                    guest,
+                    fixtures[guest.release.arch],
+                    compiled[guest.release.arch],
+                    options,
+                    slots,
+                ),
+                guests,
+            )
+        )
     return summarise(outcomes)
 
 
@@ -78,7 +90,8 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.kernels", description=__doc__)
     names = [one.name for one in RELEASES]
     parser.add_argument("kernels", nargs="*", metavar="KERNEL", help=f"of {', '.join(names)}")
-    parser.add_argument("--quick", action="store_true", help=f"{' and '.join(QUICK)}, less of each")
+    parser.add_argument("--arch", default="amd64", choices=("amd64", "arm64"), help="of kernels")
+    parser.add_argument("--quick", action="store_true", help=f"of {', '.join(QUICK)}; less of each")
     parser.add_argument("--cpus", type=int, help="processors of each guest")
     parser.add_argument("--together", action="store_true", help="emulate them in one thread")
     parser.add_argument("--emulator", default="", help="further words for QEMU")
@@ -90,7 +103,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(words)
     if options.seed is None:
         options.seed = random.randrange(1 << 16)
-    options.kernels = options.kernels or (list(QUICK) if options.quick else names)
+    options.kernels = options.kernels or names_for(options.arch, options.quick)
     return options
 
 
@@ -139,7 +152,11 @@ def order_of(
 
 
 def _try(
-    guest: Guest, fixtures: dict[str, Path], options: argparse.Namespace, slots: _Slots
+    guest: Guest,
+    fixtures: dict[str, Path],
+    compiled: Path | None,
+    options: argparse.Namespace,
+    slots: _Slots,
 ) -> Outcome:
     outcome = Outcome(guest, [])
     name = guest.release.name
@@ -155,7 +172,7 @@ def _try(
     taken = slots.take(guest.cpus)
     before = time.monotonic()
     try:
-        with work_image(order, fixtures) as work:
+        with work_image(order, fixtures, compiled) as work:
             for result, spent in run(guest, work, logs / f"{name}.log"):
                 outcome.results.append(result)
                 outcome.processor_seconds = max(outcome.processor_seconds, spent)

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gotrace.architecture import HOST
 from gotrace.elf.image import ElfImage
 from gotrace.kernel.syscalls import open_uprobe
 from tests.kernels.checking import Checks
@@ -34,6 +35,7 @@ from tests.kernels.runs import (
     fixture_program,
     measure_rounds,
     measure_scenarios,
+    trace_parts,
     trace_records,
     trace_values,
 )
@@ -72,6 +74,7 @@ def main(path: Path) -> int:
             checks.run("values", method, partial(trace_values, method, minors))
         checks.run("SIGKILL", method, partial(_kill, method))
     if order.pairs:
+        checks.run("why", order.methods[0], trace_parts)
         checks.run("migrating rounds", order.methods[0], partial(measure_rounds, order.rounds))
         # Each record goes through Python here, ten times as slowly as elsewhere.
         checks.run(
@@ -79,7 +82,7 @@ def main(path: Path) -> int:
         )
     else:
         checks.run("refusals", "", _refusals)
-    if "multi" in order.methods:
+    if "multi" in order.methods and HOST is not None and HOST.steps_rets:
         check_landings(checks)
     check_possible(checks)
     if _REMOVAL_TIMES in order.only:

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tests.kernels.checking import failure
+from tests.tools.gofunclatency.test_why import LONG, NESTED, WAITS, add_up
 from tests.tools.gotrace.test_values import TAKERS, Traced, assert_same
 from tests.tools.harness import Fixture, Result, of_kind, tool
 from tests.tools.latency import MEASURED, assert_within, summary
@@ -37,6 +38,7 @@ __all__ = [
     "fixture_program",
     "measure_rounds",
     "measure_scenarios",
+    "trace_parts",
     "trace_records",
     "trace_values",
     "watch",
@@ -211,7 +213,8 @@ def _nothing_lost(played: Played) -> str:
     warnings = [row["message"] for row in of_kind(played.result, "warning")]
     assert all(map(_REMOVAL.search, warnings)), warnings
     kinds = {row["what"] for row in of_kind(played.result, "summary")}
-    assert kinds <= {"unwound", "open", "unmatched", "probe_cost", "mostly_tracing"}, kinds
+    costs = {"cost", "probe_cost", "mostly_tracing"}
+    assert kinds <= {"unwound", "open", "unmatched", *costs}, kinds
     return f"{sum(row['count'] for row in of_kind(played.result, 'histogram')):,} calls in all"
 
 
@@ -253,6 +256,29 @@ def trace_values(method: str, minors: Sequence[str]) -> str:
         return f"{len(calls)} calls, {floats} with floats"
 
     return "; ".join(f"Go {minor}: {seen}" for minor, seen in _beside(play, minors))
+
+
+def trace_parts() -> str:
+    """Trace calls with what their time went into: parts add up, and are what the program did."""
+    program = fixture_program("live_why", MINORS[-1])
+    with Fixture([program]) as fixture:
+        words = ("--json", "--why", "--force", "-p", str(fixture.ready), *NESTED, *WAITS)
+        with tool("gotrace", *words) as tracing:
+            for word in ("waits", "nested"):
+                fixture.work(word)
+            assert fixture.finish() == 0
+            result = tracing.result()
+    assert result.status == 0, result.errors
+    rows = [row for row in of_kind(result, "call") if row["duration_ns"] is not None]
+    add_up(rows)
+    names = Counter(row["func"] for row in rows)
+    assert {"main.outer", "main.inner", "main.innermost", "main.recurses"} <= names.keys(), names
+    assert {row.get("unwound") for row in rows} == {None, "panic", "goexit"}
+    assert names.keys() >= WAITS.keys(), names
+    for name, expected in WAITS.items():
+        parts = next(row["why"]["parts"] for row in rows if row["func"] == name)
+        assert max(parts.get(part, 0) for part in expected) > 0.4 * LONG, (name, parts)
+    return f"{len(rows)} calls, of {len(WAITS)} kinds of waits and others"
 
 
 def measure_rounds(

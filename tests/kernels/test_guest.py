@@ -38,7 +38,7 @@ def emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     busybox.write_bytes(b"")
     kernel = images.Kernel(tmp_path / "vmlinuz", (), "6.18.15")
     monkeypatch.setattr(images, "kernel", lambda wanted: kernel)
-    monkeypatch.setattr(images, "root", lambda: tmp_path)
+    monkeypatch.setattr(images, "root", lambda arch: tmp_path)
     monkeypatch.setattr(guest, "command_line", lambda *words: [sys.executable, str(script)])
     yield script
 
