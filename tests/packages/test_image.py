@@ -92,6 +92,10 @@ class Builder:
         assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
         return done.stdout.strip()
 
+    def save(self, image: str, file: Path, name: str) -> None:
+        """Write an archive of an image, which it will have this name in."""
+        self.run("push", "--signature-policy", self.policy, image, f"docker-archive:{file}:{name}")
+
 
 @pytest.fixture(scope="module")
 def builder() -> Iterator[Builder]:
@@ -101,6 +105,10 @@ def builder() -> Iterator[Builder]:
 
 @pytest.fixture(scope="module")
 def image(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_image(builder, tmp_path_factory)
+
+
+def make_image(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Build the image and return its name."""
     base = builder.run("from", "scratch")
     builder.run("copy", "-q", base, root(), "/")
