@@ -102,7 +102,7 @@ static __always_inline u64 keep_kernel_stack(struct bpf_perf_event_data *ctx)
     return 0;
 }
 
-/* Keep the value of the goroutine's label and return its hash, 0 if there is no room for it. */
+/* Keep the value of the goroutine's label and return its hash, or 0 if the table is full. */
 static __always_inline u64 keep_label(u64 g)
 {
 #if GOTRACE_LABELS
