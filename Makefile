@@ -49,15 +49,18 @@ lint: $(READY) ## Check style and types
 test-real: setup-test ## Try the tools on real programs, and harm none: an hour, fetches 500 MB
 	$(AS_ROOT) GOTRACE_REAL=1 GOTRACE_COLD=1 $(PYTHON) -m pytest tests/real
 
+# The architecture of guests: this machine's, or ARCH=arm64.
+FOR_ARCH = $(if $(filter arm64,$(ARCH)),--arch arm64)
+
 # Needs root for what apt installs only: guests are emulated, and their files unpacked.
 setup-kernels:
 	@tools/setup.sh kernels
 
-test-kernels: setup-kernels ## Try the tools on Linux 5.10 to the newest, emulated: an hour; KERNELS="6.1 6.12"
-	$(PYTHON) -m tests.kernels $(KERNELS)
+test-kernels: setup-kernels ## Try the tools on Linux 5.10 to the newest, emulated: an hour; KERNELS="6.1 6.12" ARCH=arm64
+	$(PYTHON) -m tests.kernels $(FOR_ARCH) $(KERNELS)
 
 test-kernels-quick: setup-kernels ## The same on 6.1 and the newest, in eight minutes
-	$(PYTHON) -m tests.kernels --quick $(KERNELS)
+	$(PYTHON) -m tests.kernels --quick $(FOR_ARCH) $(KERNELS)
 
 test-packages: setup-test ## Try the Debian package, the image, and pages in a browser: ten minutes, 700 MB
 	@tools/setup.sh packages

@@ -11,8 +11,6 @@
  *   CALL_DROPPED(owner, level)             it was not seen how
  *   CALL_UNWOUND(ctx, owner, level, call)  by a panic or runtime.Goexit; a struct unwound
  *
- * With GOTRACE_NESTED, stacks have what on_go of trace.c keeps of go statements.
- *
  * With GOTRACE_WHY, where their time goes is kept as well: why.h.
  */
 #pragma once
@@ -66,21 +64,10 @@ struct stack {
     u64 hits_ns; /* that programs took for them, where the program measures that */
     u64 scratch; /* a variable each value of which the verifier would follow */
     u64 epoch;   /* when the outermost call was entered: landings.h */
-#ifdef GOTRACE_NESTED
+#if GOTRACE_NESTED
     u64 since; /* ns: when the outermost call was entered */
-    u64 went;  /* ns: when a goroutine was last started within it; may be of an earlier one */
 #endif
 };
-
-/* Return when a goroutine was last started within a task's calls; 0 where that is not kept. */
-static __always_inline u64 calls_last_start(struct stack *stack)
-{
-#ifdef GOTRACE_NESTED
-    return stack->went;
-#else
-    return 0;
-#endif
-}
 
 /*
  * stacks: the open calls of a task, its latest one in place. Where none is open, the row rests for
@@ -216,7 +203,7 @@ static __always_inline bool drop_deeper(struct pt_regs *ctx, struct task *task,
     bool is_left = false;
     if (!open || stack->top.depth <= depth)
         return false;
-    struct unwound call = {.how = how, .g = task->g, .went = calls_last_start(stack)};
+    struct unwound call = {.how = how};
     if (REPORTS_UNWOUND && how) {
         describe(&call, stack, &stack->top);
         call.row.id = task->row;
@@ -295,7 +282,7 @@ static __always_inline bool calls_locate(struct pt_regs *ctx, u64 cookie, struct
     }
     owner->task = task->id;
     owner->tgid = bpf_get_current_pid_tgid() >> 32;
-    *depth = task->stack_hi - (ctx->sp + (cookie >> COOKIE_SP_SHIFT));
+    *depth = task->stack_hi - (registers_sp(ctx) + (cookie >> COOKIE_SP_SHIFT));
     return true;
 }
 
@@ -365,8 +352,8 @@ static __always_inline u64 calls_hits_within(struct stack *stack)
  * Open a call: make it the task's latest and return its stack, with top.start yet to be set.
  * Return 0 where it cannot be kept.
  */
-static __always_inline struct stack *calls_enter(struct task *task, struct task_key *owner,
-                                                 u64 depth, u64 cookie)
+static __always_inline struct stack *calls_enter(struct pt_regs *ctx, struct task *task,
+                                                 struct task_key *owner, u64 depth, u64 cookie)
 {
     struct stack *stack = stacks.lookup(owner);
     if (!stack) {
@@ -379,7 +366,7 @@ static __always_inline struct stack *calls_enter(struct task *task, struct task_
     u64 function = cookie & COOKIE_INDEX_MASK, return_pc = 0;
     u32 way = landings_way(function);
     if (way || cookie & COOKIE_JUMPS || (stack->level && stack->top.depth >= depth))
-        return_pc = read_word(task->stack_hi - depth);
+        return_pc = registers_return_pc(ctx, task->stack_hi - depth);
     drop_deeper(0, task, owner, stack, depth, ENDED_UNSEEN);
     /* Others at this depth have ended unseen. */
     if (stack->level && stack->top.depth == depth &&
@@ -416,7 +403,7 @@ static __always_inline void count_unmatched(struct pt_regs *ctx, u64 cookie)
         if (!landings_only(cookie & COOKIE_INDEX_MASK) && !site_is_counted(cookie))
             diagnostics_count(UNMATCHED, 1);
     } else if (!(cookie & COOKIE_FAULT)) {
-        landings_missed(ctx->ip);
+        landings_missed(registers_pc(ctx));
     }
 }
 
@@ -432,7 +419,7 @@ static __always_inline bool ends_here(struct pt_regs *ctx, u64 cookie, struct op
         return call->function == index;
     if (cookie & COOKIE_FAULT)
         return landings_is_between(call->return_pc, read_word(entry_sp));
-    return call->return_pc == ctx->ip - index;
+    return call->return_pc == registers_pc(ctx) - index;
 }
 
 /*
@@ -472,7 +459,7 @@ static __always_inline struct stack *calls_returning(struct pt_regs *ctx, u64 co
         return 0;
     /* In the caller, the return address is off the stack. */
     if ((cookie & COOKIE_LANDING) && !(cookie & COOKIE_FAULT))
-        *depth += 8;
+        *depth += CALL_PUSHES;
     struct stack *stack = leaving(ctx, cookie, task, owner, *depth);
     struct why_key row = {.id = task->row, .tgid = owner->tgid};
     if (stack)
@@ -484,15 +471,17 @@ static __always_inline struct stack *calls_returning(struct pt_regs *ctx, u64 co
  * Return whether the latest call returns with one of that depth, which has just been taken off: its
  * function has jumped to that one's. The return address is still where the call has put it.
  */
-static __always_inline bool calls_return_together(struct task *task, struct stack *stack, u64 depth)
+static __always_inline bool calls_return_together(struct pt_regs *ctx, struct task *task,
+                                                  struct stack *stack, u64 depth)
 {
     return stack->level && stack->top.depth == depth && stack->top.jumps &&
-           stack->top.return_pc == read_word(task->stack_hi - depth);
+           stack->top.return_pc == registers_return_pc(ctx, task->stack_hi - depth);
 }
 
 /*
  * At runtime.recovery's call of gogo: gp.sched.sp is where the deferring function goes on. All
- * calls below it have been unwound by the panic.
+ * calls below it have been unwound by the panic. Where calls push nothing, those that the deferring
+ * function has made have the very depth of that SP.
  */
 int on_recovery(struct pt_regs *ctx)
 {
@@ -511,7 +500,8 @@ int on_recovery(struct pt_regs *ctx)
         return 0;
     u64 hi = read_word(task.g + OFFSET(layout, g_stack_hi, GOTRACE_G_STACK_HI));
     u64 sp = read_word(task.g + OFFSET(layout, g_sched_sp, GOTRACE_G_SCHED_SP));
-    drop_unwound(ctx, &task, &owner, stack, hi - sp, EVENT_PANIC, AGAIN_RECOVERY);
+    u64 depth_left = hi - sp - !CALL_PUSHES;
+    drop_unwound(ctx, &task, &owner, stack, depth_left, EVENT_PANIC, AGAIN_RECOVERY);
     stack->hits++;
     calls_settle(&task, &owner, stack);
     return 0;

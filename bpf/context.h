@@ -62,6 +62,19 @@ static __always_inline u64 context_asked(struct work *w)
     return w->walk.found ? w->walk.contexts[0] : 0;
 }
 
+/* Append the addresses of all contexts that the running plan was asked for to an empty payload. */
+static __always_inline void context_append_found(struct work *w)
+{
+    u32 found = w->walk.found;
+    u64 *words = (u64 *)w->call.payload;
+#pragma clang loop unroll(full)
+    for (u32 i = 0; i < MAX_REPORTED_CONTEXTS; i++) {
+        if (i < found)
+            words[i] = w->walk.contexts[i];
+    }
+    w->call.length = 8 * (found & (CONTEXTS_SLOTS - 1));
+}
+
 /* Return eight hexadecimal digits for four bytes. */
 static __always_inline u64 hexadecimal(u64 bytes)
 {
@@ -308,5 +321,9 @@ static __always_inline void context_begin(struct work *w)
 static __always_inline u64 context_asked(struct work *w)
 {
     return 0;
+}
+
+static __always_inline void context_append_found(struct work *w)
+{
 }
 #endif

@@ -21,7 +21,6 @@ enum diagnostic {
     CALLS_UNDECIDED,  /* calls that no row has: whether the predicate wants them is not known */
     WHY_FULL,         /* calls whose parts are not known: no room */
     WHY_THREADS_FULL, /* times in which a thread was not followed: no room */
-    STARTS_LOST,      /* started goroutines of which it is not known by whom: no room */
     NEW_CALLERS,      /* calls not measured: from where none came before RETs lost their probes */
     DIAGNOSTICS
 };

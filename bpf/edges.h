@@ -17,10 +17,19 @@
  *                           numbers of the wait reasons of goroutines that wait for work
  *   GOTRACE_EDGE_SLEEP, GOTRACE_EDGE_NETWORK, GOTRACE_EDGE_JOIN
  *                           those of others; the last one is that of a sync.WaitGroup
+ *   GOTRACE_FLIGHT_SIGNAL   number of the signal that is waited for; with GOTRACE_FLIGHT
  */
 #pragma once
+#include "context.h"
 #include "records.h"
 #include "scheduler.h"
+
+/*
+ * With GOTRACE_NESTED: ns after which an outermost call is not a request any more, but one of those
+ * that last as long as the program, so that calls within it begin requests. Shared with
+ * gotrace/requests/belonging.py.
+ */
+#define LONG_CALL_NS 30000000000ULL
 
 #if GOTRACE_EDGES
 
@@ -32,7 +41,11 @@
  * start, hits, hits_ns and flags are as each says, in this order.
  */
 enum edge {
-    EDGE_BEGIN, /* enters a call that begins a request: when, its depth, its context */
+    /*
+     * Enters a call that begins a request: when, its depth, its context. With GOTRACE_NESTED one that
+     * may: when, its depth, 0, its function; and all contexts that it is given follow.
+     */
+    EDGE_BEGIN,
     EDGE_GO,    /* executes a go statement: the new goroutine, its closure */
     EDGE_TIMER, /* makes or resets a timer: 0, the closure that it calls if it calls one */
     EDGE_WRITE, /* puts an item into a buffer: the item's first word, the slot, the channel */
@@ -46,7 +59,8 @@ enum edge {
     EDGE_DEAD,   /* has ended */
     EDGE_FREED,  /* none: the collector knows what is not in use, which may be used again */
     EDGE_STATE,  /* changes the state of a goroutine, if any does: whose, to which, why it waits */
-    EDGE_REST /* ends a sleep, a wait for the network, or a join, if any does: whose, if a join */
+    EDGE_REST,  /* ends a sleep, a wait for the network, or a join, if any does: whose, if a join */
+    EDGE_SIGNAL /* none: the process gets the signal that is waited for */
 };
 
 /*
@@ -84,25 +98,35 @@ static __always_inline void edges_submit(struct pt_regs *ctx, enum edge what, u6
         diagnostics_count(EVENTS_LOST, 1);
 }
 
-/* A call begins that is a request's; context is the address of what is passed to it, if known. */
-static __always_inline void edges_begin(struct pt_regs *ctx, struct site_plan *plan,
-                                        struct task *task, u64 depth, u64 now, u64 context)
+/* Return whether it is reported when a call is entered. */
+static __always_inline bool edges_has_begun(struct site_plan *plan, struct call *call)
 {
-    if (plan->flags & PLAN_BEGINS)
-        edges_submit(ctx, EDGE_BEGIN, task->goid, now, depth, context, 0);
+    return GOTRACE_NESTED ? (call->event.flags & EVENT_BEGUN) != 0
+                          : (plan->flags & PLAN_BEGINS) != 0;
 }
 
-/* A call that begins a request has ended, and is not wanted: report that without its values. */
-static __always_inline void edges_unwanted(struct pt_regs *ctx, struct site_plan *plan,
-                                           struct call *call)
+/* Report that a call is entered which begins a request, or may. */
+static __always_inline void edges_begin(struct pt_regs *ctx, struct site_plan *plan, struct work *w,
+                                        struct task *task, u64 depth, u64 now)
 {
-    if (!(plan->flags & PLAN_BEGINS))
+    if (!edges_has_begun(plan, &w->call))
         return;
-    call->length = 0;
-    call->event.args_length = 0;
-    call->event.results_length = 0;
-    call->event.flags |= EVENT_UNWANTED;
-    records_submit(ctx, call);
+#if !GOTRACE_NESTED
+    edges_submit(ctx, EDGE_BEGIN, task->goid, now, depth, context_asked(w), 0);
+#else
+    /* The call's own record is kept elsewhere by now. */
+    struct event *event = &w->call.event;
+    u32 function = event->function;
+    event->end = bpf_ktime_get_ns();
+    event->start = now;
+    event->function = EDGE_FIRST + EDGE_BEGIN;
+    event->flags = function;
+    event->hits = depth;
+    event->hits_ns = 0;
+    w->call.length = 0;
+    context_append_found(w);
+    records_submit(ctx, &w->call);
+#endif
 }
 
 /* Return the goroutine that runs, or waits for what its thread's system stack does; 0 if none. */
@@ -150,7 +174,7 @@ static __always_inline u32 edges_item_size(u64 channel)
 /* Return the channel that a function works on, from where it keeps that. */
 static __always_inline u64 edges_channel(struct pt_regs *ctx, u64 cookie)
 {
-    return read_word(ctx->sp + EDGE_SPILL(cookie));
+    return read_word(registers_sp(ctx) + EDGE_SPILL(cookie));
 }
 
 /* Return whether a place is in a channel's buffer: what was read for a channel is one, then. */
@@ -164,10 +188,10 @@ static __always_inline bool edges_is_slot(u64 channel, u64 place)
 int on_write(struct pt_regs *ctx)
 {
     u64 cookie = 0;
-    if (!site_hit(ctx, &cookie) || read_word(ctx->ax) < EDGE_MIN_ITEM)
+    if (!site_hit(ctx, &cookie) || read_word(GO_REGISTER(ctx, 0)) < EDGE_MIN_ITEM)
         return 0;
-    u64 slot = ctx->bx, channel = edges_channel(ctx, cookie);
-    edges_submit(ctx, EDGE_WRITE, edges_goid(ctx, cookie), read_word(ctx->cx), slot,
+    u64 slot = GO_REGISTER(ctx, 1), channel = edges_channel(ctx, cookie);
+    edges_submit(ctx, EDGE_WRITE, edges_goid(ctx, cookie), read_word(GO_REGISTER(ctx, 2)), slot,
                  edges_is_slot(channel, slot) ? channel : 0, 0);
     return 0;
 }
@@ -183,13 +207,13 @@ int on_read(struct pt_regs *ctx)
     if (!site_hit(ctx, &cookie) || !goroutine_find_task(ctx, cookie, &task))
         return 0;
     u64 channel = edges_channel(ctx, cookie);
-    u64 depth = edges_depth(task.g, ctx->bp, EDGE_FRAMES(cookie));
-    u64 slot = ctx->bx, other = ctx->cx;
+    u64 depth = edges_depth(task.g, registers_frame(ctx), EDGE_FRAMES(cookie));
+    u64 slot = GO_REGISTER(ctx, 1), other = GO_REGISTER(ctx, 2);
     /* Or the choice would be of what to read of the registers, which the verifier does not allow. */
     asm volatile("" : "+r"(slot), "+r"(other));
     if (!edges_is_slot(channel, slot))
         slot = other;
-    bool is_item = !(ctx->flags & FLAGS_ZF) && edges_item_size(channel) >= EDGE_MIN_ITEM;
+    bool is_item = !registers_equal(ctx) && edges_item_size(channel) >= EDGE_MIN_ITEM;
     edges_submit(ctx, is_item ? EDGE_READ : EDGE_DROP, task.goid, 0, slot, channel, depth);
     return 0;
 }
@@ -198,12 +222,13 @@ int on_read(struct pt_regs *ctx)
 int on_send(struct pt_regs *ctx)
 {
     u64 cookie = 0;
-    if (!site_hit(ctx, &cookie) || edges_item_size(ctx->ax) < EDGE_MIN_ITEM ||
-        !read_word(ctx->bx + GOTRACE_EDGE_SUDOG_ELEM)) /* it throws the item away */
+    if (!site_hit(ctx, &cookie) || edges_item_size(GO_REGISTER(ctx, 0)) < EDGE_MIN_ITEM ||
+        !read_word(GO_REGISTER(ctx, 1) + GOTRACE_EDGE_SUDOG_ELEM)) /* it throws the item away */
         return 0;
-    u64 g = read_word(ctx->bx);
-    edges_submit(ctx, EDGE_HAND, edges_goid(ctx, cookie), edges_goid_of(g), read_word(ctx->cx),
-                 ctx->ax, edges_waiting_depth(g, sched_wait_reason(g)));
+    u64 g = read_word(GO_REGISTER(ctx, 1));
+    edges_submit(ctx, EDGE_HAND, edges_goid(ctx, cookie), edges_goid_of(g),
+                 read_word(GO_REGISTER(ctx, 2)), GO_REGISTER(ctx, 0),
+                 edges_waiting_depth(g, sched_wait_reason(g)));
     return 0;
 }
 
@@ -213,21 +238,21 @@ int on_send(struct pt_regs *ctx)
  */
 int on_receive(struct pt_regs *ctx)
 {
-    u64 cookie = 0, channel = ctx->ax;
+    u64 cookie = 0, channel = GO_REGISTER(ctx, 0);
     struct task task = {};
     if (!site_hit(ctx, &cookie) || !goroutine_find_task(ctx, cookie, &task))
         return 0;
-    u64 g = read_word(ctx->bx), sender = edges_goid_of(g);
+    u64 g = read_word(GO_REGISTER(ctx, 1)), sender = edges_goid_of(g);
     if (sched_wait_reason(g) == GOTRACE_EDGE_SELECT)
         edges_submit(ctx, EDGE_SENT, task.goid, sender, 0, 0, 0);
     u64 size = edges_item_size(channel), slot = 0, word = 0;
-    u64 depth = edges_depth(task.g, ctx->bp, EDGE_FRAMES(cookie));
+    u64 depth = edges_depth(task.g, registers_frame(ctx), EDGE_FRAMES(cookie));
     bool has_buffer = read_word(channel + HCHAN_DATAQSIZ) != 0, is_item = size >= EDGE_MIN_ITEM;
     if (is_item)
-        word = read_word(read_word(ctx->bx + GOTRACE_EDGE_SUDOG_ELEM));
+        word = read_word(read_word(GO_REGISTER(ctx, 1) + GOTRACE_EDGE_SUDOG_ELEM));
     if (has_buffer)
         slot = read_word(channel + HCHAN_BUF) + read_word(channel + EDGE_RECVX(cookie)) * size;
-    if (!is_item || !ctx->cx)
+    if (!is_item || !GO_REGISTER(ctx, 2))
         edges_submit(ctx, EDGE_DROP, task.goid, has_buffer ? 0 : sender, slot, channel, depth);
     else if (has_buffer)
         edges_submit(ctx, EDGE_READ, task.goid, 0, slot, channel, depth);
@@ -243,8 +268,8 @@ int on_edge_go(struct pt_regs *ctx)
 {
     u64 cookie = 0;
     if (site_hit(ctx, &cookie))
-        edges_submit(ctx, EDGE_GO, edges_goid(ctx, cookie), edges_goid_of(ctx->bx),
-                     read_word(ctx->bx + GOTRACE_EDGE_SCHED_CTXT), 0, 0);
+        edges_submit(ctx, EDGE_GO, edges_goid(ctx, cookie), edges_goid_of(GO_REGISTER(ctx, 1)),
+                     read_word(GO_REGISTER(ctx, 1) + GOTRACE_EDGE_SCHED_CTXT), 0, 0);
     return 0;
 }
 
@@ -260,7 +285,7 @@ int on_timer(struct pt_regs *ctx)
         return 0;
     u64 at = cookie & COOKIE_INDEX_MASK;
     edges_submit(ctx, EDGE_TIMER, edges_goid(ctx, cookie), 0,
-                 at ? read_word(ctx->ax + at) : ctx->si, 0, 0);
+                 at ? read_word(GO_REGISTER(ctx, 0) + at) : GO_REGISTER(ctx, 4), 0, 0);
     return 0;
 }
 
@@ -302,6 +327,24 @@ int on_collected(struct pt_regs *ctx)
     return 0;
 }
 
+#if GOTRACE_FLIGHT
+/* At the raw tracepoint signal_deliver(number, info, action), in the thread that gets the signal. */
+int on_delivered(struct bpf_raw_tracepoint_args *ctx)
+{
+    if ((u32)ctx->args[0] != GOTRACE_FLIGHT_SIGNAL || !site_is_target())
+        return 0;
+    u64 ids = site_user_pid_tgid();
+    struct event event = {
+        .end = bpf_ktime_get_ns(),
+        .tgid = ids >> 32,
+        .tid = ids,
+        .function = EDGE_FIRST + EDGE_SIGNAL,
+    };
+    triggers.perf_submit(ctx, &event, sizeof(event));
+    return 0;
+}
+#endif
+
 /* At runtime.coroswitch_m(gp): gp waits, and another goroutine runs in its place. */
 int on_edge_coroutine(struct pt_regs *ctx)
 {
@@ -316,13 +359,13 @@ int on_edge_coroutine(struct pt_regs *ctx)
     return 0;
 }
 #else
-static __always_inline void edges_begin(struct pt_regs *ctx, struct site_plan *plan,
-                                        struct task *task, u64 depth, u64 now, u64 context)
+static __always_inline bool edges_has_begun(struct site_plan *plan, struct call *call)
 {
+    return false;
 }
 
-static __always_inline void edges_unwanted(struct pt_regs *ctx, struct site_plan *plan,
-                                           struct call *call)
+static __always_inline void edges_begin(struct pt_regs *ctx, struct site_plan *plan, struct work *w,
+                                        struct task *task, u64 depth, u64 now)
 {
 }
 #endif

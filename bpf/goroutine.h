@@ -102,7 +102,7 @@ static __always_inline bool goroutine_find_task(struct pt_regs *ctx, u64 cookie,
 {
     u64 g = 0;
     if (cookie & COOKIE_G_REGISTER) {
-        g = ctx->r14;
+        g = registers_g(ctx);
     } else if (cookie & COOKIE_G_TLS) {
         g = goroutine_g_from_tls(cookie);
     } else {

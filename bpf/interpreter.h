@@ -190,8 +190,8 @@ static __always_inline bool run_iface(struct work *w, struct op *op)
     *header = BLOCK_KNOWN_TYPE;
     u32 start = payload_block(w, op->block)->start + op->at2;
     BOUND(level, NESTED_SLOTS - 1);
-    w->return_pc[level] = w->pc;
-    w->return_base[level] = w->base;
+    w->pcs[level] = w->pc;
+    w->bases[level] = w->base;
     w->nested++;
     w->base += op->reg;
     w->pc = *plan;
@@ -356,7 +356,7 @@ static __always_inline enum progress step(struct work *w, struct op *op)
             key_text(w, op);
         break;
     case OP_KEY_CALLER:
-        key_word(w, read_word(w->sp), true);
+        key_word(w, payload_return_pc(w), true);
         break;
     case OP_KEY_VALUE: {
         u64 value = predicate_pop(w);
@@ -374,8 +374,8 @@ static __always_inline enum progress step(struct work *w, struct op *op)
         w->nested--;
         u64 level = w->nested;
         BOUND(level, NESTED_SLOTS - 1);
-        w->pc = w->return_pc[level];
-        w->base = w->return_base[level];
+        w->pc = w->pcs[level];
+        w->base = w->bases[level];
     }
     if (!succeeded)
         w->pc += op->skip;

@@ -15,7 +15,6 @@
 #include "calls.h"
 #include "histogram.h"
 #include "parts.h"
-#include "ret.h"
 
 /* In a key's tgid: of a process that has no number in the user's pid namespace. */
 #define OTHER_NAMESPACE (1U << 31)
@@ -261,7 +260,7 @@ int on_entry(struct pt_regs *ctx)
         return 0;
     }
     landings_count_call(cookie & COOKIE_INDEX_MASK);
-    struct stack *stack = calls_enter(&task, &owner, depth, cookie);
+    struct stack *stack = calls_enter(ctx, &task, &owner, depth, cookie);
     if (stack)
         stack->top.start = calls_begin(&task, &owner, stack); /* last: before is not its time */
     return 0;
@@ -287,19 +286,18 @@ static __always_inline void record(struct pt_regs *ctx, u64 cookie, struct task 
     why_returned(&parts, &place);
 }
 
-/* Measure the calls that end at a RET; return whether the hit was the target's. */
-static __always_inline bool returned(struct pt_regs *ctx)
+/* Measure the calls that end at a RET. */
+int on_return(struct pt_regs *ctx)
 {
     u64 now = bpf_ktime_get_ns(); /* first: what comes after is not the call's time */
     u64 cookie = 0, depth = 0;
     struct task task = {};
     struct task_key owner = {};
     if (!site_hit_return(ctx, &cookie))
-        return false;
-    ret_begin(ctx, &cookie);
+        return 0;
     struct stack *stack = calls_returning(ctx, cookie, &task, &owner, &depth, &now);
     if (!stack)
-        return true;
+        return 0;
     if (GOTRACE_WHY) {
         task.goid = calls_unknown(stack, task.goid);
         task.g = calls_unknown(stack, task.g);
@@ -307,7 +305,7 @@ static __always_inline bool returned(struct pt_regs *ctx)
     /* Functions that came here by tail jumps return with this one. */
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MAX_TAIL_JUMPS; i++) {
-        if (i && !calls_return_together(&task, stack, depth))
+        if (i && !calls_return_together(ctx, &task, stack, depth))
             break;
         struct open_call call = stack->top;
         u64 hits = calls_hits_within(stack), level = stack->level;
@@ -322,13 +320,6 @@ static __always_inline bool returned(struct pt_regs *ctx)
     }
     stack->hits++;
     calls_settle(&task, &owner, stack);
-    return true;
-}
-
-int on_return(struct pt_regs *ctx)
-{
-    if (returned(ctx))
-        ret_end(ctx);
     return 0;
 }
 

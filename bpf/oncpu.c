@@ -145,14 +145,15 @@ int on_tick(struct bpf_perf_event_data *ctx)
     if (!site_is_target())
         return 0;
 
-    u64 pc = ctx->regs.ip, sp = ctx->regs.sp, frame = ctx->regs.bp;
-    bool in_kernel = !(ctx->regs.cs & 3);
+    u64 pc = registers_pc(&ctx->regs), sp = registers_sp(&ctx->regs);
+    u64 frame = registers_frame(&ctx->regs);
+    bool in_kernel = registers_in_kernel(&ctx->regs);
     if (in_kernel) {
         struct pt_regs user = {};
         bpf_probe_read_kernel(&user, sizeof(user), task_registers(current_task()));
-        pc = user.ip;
-        sp = user.sp;
-        frame = user.bp;
+        pc = registers_pc(&user);
+        sp = registers_sp(&user);
+        frame = registers_frame(&user);
     }
     struct cpu_row key = {};
     struct task task = {};

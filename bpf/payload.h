@@ -16,9 +16,8 @@
 #include "unwound.h"
 #include "why.h"
 
-#define NESTED_SLOTS 8 /* a power of two above MAX_NESTING */
-#define REGISTERS 10
-#define FLOAT_REGISTERS 15
+#define NESTED_SLOTS 8                   /* a power of two above MAX_NESTING */
+#define REGISTERS (GO_INT_REGISTERS + 1) /* the last one is the closure's */
 
 /*
  * event.flags: what follows the payload, and what user space has to look at again; EVENT_PANIC and
@@ -30,9 +29,8 @@
 #define EVENT_UNDECIDED 8     /* the predicate has not been decided */
 #define EVENT_WHY 64          /* struct why_report and what follows that */
 #define EVENT_NESTED 128      /* another call of the task was open; with GOTRACE_NESTED */
-#define EVENT_STARTED 256     /* struct sent_start: what its goroutine comes from; likewise */
-#define EVENT_STARTS 512      /* a goroutine was started within the call; likewise */
-#define EVENT_UNWANTED 1024   /* the predicate was not met: nothing but when it was; likewise */
+#define EVENT_BEGUN 256       /* EDGE_BEGIN was sent of it, with GOTRACE_EDGES; likewise */
+#define EVENT_UNWANTED 512    /* the predicate was not met: nothing but when it was; likewise */
 #define EVENT_FLAGS 0xfff     /* all of them; above is what the file's addresses are moved by */
 
 /*
@@ -76,7 +74,7 @@ struct row_key {
 /* What is kept of a call from its entry to its return, and in the end sent from event on. */
 struct call {
     /* First, for these are only copied where they are looked at again: records_copy(). */
-    u64 floats[FLOAT_REGISTERS];     /* low halves of XMM0 to XMM14 at the entry */
+    u64 floats[GO_FLOAT_REGISTERS];  /* low halves of Go's at the entry */
     struct block blocks[MAX_BLOCKS]; /* of the entry's plan */
 #if GOTRACE_KEY
     struct row_key key;
@@ -149,7 +147,10 @@ struct span_walk {
 struct work {
     u64 busy;
     u64 regs[REGISTERS];
-    u64 sp;                      /* at the function's entry */
+    u64 sp; /* at the function's entry */
+#if !CALL_PUSHES
+    u64 return_pc; /* where the call returns to */
+#endif
     u64 values[PREDICATE_STACK]; /* the predicates' stack */
     u64 duration;
 #if GOTRACE_WHY
@@ -173,9 +174,9 @@ struct work {
     u32 phase; /* 0 entry, 1 return */
     u32 base;  /* number of the running plan's block 0 */
     u32 nested;
-    u32 keyed; /* the interface that the plan is in belongs to the key */
-    u32 return_pc[NESTED_SLOTS];
-    u32 return_base[NESTED_SLOTS];
+    u32 keyed;             /* the interface that the plan is in belongs to the key */
+    u32 pcs[NESTED_SLOTS]; /* of the plans that it is nested in */
+    u32 bases[NESTED_SLOTS];
 #ifdef GOTRACE_CONTEXTS
     struct span_walk walk;
 #endif
@@ -210,6 +211,16 @@ static __always_inline void payload_put_word(u8 *place, u64 word)
 static __always_inline u8 *payload_bytes(struct work *w)
 {
     return w->call.payload;
+}
+
+/* Return where the call returns to. */
+static __always_inline u64 payload_return_pc(struct work *w)
+{
+#if CALL_PUSHES
+    return read_word(w->sp);
+#else
+    return w->return_pc;
+#endif
 }
 
 static __always_inline bool payload_has_room(struct work *w, u32 size)

@@ -6,13 +6,13 @@
  *   GOTRACE_FUNCTIONS    functions that are traced
  *   GOTRACE_SAVED        calls whose arguments can be kept until they return
  *   GOTRACE_SAVED_BLOCKS 1 where operations at a return look at blocks of the entry; optional
+ *   GOTRACE_FLIGHT       1 where records are only read if a call that begins a request has ended
  */
 #pragma once
 #include "diagnostics.h"
 #include "floats.h"
 #include "payload.h"
 #include "rows.h"
-#include "starts.h"
 #include "unwound.h"
 #include "why.h"
 
@@ -120,6 +120,26 @@ static __always_inline void records_submit(struct pt_regs *ctx, struct call *cal
 /* events: one record a call. */
 BPF_PERF_OUTPUT(events);
 
+#if GOTRACE_FLIGHT
+/*
+ * triggers: the records of events that are waited for. One that finds no room is not missed: there
+ * are others that have not been read yet.
+ */
+BPF_PERF_OUTPUT(triggers);
+
+static __always_inline void records_trigger(struct pt_regs *ctx, struct call *call, u64 size)
+{
+    u32 function = call->event.function;
+    struct site_plan *plan = plans.lookup(&function);
+    if (plan && plan->flags & PLAN_BEGINS && !(call->event.flags & EVENT_UNWANTED))
+        triggers.perf_submit(ctx, &call->event, sizeof(struct event) + size);
+}
+#else
+static __always_inline void records_trigger(struct pt_regs *ctx, struct call *call, u64 size)
+{
+}
+#endif
+
 /* Report a call. */
 static __always_inline void records_submit(struct pt_regs *ctx, struct call *call)
 {
@@ -129,6 +149,7 @@ static __always_inline void records_submit(struct pt_regs *ctx, struct call *cal
         return;
     if (events.perf_submit(ctx, &call->event, sizeof(struct event) + size))
         diagnostics_count(EVENTS_LOST, 1);
+    records_trigger(ctx, call, size);
 }
 #endif
 
@@ -153,9 +174,6 @@ static __always_inline void records_unwound(struct pt_regs *ctx, struct task_key
     saved->event.hits_ns = call->hits_ns;
     saved->event.tid = site_user_pid_tgid();
     saved->event.flags |= call->how;
-    saved->event.flags |= starts_within(call->went, call->start);
-    if (level == 1)
-        starts_append(saved, call->g, owner->tgid);
     records_append_why(saved, &call->row, &key, true);
     if (saved->has_floats)
         floats_append(saved, saved->floats, EVENT_ENTRY_FLOATS);

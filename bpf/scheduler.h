@@ -19,13 +19,14 @@ struct status_change {
 /* Return the arguments of runtime.casgstatus(gp, old, new). */
 static __always_inline struct status_change sched_status_change(struct pt_regs *ctx)
 {
-    return (struct status_change){.g = ctx->ax, .old = ctx->bx, .new = ctx->cx};
+    return (struct status_change){
+        .g = GO_REGISTER(ctx, 0), .old = GO_REGISTER(ctx, 1), .new = GO_REGISTER(ctx, 2)};
 }
 
 /* Return the argument of runtime.preemptPark(gp) or coroswitch_m(gp). */
 static __always_inline u64 sched_goroutine(struct pt_regs *ctx)
 {
-    return ctx->ax;
+    return GO_REGISTER(ctx, 0);
 }
 
 /* Return the g that runs in place of one at coroswitch_m, 0 where that is not known. */

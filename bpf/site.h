@@ -22,32 +22,26 @@
  *   GOTRACE_HIT_ROWS   how many rows there are
  */
 #pragma once
-#include <uapi/linux/ptrace.h>
+#include "registers.h"
 #include "stack.h"
 
 /* Cookie layout, shared with gotrace/kernel/cookie.py. */
 #define COOKIE_INDEX_MASK 0xffffffULL
 #define COOKIE_FILE_SHIFT 24 /* above: the number of the site's file, where files are numbered */
 #define COOKIE_FILE_MASK 0xffULL
-#define COOKIE_BRANCH (1ULL << 32)     /* a stack check's jbe: drop the hit if it is taken */
-#define COOKIE_G_REGISTER (1ULL << 33) /* the ABI keeps g in R14 here */
+#define COOKIE_BRANCH (1ULL << 32)     /* a stack check's: drop the hit if it is taken */
+#define COOKIE_G_REGISTER (1ULL << 33) /* g is in its register here */
 #define COOKIE_G_TLS (1ULL << 34)      /* g is in thread-local storage only */
 #define COOKIE_JUMPS (1ULL << 35)      /* the function can end by a jump to a traced one */
 #define COOKIE_LEAVES (1ULL << 36)     /* the function can end by a jump to another one */
-#define COOKIE_RET (1ULL << 37)        /* a plain RET, whose place is above: ret.h */
-#define COOKIE_RET_PAGE (1ULL << 38)   /* of that, only the place in its page */
 /* A landing: the index is how many bytes it is after the return address. */
 #define COOKIE_LANDING (1ULL << 39)
 /* Of a landing: the entry of runtime.sigpanic, which a fault between the two seems to call. */
 #define COOKIE_FAULT COOKIE_JUMPS
-#define COOKIE_SP_SHIFT 40            /* above: what to add to SP to have the SP at entry */
-#define COOKIE_PLACE_MASK 0xffffffULL /* of a RET, where that is 0: the end of its address */
+#define COOKIE_SP_SHIFT 40 /* above: what to add to SP to have the SP at entry */
 
 /* bpf_get_attach_cookie, which BCC declares since 0.22; its number is the kernel's for ever. */
 static u64 (*attach_cookie)(struct pt_regs *ctx) = (void *)174;
-
-#define FLAGS_CF 0x01
-#define FLAGS_ZF 0x40
 
 /*
  * halted: value 0 = 1 until all probes are in place, and once the run is over, set from user space.
@@ -179,7 +173,7 @@ BPF_HASH(site_by_ip, u64, u64, GOTRACE_SITE_BY_IP);
 
 static __always_inline bool find_cookie(struct pt_regs *ctx, u64 *cookie)
 {
-    u64 ip = ctx->ip;
+    u64 ip = registers_pc(ctx);
     u64 *found = site_by_ip.lookup(&ip);
     if (found)
         *cookie = *found;
@@ -207,7 +201,7 @@ static __always_inline bool site_hit_as(struct pt_regs *ctx, u64 *cookie, enum h
         if (!site_is_target())
             return false;
     }
-    if ((*cookie & COOKIE_BRANCH) && (ctx->flags & (FLAGS_CF | FLAGS_ZF)))
+    if ((*cookie & COOKIE_BRANCH) && registers_grows(ctx))
         return false;
     return true;
 }

@@ -13,8 +13,7 @@
  * and would lead nowhere. tests/session/test_stacks.py looks for it in what the kernel has loaded.
  */
 #pragma once
-#include <uapi/linux/ptrace.h>
-#include "common.h"
+#include "registers.h"
 
 /*
  * nowhere: no program. All functions of one source refer to it, so they have to be loaded for the
@@ -25,11 +24,7 @@ BPF_PROG_ARRAY(nowhere, 1);
 /* To be called by each program, directly or through site_hit(). */
 static __always_inline void stack_keep_own(struct pt_regs *ctx)
 {
-    /* The code segment's privilege level, which is 3 at every uprobe; the verifier cannot know. */
-    if (!(ctx->cs & 3)) {
-        /* All functions that share a map of programs have to write registers, or none. */
-        if (GOTRACE_EMULATE_RET)
-            *(volatile unsigned long *)&ctx->ip = ctx->ip;
+    /* Never, at a uprobe; the verifier cannot know. */
+    if (registers_in_kernel(ctx))
         nowhere.call(ctx, 0);
-    }
 }

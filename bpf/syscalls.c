@@ -16,13 +16,22 @@
 #define SYSCALLS 512 /* calls with a larger number count as the last; shared with Python's meter */
 #define MAX_ERRNO 4095
 
-/* Calls that make a thread, which returns from them as well: Linux's numbers for x86-64. */
+/*
+ * By Linux's numbers: calls that make a thread, which returns from them as well; and the one whose
+ * result is what a register was before a signal.
+ */
+#define SYS_CLONE3 435
+#if defined(ARCHITECTURE_AMD64)
 #define SYS_CLONE 56
 #define SYS_FORK 57
 #define SYS_VFORK 58
-#define SYS_CLONE3 435
-/* Its result is what a register was before a signal. */
 #define SYS_RT_SIGRETURN 15
+#else
+#define SYS_CLONE 220
+#define SYS_FORK SYS_CLONE /* there is only that */
+#define SYS_VFORK SYS_CLONE
+#define SYS_RT_SIGRETURN 139
+#endif
 
 /* What could not be added up; order shared with gotrace/session/waits/names.py. */
 enum syscall_loss {
@@ -102,7 +111,8 @@ int on_syscall_enter(struct bpf_raw_tracepoint_args *ctx)
     struct open_syscall call = {.number = ctx->args[1]};
     if (call.number >= SYSCALLS)
         call.number = SYSCALLS - 1;
-    call.stack = interrupted_stack(user.ip, user.sp, user.bp, &task);
+    call.stack =
+        interrupted_stack(registers_pc(&user), registers_sp(&user), registers_frame(&user), &task);
     if (!call.stack)
         count_loss(STACKS_LOST);
     call.since = bpf_ktime_get_ns();
@@ -123,7 +133,7 @@ int on_syscall_exit(struct bpf_raw_tracepoint_args *ctx)
     if (!call) {
         struct pt_regs user = {};
         bpf_probe_read_kernel(&user, sizeof(user), (void *)ctx->args[0]);
-        u64 made = user.orig_ax;
+        u64 made = registers_syscall(&user);
         bool is_child = !result && (made == SYS_CLONE || made == SYS_FORK || made == SYS_VFORK ||
                                     made == SYS_CLONE3);
         if (!is_child)

@@ -11,8 +11,8 @@
  *                        ask for, with the settings of why.h
  *   GOTRACE_EDGES        1 where it is reported how work goes from goroutine to goroutine, with the
  *                        settings of edges.h
- *   GOTRACE_NESTED       where calls say whether they were made within others, and which go statement
- *                        their goroutine comes from: of so many goroutines; optional
+ *   GOTRACE_NESTED       1 where calls say whether they were made within others, and, with
+ *                        GOTRACE_EDGES, each outermost call begins a request
  *   GOTRACE_KEY          calls are not reported but added up by key, with the settings of rows.h
  *   GOTRACE_STACK_KEY    1 where return addresses belong to the key, all that are reported
  */
@@ -22,8 +22,6 @@
 #include "edges.h"
 #include "interpreter.h"
 #include "parts.h"
-#include "ret.h"
-#include "starts.h"
 
 /* Buffers of each CPU: as many programs as can preempt one another there, and one to spare. */
 #define WORK_BUFFERS 16
@@ -49,19 +47,31 @@ static __always_inline struct work *take_work(void)
 
 static __always_inline void read_registers(struct work *w, struct pt_regs *ctx, u64 cookie)
 {
-    w->regs[0] = ctx->ax;
-    w->regs[1] = ctx->bx;
-    w->regs[2] = ctx->cx;
-    w->regs[3] = ctx->di;
-    w->regs[4] = ctx->si;
-    w->regs[5] = ctx->r8;
-    w->regs[6] = ctx->r9;
-    w->regs[7] = ctx->r10;
-    w->regs[8] = ctx->r11;
-    w->regs[REGISTERS - 1] = ctx->dx;
-    w->sp = ctx->sp + (cookie >> COOKIE_SP_SHIFT);
+    w->regs[0] = GO_REGISTER(ctx, 0);
+    w->regs[1] = GO_REGISTER(ctx, 1);
+    w->regs[2] = GO_REGISTER(ctx, 2);
+    w->regs[3] = GO_REGISTER(ctx, 3);
+    w->regs[4] = GO_REGISTER(ctx, 4);
+    w->regs[5] = GO_REGISTER(ctx, 5);
+    w->regs[6] = GO_REGISTER(ctx, 6);
+    w->regs[7] = GO_REGISTER(ctx, 7);
+    w->regs[8] = GO_REGISTER(ctx, 8);
+#if GO_INT_REGISTERS > 9
+    w->regs[9] = GO_REGISTER(ctx, 9);
+    w->regs[10] = GO_REGISTER(ctx, 10);
+    w->regs[11] = GO_REGISTER(ctx, 11);
+    w->regs[12] = GO_REGISTER(ctx, 12);
+    w->regs[13] = GO_REGISTER(ctx, 13);
+    w->regs[14] = GO_REGISTER(ctx, 14);
+    w->regs[15] = GO_REGISTER(ctx, 15);
+#endif
+    w->regs[REGISTERS - 1] = registers_closure(ctx);
+    w->sp = registers_sp(ctx) + (cookie >> COOKIE_SP_SHIFT);
     if ((cookie & COOKIE_LANDING) && !(cookie & COOKIE_FAULT))
-        w->sp -= 8; /* the return address, which is still there */
+        w->sp -= CALL_PUSHES; /* the return address, which is still there */
+#if !CALL_PUSHES
+    w->return_pc = registers_return_pc(ctx, w->sp);
+#endif
 }
 
 /* What a frame pointer leads to. */
@@ -90,7 +100,7 @@ static __always_inline void append_stack(struct work *w, u64 frame)
     u32 *header = payload_begin_block(w), count = 0;
     if (!header)
         return;
-    u64 pc = read_word(w->sp), hash = 0;
+    u64 pc = payload_return_pc(w), hash = 0;
 #pragma clang loop unroll(disable)
     for (int i = 0; i < GOTRACE_USER_STACK; i++) {
         if (!pc || !payload_has_room(w, 8))
@@ -173,11 +183,11 @@ int on_signal(struct pt_regs *ctx)
         return 0;
     if (found->wait.at_entry) {
         struct call *saved = saved_calls.lookup(&found->wait.key);
-        if (saved && floats_read(&found->wait, ctx->dx, saved->floats))
+        if (saved && floats_read(&found->wait, registers_c_third(ctx), saved->floats))
             saved->has_floats = 1;
     } else {
-        u64 values[FLOAT_REGISTERS];
-        if (floats_read(&found->wait, ctx->dx, values))
+        u64 values[GO_FLOAT_REGISTERS];
+        if (floats_read(&found->wait, registers_c_third(ctx), values))
             floats_append(&found->call, values, found->wait.flag);
         records_submit(ctx, &found->call);
     }
@@ -220,99 +230,47 @@ static __always_inline void opens_none(struct task *task, struct task_key *owner
         calls_count_hit(task, owner, bpf_ktime_get_ns() - began);
 }
 
-#ifdef GOTRACE_NESTED
-/* What the flags of a task's latest call say of those outside of it. */
-static __always_inline u64 nested(struct stack *stack)
+#if GOTRACE_NESTED
+/* What the flags of a task's latest call, which is entered now, say of those outside of it. */
+static __always_inline u64 nested(struct stack *stack, u64 now)
 {
-    return (u64)(stack->level > 1) * EVENT_NESTED;
+    if (stack->level == 1)
+        return EVENT_BEGUN;
+    return EVENT_NESTED | (now - stack->since > LONG_CALL_NS ? EVENT_BEGUN : 0);
 }
 
-/* Note of an outermost call that was entered when that was, and what its goroutine waited for. */
-static __always_inline void note_outermost(struct stack *stack, u64 cookie, struct task *task,
-                                           struct task_key *owner, u64 now)
+/* Note when a task's outermost call was entered. */
+static __always_inline void note_outermost(struct stack *stack, u64 now)
 {
-    if (stack->level != 1)
-        return;
-    stack->since = now;
-    starts_note_wait(cookie, task->g, task->goid, owner->tgid);
-}
-
-/* Report that an outermost call has ended which is not wanted: what was within it may wait for it. */
-static __always_inline void report_unwanted(struct pt_regs *ctx, struct call *call, u64 flags,
-                                            u64 g, u64 tgid)
-{
-    call->length = 0;
-    call->event.args_length = 0;
-    call->event.results_length = 0;
-    call->event.flags = flags | EVENT_UNWANTED;
-    starts_append(call, g, tgid);
-    records_submit(ctx, call);
-}
-
-/*
- * At newproc.func1's call of runqput, on the system stack: pp, the new g and next are its arguments,
- * and the new one runs nowhere yet. The thread's curg executes the go statement; there is none where
- * a timer does.
- */
-int on_go(struct pt_regs *ctx)
-{
-    u64 began = bpf_ktime_get_ns();
-    u64 cookie = 0;
-    if (!site_hit(ctx, &cookie))
-        return 0;
-    struct layout *layout = goroutine_layout(cookie);
-    if (!layout)
-        return 0;
-    bool in_register = (cookie & COOKIE_G_REGISTER) != 0;
-    u64 g0 = in_register ? ctx->r14 : goroutine_g_from_tls(cookie);
-    u64 m = g0 ? read_word(g0 + OFFSET(layout, g_m, GOTRACE_G_M)) : 0;
-    u64 curg = m ? read_word(m + OFFSET(layout, m_curg, GOTRACE_M_CURG)) : 0;
-    u64 goid = curg ? read_word(curg + OFFSET(layout, g_goid, GOTRACE_G_GOID)) : 0;
-    if (!goid)
-        return 0;
-    struct task_key key = {.task = goid, .tgid = bpf_get_current_pid_tgid() >> 32};
-    struct start start = {};
-    struct stack *stack = stacks.lookup(&key);
-    if (stack && stack->level) {
-        start.parent = goid;
-        start.at = began;
-        start.since = stack->since;
-        stack->went = began;
-    } else {
-        stack = 0;
-        key.task = curg;
-        struct start *own = starts.lookup(&key);
-        if (!own || own->goid != goid)
-            return 0;
-        start = *own;
-        start.waited = 0;
-    }
-    key.task = in_register ? ctx->bx : read_word(ctx->sp + 8);
-    start.goid = read_word(key.task + OFFSET(layout, g_goid, GOTRACE_G_GOID));
-    if (starts.update(&key, &start))
-        diagnostics_count(STARTS_LOST, 1);
-    if (stack) {
-        stack->hits++;
-        stack->hits_ns += bpf_ktime_get_ns() - began;
-    }
-    return 0;
+    if (stack->level == 1)
+        stack->since = now;
 }
 #else
-static __always_inline u64 nested(struct stack *stack)
+static __always_inline u64 nested(struct stack *stack, u64 now)
 {
     return 0;
 }
 
-static __always_inline void note_outermost(struct stack *stack, u64 cookie, struct task *task,
-                                           struct task_key *owner, u64 now)
-{
-}
-
-static __always_inline void report_unwanted(struct pt_regs *ctx, struct call *call, u64 flags,
-                                            u64 g, u64 tgid)
+static __always_inline void note_outermost(struct stack *stack, u64 now)
 {
 }
 #endif
+
+/*
+ * Report a call that has ended and is not wanted, without its values, if that matters for others:
+ * they may wait for it, or it was reported when it began.
+ */
+static __always_inline void report_unwanted(struct pt_regs *ctx, struct site_plan *plan,
+                                            struct call *call, bool has_others)
+{
+    if (!(GOTRACE_NESTED && has_others) && !edges_has_begun(plan, call))
+        return;
+    call->length = 0;
+    call->event.args_length = 0;
+    call->event.results_length = 0;
+    call->event.flags |= EVENT_UNWANTED;
+    records_submit(ctx, call);
+}
 
 int on_entry(struct pt_regs *ctx)
 {
@@ -343,7 +301,7 @@ int on_entry(struct pt_regs *ctx)
     event->tid = ids;
     event->function = function;
     event->results_length = 0;
-    event->flags = (ctx->ip - plan->site) & ~(u64)EVENT_FLAGS;
+    event->flags = (registers_pc(ctx) - plan->site) & ~(u64)EVENT_FLAGS;
     event->hits = 0;
     event->hits_ns = 0;
     w->call.length = 0;
@@ -362,15 +320,15 @@ int on_entry(struct pt_regs *ctx)
         if (w->dropped)
             goto unopened;
         event->end = bpf_ktime_get_ns();
-        append_stack(w, ctx->bp);
+        append_stack(w, registers_caller_frame(ctx, cookie >> COOKIE_SP_SHIFT));
         if (plan->flags & PLAN_ENTRY_FLOATS &&
-            wait_for_floats(w, 0, ctx->ip + plan->next_pc, ctx->sp + plan->next_sp,
-                            EVENT_ENTRY_FLOATS))
+            wait_for_floats(w, 0, registers_pc(ctx) + plan->next_pc,
+                            registers_sp(ctx) + plan->next_sp, EVENT_ENTRY_FLOATS))
             goto unopened;
         records_submit(ctx, &w->call);
         goto unopened;
     }
-    struct stack *stack = calls_enter(&task, &owner, depth, cookie);
+    struct stack *stack = calls_enter(ctx, &task, &owner, depth, cookie);
     if (!stack)
         goto out;
     if (w->dropped) {
@@ -380,15 +338,15 @@ int on_entry(struct pt_regs *ctx)
         goto out;
     }
     struct call_key key = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
-    event->flags |= nested(stack);
+    event->flags |= nested(stack, began);
     records_save(&key, &w->call);
     if (plan->flags & PLAN_ENTRY_FLOATS)
-        wait_for_floats(w, &key, ctx->ip + plan->next_pc, ctx->sp + plan->next_sp,
-                        EVENT_ENTRY_FLOATS);
+        wait_for_floats(w, &key, registers_pc(ctx) + plan->next_pc,
+                        registers_sp(ctx) + plan->next_sp, EVENT_ENTRY_FLOATS);
     u64 now = calls_begin(&task, &owner, stack); /* last: before is not its time */
     stack->top.start = now;
-    note_outermost(stack, cookie, &task, &owner, now);
-    edges_begin(ctx, plan, &task, depth, now, context_asked(w));
+    note_outermost(stack, now);
+    edges_begin(ctx, plan, w, &task, depth, now);
     stack->hits_ns += now - began;
     stack->top.before_ns = stack->hits_ns;
 out:
@@ -407,18 +365,18 @@ static __always_inline void finish(struct pt_regs *ctx, struct work *w, u32 flag
     if (w->call.has_floats)
         floats_append(&w->call, w->call.floats, EVENT_ENTRY_FLOATS);
     if (flags & PLAN_RETURN_FLOATS &&
-        wait_for_floats(w, 0, read_word(ctx->sp), ctx->sp + 8, EVENT_RETURN_FLOATS))
+        wait_for_floats(w, 0, registers_return_pc(ctx, registers_sp(ctx)),
+                        registers_sp(ctx) + CALL_PUSHES, EVENT_RETURN_FLOATS))
         return;
     records_submit(ctx, &w->call);
 }
 
 /*
  * Report the call that returns; its arguments, saved under key when it was entered, are taken. Its
- * open's before and before_ns are what came within it; flags are more of the event's.
+ * open's before and before_ns are what came within it.
  */
 static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struct task *task,
-                                          struct call_key *key, struct open_call *open, u64 flags,
-                                          u64 now)
+                                          struct call_key *key, struct open_call *open, u64 now)
 {
     u32 function = open->function;
     struct site_plan *plan = plans.lookup(&function);
@@ -445,10 +403,7 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
     run_phase(w, plan->result, plan->return_leaves);
     if (!w->dropped) {
         event->results_length = w->call.length - event->args_length;
-        append_stack(w, ctx->bp);
-        event->flags |= flags;
-        if (key->level == 1)
-            starts_append(&w->call, task->g, key->tgid);
+        append_stack(w, registers_caller_frame(ctx, cookie >> COOKIE_SP_SHIFT));
         records_append_why(&w->call, &row, key, false);
 #ifdef GOTRACE_WHY_BANDS
         u32 number = 0;
@@ -457,39 +412,35 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
 #else
         finish(ctx, w, plan->flags);
 #endif
-    } else if (key->level == 1 && open->before) {
-        report_unwanted(ctx, &w->call, flags, task->g, key->tgid);
     } else {
-        edges_unwanted(ctx, plan, &w->call);
+        report_unwanted(ctx, plan, &w->call, key->level == 1 && open->before);
     }
     w->busy = 0;
 }
 
-/* Report the call that ends at a RET; return whether the hit was the target's. */
-static __always_inline bool returned(struct pt_regs *ctx)
+/* Report the call that ends at a RET. */
+int on_return(struct pt_regs *ctx)
 {
     u64 now = bpf_ktime_get_ns(); /* first: what comes after is not the call's time */
     u64 cookie = 0, depth = 0;
     struct task task = {};
     struct task_key owner = {};
     if (!site_hit_return(ctx, &cookie))
-        return false;
-    ret_begin(ctx, &cookie);
+        return 0;
     struct stack *stack = calls_returning(ctx, cookie, &task, &owner, &depth, &now);
     if (!stack)
-        return true;
+        return 0;
     struct why_key row = {.id = task.row, .tgid = owner.tgid};
     struct call_key key = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
     struct open_call open = stack->top;
     open.before = calls_hits_within(stack);
     open.before_ns = stack->hits_ns - open.before_ns;
-    u64 flags = starts_within(calls_last_start(stack), open.start);
     give_up_waiting(ctx);
     calls_pop(&owner, stack);
     /* Functions that came here by tail jumps have returned with this one, unseen. */
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MAX_TAIL_JUMPS; i++) {
-        if (!calls_return_together(&task, stack, depth))
+        if (!calls_return_together(ctx, &task, stack, depth))
             break;
         diagnostics_count(TAIL_CALLS, 1);
         records_forget(&owner, stack->level);
@@ -498,7 +449,7 @@ static __always_inline bool returned(struct pt_regs *ctx)
         calls_pop(&owner, stack);
     }
     stack->hits++;
-    report_return(ctx, cookie, &task, &key, &open, flags, now);
+    report_return(ctx, cookie, &task, &key, &open, now);
     why_returned(&row, &key);
     /* Looked up again: the verifier would distinguish all paths through the plan by what stack is. */
     stack = stacks.lookup(&owner);
@@ -508,13 +459,6 @@ static __always_inline bool returned(struct pt_regs *ctx)
         calls_rest(&task, &owner);
     else
         why_left(&owner, task.row, stack->level);
-    return true;
-}
-
-int on_return(struct pt_regs *ctx)
-{
-    if (returned(ctx))
-        ret_end(ctx);
     return 0;
 }
 

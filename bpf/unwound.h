@@ -15,7 +15,5 @@ struct unwound {
     u64 hits;           /* of probes within it */
     u64 hits_ns;        /* that programs took for them */
     u32 how;            /* EVENT_PANIC or EVENT_GOEXIT */
-    u64 g;              /* of the goroutine */
-    u64 went;           /* as the stack has it, with GOTRACE_NESTED */
     struct why_key row; /* whose time it was, with GOTRACE_WHY */
 };

@@ -102,10 +102,11 @@ static __always_inline u64 known_stack(u64 pc, u64 frame, u64 end)
  */
 static __always_inline u64 own_stack(struct pt_regs *ctx, u64 cookie, u64 end)
 {
-    u64 entry = ctx->sp + (cookie >> COOKIE_SP_SHIFT), frame = ctx->bp;
-    if (frame == entry - 8)
+    u64 lowered = cookie >> COOKIE_SP_SHIFT, entry = registers_sp(ctx) + lowered;
+    u64 frame = registers_caller_frame(ctx, lowered);
+    if (CALL_PUSHES && frame == entry - 8)
         frame = read_word(frame);
-    return known_stack(read_word(entry), frame, end);
+    return known_stack(registers_return_pc(ctx, entry), frame, end);
 }
 
 /* Where the runtime has left the goroutine's stack for another one, it has saved where. */
@@ -165,7 +166,7 @@ static __always_inline void changes(struct pt_regs *ctx, u64 cookie, u64 g, u32 
         }
         key.created_by = wait->created_by;
         if (key.status != G_RUNNING)
-            key.stack = since ? wait->stack : ctx->r14 == g ? 0 : saved_stack(g);
+            key.stack = since ? wait->stack : registers_g(ctx) == g ? 0 : saved_stack(g);
         if (key.status == G_WAITING)
             key.reason = sched_wait_reason(g);
         add_up(&key, now - since);
@@ -176,7 +177,7 @@ static __always_inline void changes(struct pt_regs *ctx, u64 cookie, u64 g, u32 
     wait->reason = sched_wait_reason(g);
     wait->stack = 0;
     if (new == G_RUNNABLE || new == G_SYSCALL || new == G_WAITING)
-        wait->stack = ctx->r14 == g ? own_stack(ctx, cookie, ~0ULL) : saved_stack(g);
+        wait->stack = registers_g(ctx) == g ? own_stack(ctx, cookie, ~0ULL) : saved_stack(g);
     wait->since = now;
 }
 
@@ -186,7 +187,7 @@ static __always_inline void begins(struct pt_regs *ctx, u64 cookie, u64 g, u32 b
     struct open_wait *wait = open_of(g);
     if (!wait)
         return;
-    wait->stack = ctx->r14 == g ? own_stack(ctx, cookie, ~0ULL) : saved_stack(g);
+    wait->stack = registers_g(ctx) == g ? own_stack(ctx, cookie, ~0ULL) : saved_stack(g);
     wait->before = before;
     wait->reason = sched_wait_reason(g);
     wait->since = bpf_ktime_get_ns();
@@ -248,9 +249,9 @@ int on_syscall(struct pt_regs *ctx)
     if (!site_hit(ctx, &cookie))
         return 0;
     if (GOTRACE_STATE == EVERY_STATE)
-        changes(ctx, cookie, ctx->r14, G_RUNNING, G_SYSCALL, false);
+        changes(ctx, cookie, registers_g(ctx), G_RUNNING, G_SYSCALL, false);
     else
-        begins(ctx, cookie, ctx->r14, G_RUNNING);
+        begins(ctx, cookie, registers_g(ctx), G_RUNNING);
     return 0;
 }
 
@@ -261,9 +262,9 @@ int on_syscall_end(struct pt_regs *ctx)
     if (!site_hit(ctx, &cookie))
         return 0;
     if (GOTRACE_STATE == EVERY_STATE)
-        changes(ctx, cookie, ctx->r14, G_SYSCALL, G_RUNNING, false);
+        changes(ctx, cookie, registers_g(ctx), G_SYSCALL, G_RUNNING, false);
     else
-        ends(ctx, cookie, ctx->r14, true);
+        ends(ctx, cookie, registers_g(ctx), true);
     return 0;
 }
 

@@ -325,7 +325,7 @@ static __always_inline void woken(struct pt_regs *ctx, u64 cookie, struct why_ro
     found->is_woken = 1;
     if (goroutine_find_task(ctx, cookie, &waker) && waker.goid) {
         found->waker = waker.goid;
-        found->waker_frames = walk(found->waker_stack, ctx->ip, ctx->bp);
+        found->waker_frames = walk(found->waker_stack, registers_pc(ctx), registers_frame(ctx));
     }
     found->frames =
         walk(found->stack, read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP));
@@ -590,7 +590,8 @@ int on_status(struct pt_regs *ctx)
     if (new == G_RUNNING) {
         bind(row, &key, 0);
         if (go_on(row, &key, WHY_RUNNING) == LONGEST_SYSCALL)
-            called(row, ctx->ip + 1, ctx->bp); /* as if it were a return address */
+            called(row, registers_pc(ctx) + 1,
+                   registers_frame(ctx)); /* as if it were a return address */
     } else if (new == G_RUNNABLE) {
         enum why_ended ended = go_on(row, &key, WHY_RUNNABLE);
         if (ended == LONGEST_WAIT)
@@ -598,7 +599,7 @@ int on_status(struct pt_regs *ctx)
         else if (ended == LONGEST_SYSCALL) /* there was no processor: this is the system stack */
             called(row, read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP));
     } else if (new == G_SYSCALL) {
-        bool cgo = is_cgo(ctx->ip, cookie, read_word(g + GOTRACE_G_SYSCALLPC));
+        bool cgo = is_cgo(registers_pc(ctx), cookie, read_word(g + GOTRACE_G_SYSCALLPC));
         go_on(row, &key, cgo ? WHY_CGO : WHY_SYSCALL);
     } else if (new == G_WAITING) {
         go_on(row, &key, WHY_WAITING);
@@ -629,10 +630,11 @@ int on_syscall(struct pt_regs *ctx)
     u64 cookie = 0;
     if (!site_hit(ctx, &cookie))
         return 0;
-    struct why_key key = {.id = ctx->r14, .tgid = bpf_get_current_pid_tgid() >> 32};
+    struct why_key key = {.id = registers_g(ctx), .tgid = bpf_get_current_pid_tgid() >> 32};
     struct why_row *row = why_rows.lookup(&key);
     if (row)
-        go_on(row, &key, is_cgo(ctx->ip, cookie, ctx->ax) ? WHY_CGO : WHY_SYSCALL);
+        go_on(row, &key,
+              is_cgo(registers_pc(ctx), cookie, GO_REGISTER(ctx, 0)) ? WHY_CGO : WHY_SYSCALL);
     return 0;
 }
 
@@ -642,12 +644,13 @@ int on_syscall_end(struct pt_regs *ctx)
     u64 cookie = 0;
     if (!site_hit(ctx, &cookie))
         return 0;
-    struct why_key key = {.id = ctx->r14, .tgid = bpf_get_current_pid_tgid() >> 32};
+    struct why_key key = {.id = registers_g(ctx), .tgid = bpf_get_current_pid_tgid() >> 32};
     struct why_row *row = why_rows.lookup(&key);
     if (row) {
         bind(row, &key, 0);
         if (go_on(row, &key, WHY_RUNNING) == LONGEST_SYSCALL)
-            called(row, ctx->ip + 1, ctx->bp); /* as if it were a return address */
+            called(row, registers_pc(ctx) + 1,
+                   registers_frame(ctx)); /* as if it were a return address */
     }
     return 0;
 }

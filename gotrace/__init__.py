@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         CpuFunction,
         CpuSamples,
         CpuTime,
+        FlightStream,
         Function,
         Goroutine,
         GoroutineState,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from gotrace.kernel.compiler import LoadError
     from gotrace.merging import Merged, merge
     from gotrace.requests.model import Node, Request, load
+    from gotrace.requests.recording import Recording
     from gotrace.target.command import CommandError
     from gotrace.target.process import ProcessError
     from gotrace.values.python import (
@@ -75,6 +77,7 @@ __all__ = [
     "CutStr",
     "Diff",
     "Duration",
+    "FlightStream",
     "Func",
     "Function",
     "GoError",
@@ -93,6 +96,7 @@ __all__ = [
     "Node",
     "Pointer",
     "ProcessError",
+    "Recording",
     "Request",
     "RequestStream",
     "Session",
@@ -125,6 +129,7 @@ _HOMES = {
         "CpuFunction",
         "CpuSamples",
         "CpuTime",
+        "FlightStream",
         "Function",
         "Goroutine",
         "GoroutineState",
@@ -147,6 +152,7 @@ _HOMES = {
     "gotrace.kernel.compiler": ("LoadError",),
     "gotrace.merging": ("Merged", "merge"),
     "gotrace.requests.model": ("Node", "Request", "load"),
+    "gotrace.requests.recording": ("Recording",),
     "gotrace.target.command": ("CommandError",),
     "gotrace.target.process": ("ProcessError",),
     "gotrace.values.python": (

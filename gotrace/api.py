@@ -15,7 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from weakref import WeakSet
 
@@ -28,7 +28,6 @@ from gotrace.goroutines.model import Frame, Stack
 from gotrace.goroutines.model import Goroutine as ReadGoroutine
 from gotrace.goroutines.program import Program
 from gotrace.histogram import Histogram, ValueHistogram
-from gotrace.kernel.rets import EmulateRet
 from gotrace.overhead import ProbeCost
 from gotrace.profiles.folded import folded
 from gotrace.profiles.html import html
@@ -37,7 +36,9 @@ from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
 from gotrace.profiles.write import write_profile
 from gotrace.requests.assemble import Assembler, Tally, request_probes
+from gotrace.requests.flight import FlightReader, flight_of, flight_size, probes_in
 from gotrace.requests.model import Request as TracedRequest
+from gotrace.requests.recording import Recorder, Recording
 from gotrace.session.count import CountRequest
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import function_of
@@ -92,6 +93,7 @@ __all__ = [
     "CpuFunction",
     "CpuSamples",
     "CpuTime",
+    "FlightStream",
     "Function",
     "Goroutine",
     "GoroutineState",
@@ -568,7 +570,6 @@ class Session:
         floats: bool = True,
         why: bool = False,
         force: bool = False,
-        emulate_ret: bool | None = None,
         returns: _Returns = "ret",
         budget: float | None = None,
         exclude: Iterable[str] = (),
@@ -600,7 +601,6 @@ class Session:
         request = TraceRequest(
             target=self._target,
             asked=self._asked(probes, exclude, regexp),
-            emulate_ret=_emulation(emulate_ret),
             returns=_returns(returns),
             budget=_budget(budget),
             why=WhyOptions(callers=True) if why else None,
@@ -626,7 +626,6 @@ class Session:
         why: bool = False,
         critical: bool = False,
         force: bool = False,
-        emulate_ret: bool | None = None,
         exclude: Iterable[str] = (),
     ) -> RequestStream:
         """Attach, and return an iterator of requests from then on, as they are whole.
@@ -648,7 +647,6 @@ class Session:
             target=self._target,
             asked=asked,
             probes=probes,
-            emulate_ret=_emulation(emulate_ret),
             why=WhyOptions(callers=True) if why else None,
             choices=TraceChoices.of(string_size, depth, False, floats),
             options=TraceOptions(roots=roots, states=critical),
@@ -662,12 +660,94 @@ class Session:
         self._streams.add(stream)
         return stream
 
+    def flight(
+        self,
+        *patterns: str,
+        seconds: float,
+        when: str | Iterable[str] = (),
+        memory: int | None = None,
+        limit: int | None = None,
+        lossy: bool = False,
+        string_size: int = 256,
+        depth: int = 1,
+        floats: bool = True,
+        force: bool = False,
+        exclude: Iterable[str] = (),
+    ) -> FlightStream:
+        """Attach, and return an iterator of recordings: what has happened before a condition holds.
+
+        Calls of ``patterns`` and goroutines' states are kept in the kernel, in ``memory`` bytes, in
+        which the latest overwrite the oldest ones; None is for 256 MB, or an eighth of what is
+        free. Each of ``when`` is a probe, whose calls begin requests, and end recordings if it
+        wants them; ``"panic"``; or ``"signal TERM"``. A recording has what ended in the
+        ``seconds`` before that, and all of the call. ``FlightStream.ask`` has one made in any case.
+        The iterator ends after ``limit`` recordings, or with the target. Other parameters and
+        errors are as for ``requests``.
+        """
+        _check(seconds, limit=limit, string_size=string_size, memory=memory)
+        if not 0 <= depth <= 5:
+            raise UsageError(f"depth is {depth}: give 0 to 5")
+        conditions = [when] if isinstance(when, str) else list(when)
+        asked = self._asked((*probes_in(conditions), *patterns), exclude, regexp=False)
+        with _os_errors():
+            size = memory or flight_size()
+        probes, options = flight_of(asked, self._target, conditions, size)
+        request = TraceRequest(
+            target=self._target,
+            asked=asked,
+            probes=probes,
+            choices=replace(TraceChoices.of(string_size, depth, False, floats), first_alone=True),
+            options=options,
+        )
+        with Opened() as opened:
+            run = self._begun(opened, request, None, force, "flight()")
+            taken = (self, run, *request.decoders(run), limit, lossy, opened.keep())
+            stream = FlightStream(options, seconds, *taken)
+        self._streams.add(stream)
+        return stream
+
+    def record(
+        self,
+        *patterns: str,
+        seconds: float | None = None,
+        lossy: bool = False,
+        string_size: int = 256,
+        depth: int = 1,
+        floats: bool = True,
+        force: bool = False,
+        exclude: Iterable[str] = (),
+        ready: Callable[[], object] | None = None,
+    ) -> Recording:
+        """Trace for some ``seconds``, or until the target ends or ``stop`` is called.
+
+        Return all calls of ``patterns`` that ended meanwhile, and goroutines' states. If ``lossy``,
+        a recording has what came after the last loss of records, and is not refused. ``ready`` is
+        called once the probes are attached. Other parameters and errors are as for ``requests``.
+        """
+        _check(seconds, string_size=string_size)
+        if not 0 <= depth <= 5:
+            raise UsageError(f"depth is {depth}: give 0 to 5")
+        request = TraceRequest(
+            target=self._target,
+            asked=self._asked(patterns, exclude, regexp=False),
+            choices=TraceChoices.of(string_size, depth, False, floats),
+            options=TraceOptions(states=True),
+        )
+        with Opened() as opened:
+            run = self._begun(opened, request, seconds, force, "record()")
+            decoders, undecided = request.decoders(run)
+            taken = (self, run, decoders, undecided, None, lossy, opened.keep())
+            with closing(_RecordStream(*taken)) as stream:
+                if ready is not None:
+                    ready()
+                (recording,) = stream
+        return recording
+
     @overload
     def count(
         self,
         *patterns: str,
         seconds: float | None = None,
-        emulate_ret: bool | None = None,
         budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
@@ -683,7 +763,6 @@ class Session:
         rows: int = 1024,
         string_size: int = _KEY_TEXT,
         lossy: bool = False,
-        emulate_ret: bool | None = None,
         budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
@@ -698,7 +777,6 @@ class Session:
         rows: int = 1024,
         string_size: int = _KEY_TEXT,
         lossy: bool = False,
-        emulate_ret: bool | None = None,
         budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
@@ -709,9 +787,8 @@ class Session:
         ``by`` are expressions, such as ``"key"``, ``"$ret2 != nil"`` or ``"$stack"``: calls are
         added up by their values, and patterns may be whole probes. There are at most so many
         ``rows``, and texts are compared by their first ``string_size`` bytes. ``ready`` is called
-        once the probes are attached. ``emulate_ret``: functions that lead straight to their RET are
-        counted there, and the probe carries it out. ``budget``: see ``trace``. Raises GotraceError
-        as ``trace`` does; with ``by`` LostCalls where calls are missing, unless ``lossy``.
+        once the probes are attached. ``budget``: see ``trace``. Raises GotraceError as ``trace``
+        does; with ``by`` LostCalls where calls are missing, unless ``lossy``.
         """
         _check(seconds, rows=rows, string_size=string_size)
         if by:
@@ -720,7 +797,6 @@ class Session:
                 asked=self._asked(patterns, exclude, regexp),
                 verb="count",
                 done="counted",
-                emulate_ret=_emulation(emulate_ret),
                 budget=_budget(budget),
                 key=key_of([by] if isinstance(by, str) else list(by)),
                 text_bytes=_key_text(string_size),
@@ -731,7 +807,6 @@ class Session:
         request = CountRequest(
             target=self._target,
             asked=self._asked(patterns, exclude, regexp),
-            emulate_ret=_emulation(emulate_ret),
             budget=_budget(budget),
         )
         with Opened() as opened:
@@ -753,7 +828,6 @@ class Session:
         lossy: bool = False,
         why: bool = False,
         force: bool = False,
-        emulate_ret: bool | None = None,
         returns: _Returns = "ret",
         budget: float | None = None,
         exclude: Iterable[str] = (),
@@ -770,7 +844,6 @@ class Session:
         lossy: bool = False,
         why: bool = False,
         force: bool = False,
-        emulate_ret: bool | None = None,
         returns: _Returns = "ret",
         budget: float | None = None,
         exclude: Iterable[str] = (),
@@ -790,7 +863,6 @@ class Session:
         lossy: bool = False,
         why: bool = False,
         force: bool = False,
-        emulate_ret: bool | None = None,
         returns: _Returns = "ret",
         budget: float | None = None,
         exclude: Iterable[str] = (),
@@ -810,7 +882,6 @@ class Session:
         lossy: bool = False,
         why: bool = False,
         force: bool = False,
-        emulate_ret: bool | None = None,
         returns: _Returns = "ret",
         budget: float | None = None,
         exclude: Iterable[str] = (),
@@ -820,11 +891,11 @@ class Session:
         """Measure calls and return a histogram, in ns, of each function that was called.
 
         ``by_goroutine``: of each goroutine that called one. ``why``: histograms have what the time
-        went into, not by goroutine; for that and ``emulate_ret`` see ``trace``. ``returns``: where
-        calls are seen returning, at "ret", or at "landing", in their callers, which costs a tenth,
-        once the callers are known; "auto" does that for functions that are called often. Calls of
-        new callers are missing then. Other parameters and errors as for ``count`` and ``trace``;
-        raises LostCalls where calls are missing, unless ``lossy``.
+        went into, not by goroutine; see ``trace``. ``returns``: where calls are seen returning, at
+        "ret", or at "landing", in their callers, which costs a tenth, once the callers are known;
+        "auto" does that for functions that are called often. Calls of new callers are missing then.
+        Other parameters and errors as for ``count`` and ``trace``; raises LostCalls where calls are
+        missing, unless ``lossy``.
 
         ``by`` adds calls up by their values, as in ``count``. ``of`` is an expression, such as
         ``"len(p)"``, that histograms are of, in place of durations.
@@ -840,7 +911,6 @@ class Session:
                 asked=self._asked(patterns, exclude, regexp),
                 verb="measure",
                 done="measured",
-                emulate_ret=_emulation(emulate_ret),
                 returns=_returns(returns),
                 budget=_budget(budget),
                 why=WhyOptions() if why else None,
@@ -856,7 +926,6 @@ class Session:
         request = LatencyRequest(
             target=self._target,
             asked=self._asked(patterns, exclude, regexp),
-            emulate_ret=_emulation(emulate_ret),
             returns=_returns(returns),
             budget=_budget(budget),
             why=WhyOptions() if why else None,
@@ -1416,6 +1485,59 @@ class RequestStream(_Stream[TracedRequest[Call]]):
         return lost
 
 
+class FlightStream(_Stream[Recording]):
+    """Recordings as they are made; detaches at its end, when closed, and when dropped."""
+
+    def __init__(self, options: TraceOptions, seconds: float, *opened: Any) -> None:
+        super().__init__(*opened)
+        recorder = Recorder(self._decoders, options.roots, self._tracer.wait_reasons, self._epoch)
+        self._reader = FlightReader(self._tracer, recorder, options, seconds)
+
+    def ask(self) -> None:
+        """Have a recording made, whatever is waited for. May be called in any thread."""
+        self._reader.ask()
+
+    def _take(self, record: bytes) -> Iterable[Recording]:
+        self._reader.add(record)
+        return ()
+
+    def _rest(self, *, is_last: bool = False) -> Iterable[Recording]:
+        recording = self._reader.take()
+        return () if recording is None else (recording,)
+
+
+class _RecordStream(_Stream[Recording]):
+    """One recording, of all that there is."""
+
+    def __init__(self, *opened: Any) -> None:
+        super().__init__(*opened)
+        self._records: list[bytes] | None = []  # None once they are given out
+        self._began = time.monotonic_ns()
+        self._missing = 0
+
+    def _losses(self) -> dict[str, int]:
+        lost = super()._losses()
+        missing = self._tracer.missing_records()
+        if missing != self._missing and self._records is not None:
+            # Nobody knows which states goroutines were left in: what is before is of no use.
+            self._missing, self._began = missing, time.monotonic_ns()
+            self._records = []
+        return lost
+
+    def _take(self, record: bytes) -> Iterable[Recording]:
+        if self._records is not None:
+            self._records.append(record)
+        return ()
+
+    def _rest(self, *, is_last: bool = False) -> Iterable[Recording]:
+        if not is_last or self._records is None:
+            return
+        records, self._records = self._records, None
+        recorder = Recorder(self._decoders, (), self._tracer.wait_reasons, self._epoch)
+        now = time.monotonic_ns()
+        yield recorder.recording(records, self._began, now, lost=self._missing)
+
+
 def _by_function(names: Sequence[ProgramFunction], period: Measurement) -> dict[str, Histogram]:
     """Return what was measured by name, which functions of several files may share."""
     histograms = Latencies(name.text for name in names)
@@ -1461,12 +1583,6 @@ def _check_budget(run: Run[Any, Any], lossy: bool = False) -> None:
         raise GotraceError("; ".join(texts))
     for text in texts:
         _warn_caller(text)
-
-
-def _emulation(wanted: bool | None) -> EmulateRet:
-    if wanted is None:
-        return EmulateRet.AUTO
-    return EmulateRet.ON if wanted else EmulateRet.OFF
 
 
 def _returns(wanted: str) -> Returns:

@@ -7,6 +7,7 @@ no table describes, is the business of `gotrace.sites.machine`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -15,6 +16,7 @@ __all__ = [
     "AMD64",
     "ARCHITECTURES",
     "ARM64",
+    "HOST",
     "Architecture",
 ]
 
@@ -24,6 +26,9 @@ class Architecture:
     """Every fact that differs between processor architectures.
 
     Register names are those of the processor's manual in lower case, as capstone prints them.
+
+    ``machine`` is what uname(2) calls it. ``bpf`` and ``perf_event_open`` are numbers of Linux's
+    system calls.
 
     ``elf_machine`` is ELF's e_machine, and the two relocations are of its dynamic linker: of a base
     and of a symbol's address. ``quantum`` is that of Go's function tables: the bytes that
@@ -41,13 +46,21 @@ class Architecture:
 
     ``dwarf_registers`` are names by DWARF's numbers. ``pt_regs`` gives byte offsets in the kernel's
     structure of registers, of ``pt_regs_size`` bytes, which is what a BPF program at a uprobe is
-    given. ``c_parameters`` and ``c_results`` are where C passes words; ``knows_gccgo``: how it
-    passes gccgo's values is known, too. ``steps_rets``: the kernel single-steps a RET that is
-    probed, so that returns are cheaper to see elsewhere. ``is_traced``: programs can be traced,
-    not only listed.
+    given. ``perf_sp_pc`` is the mask by which perf_event_open(2) copies the stack pointer and the
+    instruction pointer, in this order. ``c_parameters`` and ``c_results`` are where C passes words;
+    ``knows_gccgo``: how it passes gccgo's values is known, too.
+
+    ``steps_rets``: the kernel single-steps a RET that is probed, so that returns are cheaper to see
+    elsewhere. ``orders_memory``: a processor sees the loads and the stores of another one in their
+    order, but for a load before an earlier store. ``was_tried``: programs were traced on hardware,
+    and not on emulated machines alone. ``knows_interrupted``: it is known of a thread at any
+    instruction which goroutine it runs, who has called the function, and what system call that is.
     """
 
     name: str
+    machine: str
+    bpf: int
+    perf_event_open: int
     elf_machine: int
     relative_relocation: int
     symbol_relocation: int
@@ -67,11 +80,14 @@ class Architecture:
     dwarf_registers: Mapping[int, str] = field(hash=False)
     pt_regs: Mapping[str, int] = field(hash=False)
     pt_regs_size: int
+    perf_sp_pc: int
     c_parameters: tuple[str, ...]
     c_results: tuple[str, ...]
     knows_gccgo: bool
     steps_rets: bool
-    is_traced: bool
+    orders_memory: bool
+    was_tried: bool
+    knows_interrupted: bool
 
     def dwarf_number(self, register: str) -> int:
         """Return DWARF's number of a register."""
@@ -93,6 +109,9 @@ _AMD64_DWARF = (
 
 AMD64 = Architecture(
     name="amd64",
+    machine="x86_64",
+    bpf=321,  # arch/x86/entry/syscalls/syscall_64.tbl
+    perf_event_open=298,
     elf_machine=62,
     relative_relocation=8,  # R_X86_64_RELATIVE
     symbol_relocation=1,  # R_X86_64_64
@@ -112,11 +131,14 @@ AMD64 = Architecture(
     dwarf_registers=MappingProxyType(dict(enumerate(_AMD64_DWARF))),
     pt_regs=MappingProxyType({name: slot * 8 for slot, name in enumerate(_AMD64_PT_REGS)}),
     pt_regs_size=len(_AMD64_PT_REGS) * 8,
+    perf_sp_pc=1 << 7 | 1 << 8,  # arch/x86/include/uapi/asm/perf_regs.h
     c_parameters=("rdi", "rsi", "rdx", "rcx", "r8", "r9"),  # System V ABI, section 3.2.3
     c_results=("rax", "rdx"),
     knows_gccgo=True,
     steps_rets=True,
-    is_traced=True,
+    orders_memory=True,
+    was_tried=True,
+    knows_interrupted=True,
 )
 
 _X = tuple(f"x{number}" for number in range(31))
@@ -125,6 +147,9 @@ _ARM64_PT_REGS = (*_X, "sp", "pc", "pstate")
 
 ARM64 = Architecture(
     name="arm64",
+    machine="aarch64",
+    bpf=280,  # include/uapi/asm-generic/unistd.h
+    perf_event_open=241,
     elf_machine=183,
     relative_relocation=1027,  # R_AARCH64_RELATIVE
     symbol_relocation=257,  # R_AARCH64_ABS64
@@ -148,12 +173,18 @@ ARM64 = Architecture(
     ),
     pt_regs=MappingProxyType({name: slot * 8 for slot, name in enumerate(_ARM64_PT_REGS)}),
     pt_regs_size=len(_ARM64_PT_REGS) * 8,
+    perf_sp_pc=1 << 31 | 1 << 32,  # arch/arm64/include/uapi/asm/perf_regs.h
     c_parameters=_X[:8],  # Procedure Call Standard for the Arm 64-bit Architecture, section 6.8
     c_results=_X[:2],
     knows_gccgo=False,
     steps_rets=False,  # arch/arm64/kernel/probes/decode-insn.c
-    is_traced=False,
+    orders_memory=False,
+    was_tried=False,
+    knows_interrupted=False,
 )
 
 #: All that are known.
 ARCHITECTURES = (AMD64, ARM64)
+
+#: This machine's, whose programs can be traced here; None for one that is not known.
+HOST = next((arch for arch in ARCHITECTURES if arch.machine == os.uname().machine), None)

@@ -134,7 +134,7 @@ class _Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSettings(_Settings):
-    """Which hits count, and what is done at RETs: bpf/site.h, ret.h say what each means."""
+    """Which hits count: bpf/site.h says what each means."""
 
     tgid: int | None = _value(None, absent=0)
     tgid_1: int | None = _value(None)
@@ -153,8 +153,6 @@ class SiteSettings(_Settings):
     budget: int | None = _value(None, absent=0)
     hit_rows: int = _size(1, hits=4, counted=1)
     site_by_ip: int | None = _size(None, site_by_ip=1)
-    emulate_ret: int | None = _shape(None)
-    task_features: int | None = _value(None, absent=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +225,8 @@ class EdgeSettings(_Settings):
     edge_sleep: int = _value()
     edge_network: int = _value()
     edge_join: int = _value()
+    flight: bool | None = _shape(None)
+    flight_signal: int | None = _value(None, absent=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,7 +399,7 @@ class TraceSettings(_PairingSettings):
     labels: bool | None = _shape(None)
     contexts: int | None = _size(None, context_types=1)
     has_stacks: bool = _shape(False)
-    nested: int | None = _size(None, starts=1)
+    nested: int | None = _shape(None)
     edges: EdgeSettings | None = field(default=None, metadata=_part(EdgeSettings))
     user_stack: int = _value(0)
     steps: int = _value()

@@ -32,10 +32,14 @@ class FetchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PrivateApt:
-    """apt with one suite of the machine's Debian mirror, and state in a directory of its own."""
+    """apt with one suite of the machine's Debian mirror, and state in a directory of its own.
+
+    ``architecture`` is Debian's name of one; the machine's own where it is empty.
+    """
 
     suite: str
     place: Path
+    architecture: str = ""
 
     def update(self) -> None:
         """Fetch the suite's list of packages. Raises FetchError."""
@@ -87,6 +91,11 @@ class PrivateApt:
             # The private directories are not readable by apt's own user.
             "APT::Sandbox::User": "root",
         }
+        if self.architecture:
+            options |= {
+                "APT::Architecture": self.architecture,
+                "APT::Architectures": self.architecture,
+            }
         settings = [f"-o{name}={value}" for name, value in options.items()]
         return _output(program, *settings, *arguments, cwd=cwd)
 

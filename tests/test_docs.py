@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import configparser
 import importlib
+import os
 import re
 import shlex
 import shutil
@@ -18,9 +19,11 @@ from pathlib import Path
 import pytest
 
 from gotrace.cli.options import parse, parse_plain
+from gotrace.doctor.precompile import packaged_settings
 from gotrace.gotypes.from_text import parse_signature
 from gotrace.gotypes.types import Kind, basic_type
 from gotrace.hosts.names import host_names
+from gotrace.kernel.program_cache import cached_programs, program_key
 from gotrace.probes.pattern import Pattern, is_recipe
 from gotrace.probes.recipes import find_recipe, split_recipe
 from gotrace.probes.spec import parse_probe
@@ -304,16 +307,50 @@ def server() -> Iterator[int]:
             process.terminate()
 
 
+@dataclass(frozen=True)
+class Packaged:
+    """A cache that begins with those programs that a package carries, if they are compiled."""
+
+    base: Path
+    keys: frozenset[str]
+
+    def others(self) -> set[str]:
+        """Return the keys of programs that have been compiled, and that no package carries."""
+        kept = {path.name.partition("-")[0] for path in self.base.glob("gotrace/bpf/*-*")}
+        return kept - self.keys
+
+
+@pytest.fixture(scope="module")
+def packaged(tmp_path_factory: pytest.TempPathFactory) -> Packaged:
+    """Return a cache from which it is seen whether the commands run from the wheel alone."""
+    keys = frozenset(map(program_key, packaged_settings()))
+    base = tmp_path_factory.mktemp("cache")
+    folder = base / "gotrace" / "bpf"
+    for place in (base, folder.parent, folder):
+        place.mkdir(0o700, exist_ok=True)
+        place.chmod(0o700)
+    if (kept := cached_programs().path) is not None:
+        for path in Path(kept).glob("*-*"):
+            if path.name.partition("-")[0] in keys:
+                shutil.copy2(path, folder)
+    return Packaged(base, keys)
+
+
 @pytest.mark.live
 @pytest.mark.apart
 @pytest.mark.parametrize("text", server_commands())
-def test_command_runs_on_the_example_server(text: str, server: int, tmp_path: Path) -> None:
+def test_command_runs_on_the_example_server(
+    text: str, server: int, packaged: Packaged, tmp_path: Path
+) -> None:
     words = Command(CLONE, text.replace(SERVER, str(server))).words
     # Shown durations are for readers; what ends by itself, by -M or an error, does so before.
     repeats = words[0] not in ("gostacks", "gotop") or {"-i", "--watch"} & set(words)
     shortened = ["-d", "20" if "-M" in words else "0.2"] if repeats else []
-    done = run_tool(*words, *shortened, cwd=tmp_path)
+    environment = {**os.environ, "XDG_CACHE_HOME": str(packaged.base)}
+    before = packaged.others()
+    done = run_tool(*words, *shortened, cwd=tmp_path, env=environment)
     assert done.status == FAILING.get(text, 0), done.errors
+    assert packaged.others() <= before, "it loads a program that no package carries"
     if text in FAILING:
         assert done.errors.startswith(f"{words[0]}: ")
     else:

@@ -168,14 +168,13 @@ LAYER |= {
     "hosts",
 }
 BESIDE = {
-    "api": {"kernel.attach", "kernel.rets", "values.python"},
+    "api": {"kernel.attach", "values.python"},
     "cli": {
         *(
             "report",
             "screen",
             "doctor",
             "kernel.attach",
-            "kernel.rets",
             "gotypes.symbols",
             "sites.sites",
         ),

@@ -44,6 +44,7 @@ if [ "${1:-}" = packages ]; then
 fi
 if [ "${1:-}" = kernels ]; then
     need "command -v qemu-system-x86_64" qemu-system-x86
+    need "command -v qemu-system-aarch64" qemu-system-arm
     need "PATH=$PATH:/usr/sbin:/sbin command -v mke2fs" e2fsprogs
     need "command -v setpriv" util-linux
 fi

@@ -176,7 +176,6 @@ def _request(
         is_strict=options.strict,
         forced=options.attach,
         budget=options.budget,
-        emulate_ret=options.emulate_ret,
         returns=options.returns,
         is_calibrated=True,
         why=None if is_count else why_of(options),

@@ -24,7 +24,6 @@ from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.model import State
 from gotrace.gotypes.symbols import short_name
 from gotrace.kernel.attach import AttachMethod
-from gotrace.kernel.rets import EmulateRet
 from gotrace.probes.pattern import NameList, split_target
 from gotrace.report.order import Order
 from gotrace.session.probing import Returns
@@ -274,10 +273,6 @@ def _rungs(**_: object) -> list[str]:
     return [method.value for method in AttachMethod]
 
 
-def _choices(**_: object) -> list[str]:
-    return [choice.value for choice in EmulateRet]
-
-
 def _returns(**_: object) -> list[str]:
     return [choice.value for choice in Returns]
 
@@ -296,12 +291,12 @@ _COMPLETERS = {
     "processes": _processes,
     "cmd": _commands,
     "attach": _rungs,
-    "emulate_ret": _choices,
     "returns": _returns,
     "inside": _inside,
     "functions": _inside,
     "requests": _inside,
     "tree": _inside,
+    "when": _inside,
     "sort": _orders,
     "state": _states,
 }

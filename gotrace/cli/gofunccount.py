@@ -80,7 +80,6 @@ def _run(arguments: Sequence[str]) -> int:
             is_strict=options.strict,
             forced=options.attach,
             budget=options.budget,
-            emulate_ret=options.emulate_ret,
             is_calibrated=True,
         )
         output = run_output(options)
@@ -88,9 +87,7 @@ def _run(arguments: Sequence[str]) -> int:
             return status_of(_count(options, request, output).failed)
         from gotrace.report.listing import list_functions
 
-        at_rets = request.emulation is not None
-        found = list_functions(request.select(), output, request.verb, to_be_traced, at_rets)
-        return status_of(found)
+        return status_of(list_functions(request.select(), output, request.verb, to_be_traced))
 
 
 def _count(options: argparse.Namespace, request: CountRequest, output: Output) -> ProbePlan:

@@ -156,7 +156,6 @@ def _run(arguments: Sequence[str]) -> int:
             is_strict=options.strict,
             forced=options.attach,
             budget=options.budget,
-            emulate_ret=options.emulate_ret,
             returns=options.returns,
             is_calibrated=True,
             why=why_of(options),

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from gotrace.cli.irregular import irregularities, lost_notice
 from gotrace.cli.options import (
@@ -19,6 +20,8 @@ from gotrace.cli.options import (
     parse,
     positive,
     profile_of,
+    seconds,
+    size,
 )
 from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import (
@@ -119,6 +122,33 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="with --tree, show what made each request as long as it was",
     )
+    parser.add_argument(
+        "--flight",
+        type=seconds,
+        metavar="TIME",
+        help="keep the latest calls and states of goroutines, and write those of so long to a file,"
+        " such as -o x-%%n.trace, whenever --when holds",
+    )
+    parser.add_argument(
+        "--when",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="with --flight, write the file when such a call ends, a probe; or: panic,"
+        " 'signal TERM' (may be repeated)",
+    )
+    parser.add_argument(
+        "--memory",
+        type=size,
+        metavar="SIZE",
+        help="with --flight, keep no more than this: 64M (default 256M, or an eighth of what is"
+        " free)",
+    )
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="write all calls and states of goroutines to the file of -o, such as x.trace",
+    )
     parser.add_argument("--goid", type=positive, metavar="N", help="only calls of this goroutine")
     parser.add_argument("--tid", type=positive, metavar="N", help="only calls on this thread")
     parser.add_argument("-M", "--max-events", type=positive, metavar="N", help="end after N calls")
@@ -201,6 +231,11 @@ def _run(arguments: Sequence[str]) -> int:
 
             style = LineStyle(_width(options), options.short, wants_colour(output.out))
             return status_of(run_tree(options, request, output, style).failed)
+        if (options.flight or options.record) and not options.list:
+            from gotrace.cli.flight import run_flight, run_record
+
+            run = run_flight if options.flight else run_record
+            return status_of(run(options, request, output).failed)
         if not options.list:
             return status_of(_trace(options, request, output).failed)
         specs, _ = request.parsed
@@ -216,6 +251,10 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
+    if options.flight or options.record:
+        from gotrace.cli.flight import request_of
+
+        return request_of(options, target, _choices(options))
     depth = options.stack_depth or (MAX_STACK_FRAMES if options.user_stack else 0)
     filters = {} if options.list else {"goid": options.goid, "tid": options.tid}
     roots: Sequence[ProbeSpec] = ()
@@ -225,7 +264,7 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
         from gotrace.requests.assemble import request_probes
 
         if options.own:
-            add_own_functions(options, target)
+            add_own_functions(options, target, [options.tree])
         roots, probes = request_probes(asked_of(options), target)
     asked = asked_of(options)
     return TraceRequest(
@@ -235,7 +274,6 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
         is_strict=options.strict,
         forced=options.attach,
         budget=options.budget,
-        emulate_ret=options.emulate_ret,
         returns=options.returns,
         is_calibrated=True,
         why=why_of(options, callers=True),
@@ -253,15 +291,19 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
 def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together, and take ``-o x.pb.gz`` for a profile."""
     options.pprof = profile_of(options)
+    if options.flight or options.record or options.when or options.memory:
+        from gotrace.cli.flight import check
+
+        check(options)
     options.request_file = _request_file_of(options)
     if options.critical and not options.tree:
         raise UsageError("--critical is of requests: give --tree ROOT")
-    if options.tree:
-        for name in _NOT_IN_TREES:
-            if getattr(options, name):
-                raise UsageError(
-                    f"{_NOT_IN_TREES[name]} cannot be combined with --tree: leave it out"
-                )
+    which = [name for name in ("tree", "flight", "record") if getattr(options, name)]
+    if which:
+        others = (f"--{name}" for name in which[1:])
+        given = (_NOT_IN_TREES[name] for name in _NOT_IN_TREES if getattr(options, name))
+        if wrong := next(chain(others, given), None):
+            raise UsageError(f"{wrong} cannot be combined with --{which[0]}: leave it out")
     if options.folded or options.pprof:
         if options.json:
             raise UsageError("--json cannot be combined with -f or a profile: leave it out")

@@ -45,6 +45,7 @@ __all__ = [
     "positive",
     "profile_of",
     "seconds",
+    "size",
 ]
 
 
@@ -78,6 +79,7 @@ _UNITS = {
 }
 
 
+_SIZE = re.compile(r"([0-9]+)([KMGkmg]?)", re.ASCII)
 _E = TypeVar("_E", bound=Enum)
 
 
@@ -111,6 +113,14 @@ def positive(text: str) -> int:
     return value
 
 
+def size(text: str) -> int:
+    """Parse a number of bytes, 512K, 64M or 1G, for argparse."""
+    match = _SIZE.fullmatch(text)
+    if match is None or not int(match[1]):
+        raise ValueError(text)
+    return int(match[1]) << 10 * " KMG".index(match[2].upper() or " ")
+
+
 def share(text: str) -> float:
     """Parse a percentage of one CPU, 2% or 2, for argparse; return it as a part of one CPU."""
     percent = float(text.removesuffix("%"))
@@ -135,6 +145,7 @@ def one_of(members: Iterable[_E], what: str) -> Callable[[str], _E]:
     return parse_member
 
 
+size.__name__ = "size (512K, 64M, 1G)"
 positive.__name__ = "positive number"
 seconds.__name__ = duration.__name__ = "length of time (5, 1.5s, 500ms, 1m30s)"
 
@@ -334,23 +345,15 @@ def add_watching_options(parser: argparse.ArgumentParser, has_budget: bool = Tru
 
 
 def add_return_options(parser: argparse.ArgumentParser) -> None:
-    """Add where calls are seen returning, and whether programs carry out RETs."""
-    from gotrace.kernel.rets import EmulateRet
+    """Add where calls are seen returning."""
     from gotrace.session.probing import Returns
 
     where = (
         "see calls return at RETs (ret) or, which costs a tenth, in their callers (landing);"
         " auto, the default: in the callers of functions that are called often"
     )
-    when = (
-        "return from functions in the probe, without the kernel's single step: on, off, auto"
-        " (the default, off for now)"
-    )
-    for name, kind, metavar, default, text in (
-        ("--returns", one_of(Returns, "choice"), "WHERE", Returns.AUTO, where),
-        ("--emulate-ret", one_of(EmulateRet, "choice"), "WHEN", EmulateRet.AUTO, when),
-    ):
-        parser.add_argument(name, type=kind, metavar=metavar, default=default, help=text)
+    kind = one_of(Returns, "choice")
+    parser.add_argument("--returns", type=kind, metavar="WHERE", default=Returns.AUTO, help=where)
 
 
 def _recipes_keys(patterns: Sequence[str]) -> list[str] | None:
@@ -514,10 +517,11 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
         raise UsageError("there is no command after -c or --")
     alone = ("doctor", "compile", "recipes", "diff")
     traces = not any(getattr(options, name, False) for name in alone)
-    if traces and getattr(options, "tree", None):
+    roots = _roots(options) if traces else None
+    if roots is not None:
         options.own = not options.patterns
-        options.patterns = [options.tree, *options.patterns]
-    if traces and not getattr(options, "patterns", True):
+        options.patterns = [*roots, *options.patterns]
+    elif traces and not getattr(options, "patterns", True):
         raise UsageError(which_functions(parser.prog, options, command))
     if traces and hasattr(options, "patterns"):
         from gotrace.probes.pattern import whole_probes
@@ -534,8 +538,23 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     if traces and hasattr(options, "by") and not (options.by or getattr(options, "of", None)):
         _check_bare(options.patterns, parser.prog, getattr(options, "regexp", False))
     options.profile = _profile(options)
-    options.json = options.json or is_json(getattr(options, "output", None))
+    if not getattr(options, "flight", None) and not getattr(options, "record", False):
+        options.json = options.json or is_json(getattr(options, "output", None))
     return options
+
+
+def _roots(options: argparse.Namespace) -> list[str] | None:
+    """Return the probes that come before the patterns, None if there have to be patterns.
+
+    Raises UsageError.
+    """
+    if getattr(options, "tree", None):
+        return [options.tree]
+    if getattr(options, "flight", None):
+        from gotrace.requests.flight import probes_in
+
+        return probes_in(options.when)
+    return [] if getattr(options, "record", False) else None
 
 
 def is_json(path: str | None) -> bool:

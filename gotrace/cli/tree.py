@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 
 from gotrace.calls import Call
@@ -28,7 +28,7 @@ from gotrace.session.trace import CallTracer, TraceRequest
 from gotrace.target.target import Target
 from gotrace.text import counted
 
-__all__ = ["add_own_functions", "run_tree"]
+__all__ = ["add_own_functions", "left_out_notices", "run_tree"]
 
 _MAX_NAMES = 5  # of functions that are left out
 _POLL = 0.025  # seconds
@@ -46,13 +46,8 @@ def run_tree(
     with running(
         request, output, lambda probes: price[isinstance(probes, EdgeProbes)](probes)
     ) as run:
-        for notice in opened_notices(options, run, request.done):
+        for notice in (*opened_notices(options, run, request.done), *left_out_notices(options)):
             output.notice(notice)
-        if left_out := getattr(options, "left_out", ()):
-            text = counted("{} function{s} left out, which are called too often: ", len(left_out))
-            shown = ", ".join(left_out[:_MAX_NAMES]) + (", ..." if left_out[_MAX_NAMES:] else "")
-            fields = {"what": "left_out", "names": list(left_out)}
-            output.notice(Notice(NoticeKind.WARNING, text + shown, fields))
         decoders, undecided = request.decoders(run)
         reasons = run.meter.wait_reasons if request.options.states else ()
         assembler = Assembler(decoders, request.options.roots, reasons)
@@ -74,14 +69,23 @@ def run_tree(
     return run.plan
 
 
-def add_own_functions(options: argparse.Namespace, target: Target) -> None:
+def left_out_notices(options: argparse.Namespace) -> Iterator[Notice]:
+    """Yield what ``add_own_functions`` has left out."""
+    if left_out := getattr(options, "left_out", ()):
+        text = counted("{} function{s} left out, which are called too often: ", len(left_out))
+        shown = ", ".join(left_out[:_MAX_NAMES]) + (", ..." if left_out[_MAX_NAMES:] else "")
+        fields = {"what": "left_out", "names": list(left_out)}
+        yield Notice(NoticeKind.WARNING, text + shown, fields)
+
+
+def add_own_functions(options: argparse.Namespace, target: Target, roots: Sequence[str]) -> None:
     """Have a program's own functions be shown, but for those that are called too often.
 
-    Raises GotraceError, UsageError among these.
+    Those of ``roots``, which are probes, are kept. Raises GotraceError, UsageError among these.
     """
     if options.regexp:
-        raise UsageError("with -r --tree takes a PROBE as well: give -r 'main\\..*'")
-    own = own_functions(target, [options.tree.split(" ", 1)[0]])
+        raise UsageError("with -r give a PROBE as well: -r 'main\\..*'")
+    own = own_functions(target, [root.split(" ", 1)[0] for root in roots])
     options.patterns += own.patterns
     options.exclude = [*options.exclude, *own.left_out]
     options.left_out = own.left_out

@@ -11,12 +11,13 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from gotrace.architecture import ARCHITECTURES, HOST
 from gotrace.doctor.finding import Finding, State
 from gotrace.doctor.privileges import Privileges
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.kernel.compiler import import_binding
-from gotrace.kernel.own_function import own_function
+from gotrace.kernel.own_function import own_code, own_function
 from gotrace.kernel.privileges import Capability
 from gotrace.kernel.program_cache import cached_programs, packaged_programs
 from gotrace.target.process import in_initial_pid_namespace
@@ -60,11 +61,12 @@ def _read(path: Path) -> str | None:
 
 def architecture() -> Finding:
     """Check that the machine is one whose instructions and calling convention are known."""
-    machine = os.uname().machine
-    if machine == "x86_64":
-        return Finding("architecture", State.OK, "amd64")
-    advice = "use an amd64 machine: programs of no other are traced, those for arm64 are listed"
-    return Finding("architecture", State.FAIL, machine, advice)
+    if HOST is not None:
+        found = "" if HOST.was_tried else ": not tried on hardware, only on emulated machines"
+        return Finding("architecture", State.OK, HOST.name + found)
+    names = " or ".join(arch.name for arch in ARCHITECTURES)
+    advice = f"use an {names} machine: programs are traced on no other"
+    return Finding("architecture", State.FAIL, os.uname().machine, advice)
 
 
 def kernel_release() -> Finding:
@@ -111,7 +113,7 @@ def perf_call(own: Privileges) -> Finding:
     """
     name = "perf_event_open(2)"
     try:
-        with own_function(b"\xc3") as function:  # ret
+        with own_function(own_code().emulated) as function:
             os.close(kernel.open_uprobe(function.path, 0))
     except OSError as error:
         found = error.strerror or str(error)
@@ -174,6 +176,8 @@ def ptrace_scope(root: Path = _ROOT) -> Finding:
 
 def btf() -> Finding:
     """Check that the kernel's BTF says where it keeps a thread's TLS base."""
+    if HOST is not None and HOST.keeps_g:
+        return Finding("BTF", State.OK, "not needed: all of Go's code keeps g in a register")
     offset = task_fsbase_offset()
     if offset is not None:
         return Finding("BTF", State.OK, f"a thread's TLS base is at {offset} in task_struct")

@@ -29,6 +29,7 @@ from gotrace.kernel.program_cache import (
 from gotrace.session.scheduler import KernelOffsets, kernel_offsets
 from gotrace.settings import (
     CountSettings,
+    EdgeSettings,
     HistogramSettings,
     KeySettings,
     LatencySettings,
@@ -131,15 +132,14 @@ def _counts() -> Iterator[ProgramSettings]:
             settings = CountSettings(site=chosen, counters=1)
             yield settings
             yield settings.by_address(1)
-            yield replace(settings, site=replace(chosen, emulate_ret=1))
 
 
 def _why(callers: bool, classes: int | None, bands: int | None) -> Iterator[WhySettings]:
-    """Yield what says why, of the kernels that there are."""
-    for kernel in _KERNELS:
+    """Yield what says why, of the kernels that there are, and of Go before 1.20 and since."""
+    for kernel, unnamed in product(_KERNELS, _EITHER):
         yield WhySettings(
             why_parts=64,
-            why_unnamed=False,
+            why_unnamed=unnamed,
             why_callers=callers,
             why_classes=classes,
             why_rows=1,
@@ -174,6 +174,15 @@ def _latencies() -> Iterator[ProgramSettings]:
     for unit in _MAYBE:
         yield LatencySettings(
             stacks=1, outer_calls=1, times=replace(_TIMES, unit=unit), outermost=1
+        )
+
+
+def _edges() -> Iterator[EdgeSettings]:
+    """Yield what follows requests, with the states of their goroutines, kept for a flight too."""
+    values: dict[str, Any] = {each.name: 1 for each in EdgeSettings.fields()}
+    for states, flight in ((None, None), (True, None), (True, True)):
+        yield EdgeSettings(
+            **values | {"edge_states": states, "edge_coroarg": None, "flight": flight}
         )
 
 
@@ -221,6 +230,10 @@ def _traces() -> Iterator[ProgramSettings]:
         values = {"interfaces": interfaces, "predicates": predicates, "nested": 1}
         yield _trace(payload, True, False, **values)
         yield _trace(payload, True, False, contexts=1, **values)
+    for edges, contexts, payload in product(_edges(), _MAYBE, (*small, large)):
+        for interfaces, predicates in product(_EITHER, _EITHER):
+            values = {"interfaces": interfaces, "predicates": predicates, "contexts": contexts}
+            yield _trace(payload, True, False, edges=edges, **values)
     for why in _why(True, None, None):
         for payload, interfaces, predicates in product((*small, large), _EITHER, _EITHER):
             values = {"interfaces": interfaces, "predicates": predicates}
@@ -243,7 +256,7 @@ def _keyed() -> Iterator[ProgramSettings]:
                 yield _trace(payload, returns, False, by=counted, **values, **more)
             if not predicates:
                 yield _trace(payload, returns, False, by=counted, has_stacks=True, **values)
-            if not (interfaces or predicates):
+            if predicates and not interfaces:
                 yield _trace(payload, returns, False, by=counted, labels=True, **values)
             if not interfaces:
                 if payload != small[-1]:
@@ -254,7 +267,7 @@ def _keyed() -> Iterator[ProgramSettings]:
         for unit in _MAYBE:
             timed = KeySettings(times=True, durations=replace(_TIMES, unit=unit), **shared)
             yield _trace(payload, True, False, by=timed, **values)
-            if not (interfaces or predicates):
+            if predicates and not interfaces:
                 yield _trace(payload, True, False, by=timed, labels=True, **values)
 
     stacks = KeySettings(times=False, stack_key=1, durations=_TIMES, **shared)

@@ -43,7 +43,7 @@ def examine_target(pid: int, attach: bool) -> Iterator[Finding]:
             binary = target.binary(None)
             image, table = binary.image, binary.functions
         except GotraceError as error:
-            advice = "trace a program that is an amd64 ELF file with a Go function table or symbols"
+            advice = "trace an ELF file for this machine that has a Go function table or symbols"
             yield Finding("program", State.FAIL, str(error), advice)
             return
         yield _program(target.process, image, table)

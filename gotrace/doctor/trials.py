@@ -7,6 +7,7 @@ generate code for an old kernel, and compiling takes most of the time.
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import os
 import signal
@@ -21,10 +22,9 @@ from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.kernel.compiler import NoCompilerError, Origin, load_compiler
 from gotrace.kernel.cookie import cookie
 from gotrace.kernel.features import multi_filters_by_process
-from gotrace.kernel.own_function import OwnFunction, own_function
+from gotrace.kernel.own_function import OwnFunction, own_code, own_function
 from gotrace.kernel.program import AttachKind, BpfProgram, LoadError
 from gotrace.kernel.program_cache import is_packaged
-from gotrace.kernel.rets import EmulateRet, ret_emulation
 from gotrace.session.trace import buffer_pages
 from gotrace.settings import (
     CountSettings,
@@ -49,10 +49,9 @@ __all__ = [
     "rung_findings",
 ]
 
-_CODE = b"\x55\x5d\xc3"  # push %rbp; pop %rbp; ret
 _CALLS = 3
 _SIGNAL_WAIT = 0.5  # seconds
-_PAGE = 4096
+_PAGE = mmap.PAGESIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +287,7 @@ def _signal() -> list[Finding]:
     advice = "give gotrace --no-fp: values in float registers cannot be shown"
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGURG})
     try:
-        with own_function(_CODE) as function:
+        with own_function(own_code().emulated) as function:
             attached = _attach(function, "send_signal", TrialSettings(site=_here(), signal=1), None)
             try:
                 function.call()
@@ -300,17 +299,6 @@ def _signal() -> list[Finding]:
     if seen is None:
         return [Finding(name, State.WARN, "sent, but never came", advice)]
     return [Finding(name, State.OK, "a thread gets its SIGURG")]
-
-
-def _steps() -> list[Finding]:
-    """Return whether RETs can do without a single step, which has to be asked for."""
-    try:
-        found = "one at each RET"
-        if ret_emulation(EmulateRet.ON, None) is not None:
-            found += "; a program can take its place here: --emulate-ret=on"
-    except GotraceError as error:
-        found += f": {error}".removesuffix(": leave --emulate-ret=on out")
-    return [Finding("single steps", State.OK, found)]
 
 
 def _attach(
@@ -334,7 +322,7 @@ def _rungs() -> list[Finding]:
 def _rung_problem(method: AttachMethod) -> str | None:
     """Count calls of an own function, by its cookie; return what went wrong, None when nothing."""
     try:
-        with own_function(_CODE) as function:
+        with own_function(own_code().emulated) as function:
             settings = CountSettings(site=_here(), counters=2)
             attached = _attach(function, "on_entry", settings, method)
             try:
@@ -390,5 +378,4 @@ _TRIALS = (
     _Trial("attach", _rungs),
     _Trial("atomic fetch", _fetch),
     _Trial("signals from BPF", _signal),
-    _Trial("single steps", _steps),
 )

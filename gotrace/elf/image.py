@@ -46,6 +46,7 @@ PF_X, PF_W = 1, 2
 SHT_NOBITS = 8
 SHN_LORESERVE = 0xFF00
 
+_KNOWN = " and ".join(arch.name for arch in ARCHITECTURES)
 _FILE_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -559,14 +560,16 @@ def _read_file_header(data: mmap.mmap, display: str) -> FileHeader:
     if ident[4] != 2:
         raise ElfError(f"{display}: a 32-bit program; only 64-bit programs can be traced")
     if ident[5] != 1:
-        raise ElfError(f"{display}: a big-endian program; only programs for amd64 can be traced")
+        raise ElfError(f"{display}: a big-endian program; only programs for {_KNOWN} can be traced")
     if kind not in (ET_EXEC, ET_DYN):
         what = _OTHER_TYPES.get(kind, f"an ELF file of type {kind}")
         raise ElfError(f"{display}: {what}, not an executable or a shared library")
     known = next((arch for arch in ARCHITECTURES if arch.elf_machine == machine), None)
     if known is None:
         other = _OTHER_MACHINES.get(machine, f"machine {machine}")
-        raise ElfError(f"{display}: a program for {other}: only programs for amd64 can be traced")
+        raise ElfError(
+            f"{display}: a program for {other}: only programs for {_KNOWN} can be traced"
+        )
     if phnum and phentsize != _SEGMENT.size:
         raise ElfError(f"{display}: program headers of {phentsize} bytes: the file is damaged")
     if shentsize != _SECTION.size:

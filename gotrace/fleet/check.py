@@ -14,7 +14,7 @@ from gotrace.fleet.probing import metric_request, open_target
 from gotrace.fleet.targets import Finder, Program
 from gotrace.fleet.telemetry.waits import plan_waits
 from gotrace.session.plan import ProbePlan
-from gotrace.session.tasks import find_tasks, start_problems
+from gotrace.session.tasks import find_tasks
 from gotrace.target.target import Target
 from gotrace.text import printable
 
@@ -93,7 +93,7 @@ def _check_waits(target: Target, program: Program, out: TextIO) -> bool:
 
 
 def _check_span(spec: SpanSpec, target: Target, program: Program, out: TextIO) -> bool:
-    from gotrace.fleet.spans import has_context, plan_span  # loads the SDK
+    from gotrace.fleet.spans import edges_problem, has_context, plan_span  # loads the SDK
 
     what = f"span {spec.name or spec.probe} in {program.key.target}"
     try:
@@ -104,9 +104,10 @@ def _check_span(spec: SpanSpec, target: Target, program: Program, out: TextIO) -
         return False
     print(f"{what}: {_listed(traced.plan)}", file=out)
     within = [call.function.function.name for call in traced.calls if has_context(call)]
-    if within:
+    if within and spec.trace_context:
         print(f"  in the program's own traces, by their contexts: {_names(within)}", file=out)
-    for problem in (*traced.plan.problems, *start_problems(tasks)):
+    alone = edges_problem(target, tasks) if spec.inherit else None
+    for problem in (*traced.plan.problems, *filter(None, [alone])):
         print(f"  {printable(problem)}", file=out)
     return True
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import partial
 
 from gotrace.errors import GotraceError, NoMatchError, UsageError
@@ -20,6 +19,7 @@ from gotrace.fleet.pauses import Pauses
 from gotrace.fleet.probing import (
     MetricProbe,
     Probe,
+    State,
     metric_losses,
     open_target,
     try_metric,
@@ -104,14 +104,6 @@ class _Holds:
         return is_target and (self.jobs is None or place.job in self.jobs)
 
 
-class State(Enum):
-    """What a probe does; the values are those of the label ``state``."""
-
-    ON = "on"  # all that it is for
-    COUNTED = "counted"  # calls are counted and not followed, for their cost
-    OFF = "off"  # nothing, for its cost or for a failure: it is tried again later
-
-
 @dataclass
 class _Tally:
     """What the probes of a job have seen in a target, those that are gone included."""
@@ -121,13 +113,17 @@ class _Tally:
     over_budget: int = 0
     failures: int = 0
     unmeasured: int = 0
+    sent: Counter[str] = field(default_factory=Counter)
     seconds: dict[State, float] = field(default_factory=lambda: dict.fromkeys(State, 0.0))
 
-    def add(self, spent: Spent, lost: Mapping[str, int], unmeasured: int) -> None:
+    def add(
+        self, spent: Spent, lost: Mapping[str, int], unmeasured: int, sent: Counter[str]
+    ) -> None:
         """Add what a probe has seen that is gone."""
         self.spent = Spent(self.spent.hits + spent.hits, self.spent.ns + spent.ns)
         self.lost.update(lost)
         self.unmeasured += unmeasured
+        self.sent.update(sent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +131,8 @@ class ProbeStatus:
     """How a job fares in a target. ``attached`` is in how many programs.
 
     ``unmeasured`` are calls that were counted and not followed, for their cost. ``seconds`` is how
-    long its probes were in which state, added up over programs.
+    long its probes were in which state, added up over programs. ``sent`` are its spans, by how they
+    are below others; None if it has none.
     """
 
     job: str
@@ -148,6 +145,7 @@ class ProbeStatus:
     lost: dict[str, int]
     unmeasured: int
     seconds: Mapping[State, float]
+    sent: Counter[str] | None = None
 
 
 @dataclass
@@ -322,14 +320,15 @@ class Engine:
             probe.stop()
         for place, probe in leaving:
             spent, lost, unmeasured = Spent(), dict[str, int](), 0
+            sent = Counter[str]()
             try:
                 spent = _closed(place, probe)
-                lost, unmeasured = probe.lost(), probe.unmeasured()
+                lost, unmeasured, sent = probe.lost(), probe.unmeasured(), probe.sent()
             finally:
                 with self._lock:
                     self._leaving.remove((place, probe))
                     tally = self._tallies[place.job, place.program.target]
-                    tally.add(spent, lost, unmeasured)
+                    tally.add(spent, lost, unmeasured, sent)
         self._let_go(running)
 
     def _attach_due(self) -> None:
@@ -442,8 +441,13 @@ class Engine:
                 running.probes[job.name] = probe
             self._said.pop(place, None)
             DETAILS.info("%s: attached", printable(shown))
+            again = ""
+            if probe.is_light:
+                tally.over_budget += 1
+                length = self._pauses.pause(place, time.monotonic())
+                again = f": tried again in {length:.0f} s"
             for problem in probe.problems:
-                log.warning("%s: %s", printable(shown), printable(problem))
+                log.warning("%s: %s%s", printable(shown), printable(problem), again)
 
     def _make(
         self,
@@ -502,8 +506,8 @@ class Engine:
         target = place.program.target
         probe = self._running[place.program].probes[place.job]
         self._tallies[place.job, target].over_budget += 1
-        done = "its calls are only counted"
-        if not probe.lighten():
+        done = probe.lighten()
+        if done is None:
             done = "detached"
             self._detach(place)
         length = self._pauses.pause(place, now)
@@ -531,7 +535,7 @@ class Engine:
                     continue
                 state = State.OFF
                 if attached := running.probes.get(job.name):
-                    state = State.COUNTED if attached.is_light else State.ON
+                    state = attached.state
                 self._tallies[job.name, key.target].seconds[state] += passed
 
     def _verify(self) -> None:
@@ -572,7 +576,7 @@ class Engine:
         with self._lock:
             del running.probes[place.job]
             tally = self._tallies[place.job, place.program.target]
-            tally.add(spent, probe.lost(), probe.unmeasured())
+            tally.add(spent, probe.lost(), probe.unmeasured(), probe.sent())
 
     def _let_go(self, running: _Running) -> None:
         """Close what there is of a program beside its probes."""
@@ -754,7 +758,9 @@ class Engine:
             found = []
             for job in self._jobs.values():
                 for at in ((job.name, target) for target in job.targets):
-                    found.append(_status(at, attached[at], self._tallies[at], live.get(at, [])))
+                    found.append(
+                        _status(at, attached[at], self._tallies[at], live.get(at, []), job)
+                    )
         yield from found
 
     def close(self) -> None:
@@ -826,18 +832,21 @@ def _shown(job: Job, running: _Running) -> str:
     return f"{job.name} in {running.program.key.target} ({running.program.shown})"
 
 
-def _status(at: tuple[str, str], attached: int, tally: _Tally, probes: list[Probe]) -> ProbeStatus:
+def _status(
+    at: tuple[str, str], attached: int, tally: _Tally, probes: list[Probe], job: Job
+) -> ProbeStatus:
     hits, cost, lost = tally.spent.hits, tally.spent.ns, Counter(tally.lost)
-    unmeasured = tally.unmeasured
+    unmeasured, sent = tally.unmeasured, tally.sent.copy()
     for probe in probes:
         with suppress(OSError):
             spent = probe.spent()
             hits, cost = hits + spent.hits, cost + spent.ns
             lost.update(probe.lost())
             unmeasured += probe.unmeasured()
+            sent.update(probe.sent())
     return ProbeStatus(
         *(*at, attached, hits, cost, tally.over_budget, tally.failures, dict(lost)),
-        *(unmeasured, dict(tally.seconds)),
+        *(unmeasured, dict(tally.seconds), sent if job.spans else None),
     )
 
 

@@ -20,7 +20,9 @@ from prometheus_client.registry import Collector
 
 from gotrace import __version__
 from gotrace.fleet.engine import Engine
+from gotrace.fleet.probing import State
 from gotrace.fleet.series import Bucketed, Metric, Point
+from gotrace.fleet.telemetry.traces import EDGES
 from gotrace.fleet.telemetry.waits import families
 
 __all__ = ["READER", "EngineCollector", "OtlpCounts", "Reloads", "family_of", "registry_of"]
@@ -114,6 +116,11 @@ class EngineCollector(Collector):
             "How long probes were on, counted calls alone, or were off for a while",
             labels=[*probe, "state"],
         )
+        spans = CounterMetricFamily(
+            "gotraced_spans",
+            "Spans by the edge that puts them below others, or why they are below none",
+            labels=["target", "edge"],
+        )
         for status in self._engine.statuses():
             labels = [status.job, status.target]
             attached.add_metric(labels, status.attached)
@@ -123,10 +130,14 @@ class EngineCollector(Collector):
             failures.add_metric(labels, status.failures)
             unmeasured.add_metric(labels, status.unmeasured)
             for state, seconds in status.seconds.items():
-                states.add_metric([*labels, state.value], seconds)
+                if state is not State.NO_EDGES or status.sent is not None:
+                    states.add_metric([*labels, state.value], seconds)
+            if status.sent is not None:
+                for edge in EDGES:
+                    spans.add_metric([status.target, edge], status.sent[edge])
             for reason, calls in sorted(status.lost.items()):
                 lost.add_metric([*labels, reason], calls)
-        yield from (attached, hits, cost, over, failures, lost, unmeasured, states)
+        yield from (attached, hits, cost, over, failures, lost, unmeasured, states, spans)
         others = CounterMetricFamily(
             "gotraced_metric_others", "Calls in series of the others", labels=["metric"]
         )

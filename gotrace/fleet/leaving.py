@@ -30,7 +30,7 @@ def leaving(config: Config) -> Iterator[str]:
         names = ", ".join(map(_header, config.otlp.headers))
         if names:
             yield f"  headers: {names}"
-        yield "  of each span: function, file, line, process, goroutine, container and pod"
+        yield "  of each span: function, file, line, process, goroutine, edge, container and pod"
         for key, value in config.otlp.resource:
             yield f"  of each resource: {key}={value}"
         yield "  of each resource: this host's name, the target's name"

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from enum import Enum
 from typing import Any
 
 from gotrace.fleet.config import MetricSpec, MetricType, PlanningSpec
@@ -39,6 +40,7 @@ __all__ = [
     "MetricProbe",
     "PresentProbe",
     "Probe",
+    "State",
     "metric_losses",
     "metric_request",
     "open_target",
@@ -46,6 +48,15 @@ __all__ = [
 ]
 
 _TEXT_BYTES = 64  # of a string that is a label
+
+
+class State(Enum):
+    """What a probe does; the values are those of the label ``state``."""
+
+    ON = "on"  # all that it is for
+    NO_EDGES = "no_edges"  # spans are not put below those of other goroutines, for the cost
+    COUNTED = "counted"  # calls are counted and not followed, for their cost
+    OFF = "off"  # nothing, for its cost or for a failure: it is tried again later
 
 
 class Probe(abc.ABC):
@@ -69,8 +80,7 @@ class Probe(abc.ABC):
         self._is_open = True
         self._final = Spent()
         self._unmeasured = 0
-        #: Whether calls are counted and not followed, to cost less.
-        self.is_light = False
+        self.state = State.ON
         self._lost: Counter[str] = Counter()
 
     def _take(self) -> None:  # noqa: B027
@@ -104,6 +114,10 @@ class Probe(abc.ABC):
         """Return how many calls were open when it was stopped."""
         return 0
 
+    def _sent(self) -> Counter[str]:
+        """Return how many spans were sent, by how they are below others."""
+        return Counter()
+
     @property
     def is_open(self) -> bool:
         """Return whether it is attached."""
@@ -130,14 +144,23 @@ class Probe(abc.ABC):
             if self._is_open:
                 work()
 
-    def lighten(self) -> bool:
-        """Have calls counted and not followed; return whether they were followed before."""
+    @property
+    def is_light(self) -> bool:
+        """Return whether it does less than all that it is for, to cost less."""
+        return self.state is not State.ON
+
+    def lighten(self) -> str | None:
+        """Do less, to cost less; return what, None if nothing is left to leave out."""
         with self._lock:
-            if self._is_open and self._run.meter.lighten_all():
-                self.is_light = True
-                self._rest()
-                return True
-            return False
+            return self._lighten() if self._is_open else None
+
+    def _lighten(self) -> str | None:
+        """Have calls counted and not followed."""
+        if not self._run.meter.lighten_all():
+            return None
+        self.state = State.COUNTED
+        self._rest()
+        return "its calls are only counted"
 
     def settle(self) -> bool:
         """Go on with what takes steps; to be called every second.
@@ -157,7 +180,7 @@ class Probe(abc.ABC):
             return self._count_unmeasured() if self._is_open else self._unmeasured
 
     def _count_unmeasured(self) -> int:
-        return sum(self._hits.counted().values()) if self.is_light else 0
+        return sum(self._hits.counted().values()) if self.state is State.COUNTED else 0
 
     def spent(self) -> Spent:
         """Return the hits so far and their cost, as far as that is known."""
@@ -168,6 +191,11 @@ class Probe(abc.ABC):
         """Return how much is missing, by what became of it."""
         with self._lock:
             return dict(self._losses() if self._is_open else self._lost)
+
+    def sent(self) -> Counter[str]:
+        """Return how many spans were sent, by how they are below others."""
+        with self._lock:
+            return self._sent()
 
     def is_held(self) -> bool:
         """Return whether the probes are still there."""

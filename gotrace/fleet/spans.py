@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import logging
 import re
+import struct
 import threading
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
 from gotrace.errors import GotraceError
@@ -17,21 +19,25 @@ from gotrace.fleet.config import SpanSpec
 from gotrace.fleet.naming import Attribute, private_attribute
 from gotrace.fleet.otlp import FinishedCall
 from gotrace.fleet.privacy import Errors
-from gotrace.fleet.probing import Probe
+from gotrace.fleet.probing import Probe, State
 from gotrace.fleet.targets import Program
-from gotrace.fleet.telemetry.forest import Forest, LeftOut
-from gotrace.fleet.telemetry.nesting import Call, Goroutine, Origin, Tree
 from gotrace.fleet.telemetry.price import OverBudgetError, refuse_price
-from gotrace.gotypes.wait_reasons import find_wait_reasons
+from gotrace.fleet.telemetry.traces import PROGRAM, LeftOut, Traces, Via
+from gotrace.kernel.syscalls import online_cpus
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec, parse_key
+from gotrace.requests.belonging import Task
+from gotrace.requests.edges import FIRST, EdgeKind, edge_of
 from gotrace.session.budget import Spent
 from gotrace.session.decode import DecodedCall
-from gotrace.session.events import CallRecord, RecordError, function_of, parse_call
+from gotrace.session.edges import EdgeProbes, edge_probes
+from gotrace.session.events import HEADER, CallFlag, RecordError, function_of
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.request import Asked
+from gotrace.session.probing import Prepared
+from gotrace.session.request import Accept, Asked
 from gotrace.session.run import Run, open_run
-from gotrace.session.tasks import start_problems
+from gotrace.session.scheduler import SchedulerProbes
+from gotrace.session.tasks import Tasks
 from gotrace.session.trace import CallTracer, TraceOptions, TraceRequest, expected_types
 from gotrace.session.trace_plan import TraceChoices, TracedCall, TracePlan, parse_probes
 from gotrace.session.why.probes import WhyOptions
@@ -44,6 +50,7 @@ __all__ = [
     "Rate",
     "SpanProbe",
     "SpanReader",
+    "edges_problem",
     "has_context",
     "plan_span",
     "try_spans",
@@ -52,9 +59,12 @@ __all__ = [
 log = logging.getLogger("gotraced")
 
 _OPEN_CALLS = 8192
-_PAGES = 128  # of each CPU's event buffer
+_BUFFERS = 2048  # pages of all CPUs' event buffers together, and of each at least and at most
+_MIN_PAGES, _MAX_PAGES = 64, 512
 _STRING_BYTES = 256
 _PERIOD = 0.1  # seconds between two looks at the event buffers
+_SHORT = 0.02  # the same, if there were many records
+_MANY = 500
 _TURN = 0.05  # seconds of reading at a time
 
 
@@ -99,8 +109,8 @@ def try_spans(specs: Sequence[SpanSpec], target: Target, program: Program) -> No
     """Plan as ``SpanProbe`` does, and attach nothing. Raises GotraceError."""
     try:
         probes = [_probe(spec) for spec in specs]
-        has_why = any(spec.why for spec in specs)
-        prepared = _request(probes, target, program, has_why).prepare(None, None)
+        has_why, inherits = (any(spec.why for spec in specs), any(spec.inherit for spec in specs))
+        prepared = _request(probes, target, program, has_why, inherits).prepare(None, None)
         if prepared.traced is not None:
             expected_types(prepared.traced)
     except GotraceError:
@@ -108,8 +118,10 @@ def try_spans(specs: Sequence[SpanSpec], target: Target, program: Program) -> No
 
 
 #: What is known of a call beside its attributes, as far as its function has it.
-_ERROR, _TRACE, _SPAN = range(3)
-_EXTRAS = parse_key("$err, $trace, $span")
+_ERROR = 0
+#: The next two, if asked for, are the ids of the program's own span.
+_IDS = slice(1, 3)
+_ERR, _TRACE, _CONTEXTS = parse_key("$err"), parse_key("$trace, $span"), parse_key("$contexts")
 
 
 def _probe(spec: SpanSpec) -> ProbeSpec:
@@ -119,28 +131,89 @@ def _probe(spec: SpanSpec) -> ProbeSpec:
     specs, failed = parse_probes([", ".join([f'{spec.probe} "{words}"', *texts])])
     if failed:
         raise failed[0]
-    wanted = _EXTRAS.expressions if spec.trace_context else _EXTRAS.expressions[:_TRACE]
-    return replace(specs[0], extras=replace(_EXTRAS, expressions=wanted))
+    keys = [_ERR]
+    if spec.trace_context:
+        keys.append(_TRACE)
+    if spec.inherit:
+        keys.append(_CONTEXTS)
+    wanted = tuple(expression for key in keys for expression in key.expressions)
+    return replace(specs[0], extras=replace(_ERR, expressions=wanted))
 
 
 def has_context(call: TracedCall) -> bool:
     """Return whether a function has a context that can hold a span of the program's own."""
     extras = [probe.extras for _, probe in call.parts]
-    return any(found[_TRACE:] and found[_TRACE] is not None for found in extras)
+    return any(found[_IDS] and found[_IDS][0] is not None for found in extras)
+
+
+def edges_problem(target: Target, tasks: Tasks) -> str | None:
+    """Return why spans are not put below those of other goroutines, None if they are."""
+    try:
+        edge_probes(target, tasks, _WHAT, False)
+    except GotraceError as error:
+        return str(error)
+    return None
+
+
+_WHAT = "to put spans below those of other goroutines"
+#: What reading a record of an edge takes, in ns.
+_READING_NS = 4000
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SpanRequest(TraceRequest):
+    """What a program's spans ask for, and how work goes from goroutine to goroutine, if it is seen.
+
+    ``refuse`` raises OverBudgetError if that costs too much. ``declined`` is why it is not seen.
+    """
+
+    inherits: bool = True
+    refuse: Accept | None = None
+    declined: list[GotraceError] = field(default_factory=list)
+
+    def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
+        prepared = super().prepare(announce, accept)
+        if not self.inherits:
+            return prepared
+        assert prepared.tasks is not None
+        self.declined.clear()
+        for is_lean in (False, True):
+            try:
+                edges = edge_probes(self.target, prepared.tasks, _WHAT, False, is_lean=is_lean)
+                if self.refuse is not None and not is_lean:
+                    self.refuse(edges)
+            except GotraceError as error:
+                self.declined.append(error)
+            else:
+                return replace(prepared, scheduler=edges)
+        return prepared
 
 
 def _request(
-    probes: Sequence[ProbeSpec], target: Target, program: Program, has_why: bool = False
-) -> TraceRequest:
-    return TraceRequest(
+    probes: Sequence[ProbeSpec],
+    target: Target,
+    program: Program,
+    has_why: bool = False,
+    inherits: bool = True,
+    refuse: Accept | None = None,
+) -> _SpanRequest:
+    return _SpanRequest(
+        inherits=inherits,
+        refuse=refuse,
         target=target,
         asked=Asked((), file=program.path),
         probes=probes,
         why=WhyOptions() if has_why else None,
         choices=TraceChoices.of(_STRING_BYTES, 1, False, False),
-        options=TraceOptions(open_calls=_OPEN_CALLS, pages=_PAGES, nested=True),
+        options=TraceOptions(open_calls=_OPEN_CALLS, pages=_pages(), nested=True),
         is_minded=True,
     )
+
+
+def _pages() -> int:
+    """Return how many pages each CPU's event buffer has: a power of two."""
+    each = min(max(_BUFFERS // len(online_cpus()), _MIN_PAGES), _MAX_PAGES)
+    return 1 << each.bit_length() - 1
 
 
 @dataclass
@@ -204,10 +277,14 @@ class _Ids:
 
 @dataclass(frozen=True, slots=True)
 class _Above:
-    """A span that others may hang below; ``within`` is the program's own that it is within."""
+    """A span that others may hang below; ``within`` is the program's own that it is within.
+
+    ``via``: how calls are below it that are within one that was not sent.
+    """
 
     ids: _Ids
     within: _Ids | None
+    via: Via = Via.CALL
 
 
 class SpanProbe(Probe):
@@ -245,115 +322,144 @@ class SpanProbe(Probe):
         self._is_spare = is_spare
         self._since = 0
         self._read_ns = 0
-        self._forest: Forest[_Seen, _Above] = Forest(self._send)
         self._tracer = run.meter
         self._decoders, self._undecided = request.decoders(run)
         traced, tasks = run.traced, run.tasks
         assert traced is not None and tasks is not None
-        self.problems += problems + start_problems(tasks)
-        #: Numbers of functions of which no kind of span is below what has started its goroutine.
+        self.problems += problems
+        is_dear = any(isinstance(error, OverBudgetError) for error in request.declined)
+        if request.declined:
+            self.problems.append(f"{_ALONE}: {request.declined[0]}")
+        #: Numbers of functions of which no kind of span is below those of other goroutines.
         self._apart = {
             number
             for number, call in enumerate(traced.calls)
             if not any(kind.spec.inherit for kind in self._kinds_of(call))
         }
-        #: Goroutines that have waited for work, at most so many.
-        self._workers: OrderedDict[Goroutine, None] = OrderedDict()
-        #: Numbers of reasons.
-        self._waits_for_work = {
-            number
-            for file in tasks.files
-            for number, reason in enumerate(find_wait_reasons(file.image) or ())
-            if reason.startswith(_WAITS_FOR_WORK)
-        }
+        inherits = len(self._apart) < len(traced.calls)
+        if self._tracer.has_edges or not inherits:
+            alone = Via.ROOT
+        else:
+            alone = Via.UNATTRIBUTED
+            self.state = State.NO_EDGES if is_dear else State.ON
+        unknown = Via.UNATTRIBUTED if inherits else Via.ROOT
+        self._traces: Traces[_Seen, _Above] = Traces(self._send, alone, unknown)
+        self._vias: Counter[str] = Counter()
+        self._left_out = self._missing = self._epoch = 0
 
     @staticmethod
     def _opened(
         specs: Sequence[SpanSpec], target: Target, program: Program, cost: ProbeCost, share: float
-    ) -> tuple[list[_Kind], TraceRequest, Run[CallTracer, ProbeCost]]:
-        kinds = [_Kind(spec, _probe(spec), Rate(spec.rate)) for spec in specs]
-        has_why = any(spec.why for spec in specs)
-        request = _request([kind.probe for kind in kinds], target, program, has_why)
-        run = open_run(request, accept=lambda probes: refuse_price(probes, cost, share))
-        return kinds, request, run
+    ) -> tuple[list[_Kind], _SpanRequest, Run[CallTracer, ProbeCost]]:
+        def refuse(probes: SchedulerProbes) -> None:
+            more = _READING_NS if isinstance(probes, EdgeProbes) else 0
+            refuse_price(probes, cost, share, more)
 
-    def read(self) -> None:
-        """Read what has come; to be called ten times a second."""
+        kinds = [_Kind(spec, _probe(spec), Rate(spec.rate)) for spec in specs]
+        has_why, inherits = (any(spec.why for spec in specs), any(spec.inherit for spec in specs))
+        probes = [kind.probe for kind in kinds]
+        request = _request(probes, target, program, has_why, inherits, refuse)
+        return kinds, request, open_run(request, accept=refuse)
+
+    def read(self) -> bool:
+        """Read what has come; to be called ten times a second. Return whether that was much."""
         with self._lock:
-            if self._is_open and not self._is_spare:
-                self._read()
+            return self._is_open and not self._is_spare and self._read() >= _MANY
+
+    def _poll(self) -> None:
+        for process in self._traces.processes:
+            if not Path(f"/proc/{process}").exists():
+                self._traces.gone(process, time.monotonic_ns())
+
+    def _lighten(self) -> str | None:
+        """Do without edges."""
+        if self.state is not State.ON or not self._tracer.drop_edges():
+            return super()._lighten()
+        self.state = State.NO_EDGES
+        self._traces.alone = Via.UNATTRIBUTED
+        self._traces.lose(time.monotonic_ns())
+        return _ALONE
+
+    def _sent(self) -> Counter[str]:
+        return self._vias.copy()
 
     def _forget(self) -> None:
         self._is_spare, self._since = False, time.monotonic_ns()
 
-    def _read(self) -> None:
-        began = time.thread_time_ns()
-        for record in self._tracer.acquire(time.monotonic() + _TURN):
+    def _read(self) -> int:
+        began, before = time.thread_time_ns(), time.monotonic_ns()
+        self._epoch = time.time_ns() - time.monotonic_ns()
+        records = self._tracer.acquire(time.monotonic() + _TURN)
+        for record in records:
             try:
-                call = parse_call(record)
-                if call.end_ns < self._since:
-                    continue
-                decoder = self._decoders[call.function]
-                is_wanted = not call.unwanted and decoder.wanted(record) is not None
-            except RecordError as error:
+                self._add(record)
+            except (RecordError, struct.error) as error:
                 log.error("spans: %s", printable(str(error)))
-                continue
-            seen = _Seen(record, is_wanted)
-            ended = self._ended(call, seen)
-            if call.start_ns:
-                self._forest.add(ended, time.monotonic())
-            else:  # only its entry: nothing is known to be within it
-                self._send([(ended, None)], None)
-        self._forest.overdue(time.monotonic())
+        missing = self._count_missing()
+        if missing != self._missing:
+            self._missing = missing
+            self._traces.lose(time.monotonic_ns())
+        self._traces.turn(time.monotonic(), before - _LATEST)
+        if self._left_out:
+            self._sink.left_out(self._left_out)
+            self._left_out = 0
         self._read_ns += time.thread_time_ns() - began
+        return len(records)
 
-    def _ended(self, call: CallRecord, seen: _Seen) -> Call[_Seen]:
-        """Return what a record says of where its call belongs."""
-        origin = None
-        if (start := call.started) is not None and call.function not in self._apart:
-            if start.waited in self._waits_for_work:
-                self._workers[call.tgid, call.goid] = None
-                if len(self._workers) > _MAX_WORKERS:
-                    self._workers.popitem(last=False)
-            has_waited = (call.tgid, call.goid) in self._workers
-            origin = Origin((call.tgid, start.goid), start.at_ns, start.since_ns, has_waited)
-        return Call(
-            (call.tgid, call.goid or -call.tid),
-            call.start_ns,
-            call.end_ns,
-            call.nested,
-            seen,
-            len(seen.record),
-            call.starts,
-            origin,
-        )
+    def _count_missing(self) -> int:
+        """Return how many records are missing by now, of calls and of edges."""
+        tracer = self._tracer
+        lost = tracer.diagnostics()[Diagnostic.EVENTS_LOST]
+        return lost + tracer.losses.total + tracer.window.losses.total
+
+    def _add(self, record: bytes) -> None:
+        """Take the next record, of a call or of an edge."""
+        header = HEADER.unpack_from(record)
+        end, start, goid, tgid, tid, function, _, _, flags, _, _ = header
+        task: Task = tgid, goid or -tid
+        if function >= FIRST:
+            edge = edge_of(header)
+            if edge.kind is not EdgeKind.BEGIN:
+                self._traces.edge(edge)
+                return
+            words = (len(record) - HEADER.size) // 8
+            contexts = struct.unpack_from(f"<{words}Q", record, HEADER.size)
+            number = edge.depth
+            self._traces.begin(edge, task, number, contexts, number in self._apart)
+            return
+        if end < self._since:
+            return
+        is_unwanted = bool(flags & CallFlag.UNWANTED.value)
+        is_wanted = not is_unwanted and self._decoders[function].wanted(record) is not None
+        seen = _Seen(record if is_wanted else b"", is_wanted)
+        is_nested = bool(flags & CallFlag.NESTED.value)
+        size, now = len(seen.record) + HEADER.size, time.monotonic()
+        self._traces.end(task, start or end, end, is_nested, seen, size, now)
 
     def _send(
-        self, tree: Tree[_Seen], above: _Above | LeftOut | None
-    ) -> list[_Above | LeftOut | None]:
-        """Send an outermost call and those within it, as far as rates allow; return their places.
+        self, seen: _Seen, above: _Above | LeftOut | None, via: Via
+    ) -> _Above | LeftOut | None:
+        """Send a call, if its rate allows it; return what is to be below what is below it.
 
-        ``above`` is what the outermost one is below. Where one that is below none is not sent for
-        its rate, neither is what is below it. Others that are not sent are left out of the tree.
+        If one that is below none is not sent for its rate, neither is what is below it. Others that
+        are not sent are left out of the tree.
         """
-        epoch = time.time_ns() - time.monotonic_ns()
-        places: list[_Above | LeftOut | None] = []
-        left_out = 0
-        for call, parent in tree:
-            place = above if parent is None else places[parent]
-            seen = call.item
-            if isinstance(place, LeftOut):
-                left_out += seen.is_wanted
-            elif seen.is_wanted:
-                sent = self._send_one(seen.record, place, epoch)
-                left_out += sent is None
-                place = sent or place or LeftOut.LEFT_OUT
-            places.append(place)
-        if left_out:
-            self._sink.left_out(left_out)
-        return places
+        if isinstance(above, LeftOut):
+            self._left_out += seen.is_wanted
+            return above
+        if above is not None and via is Via.CALL:
+            via = above.via
+        elif above is None and via is not Via.UNATTRIBUTED:
+            via = Via.ROOT
+        sent = self._send_one(seen.record, above, via) if seen.is_wanted else None
+        if sent is not None:
+            return sent
+        self._left_out += seen.is_wanted
+        if above is None:
+            return LeftOut.LEFT_OUT if seen.is_wanted else None
+        return replace(above, via=via)
 
-    def _send_one(self, record: bytes, above: _Above | None, epoch: int) -> _Above | None:
+    def _send_one(self, record: bytes, above: _Above | None, via: Via) -> _Above | None:
         """Send a call, as each kind of span that wants it; return what others may hang below.
 
         None where it was not sent, for its rate.
@@ -370,8 +476,13 @@ class SpanProbe(Probe):
         for probe, call in found:
             for kind in kinds:
                 if kind.probe is probe:
-                    parent, within = _parent(above, _held(call))
-                    span = self._finished(kind, call, epoch)
+                    held = _held(call) if kind.spec.trace_context else None
+                    parent, within = _parent(above, held)
+                    span = self._finished(kind, call, self._epoch)
+                    is_own = parent is not None and (above is None or parent != above.ids)
+                    self._vias[PROGRAM if is_own else via.value] += 1
+                    if not is_own and via in _SHOWN:
+                        span = replace(span, attributes={**span.attributes, _EDGE: via.value})
                     if parent is not None:
                         span = replace(span, trace=parent.trace, parent=parent.span)
                     self._sink.put(span)
@@ -419,7 +530,6 @@ class SpanProbe(Probe):
         wanted: tuple[Diagnostic, ...] = self._tracer.LOSSES
         found = Counter({what.name.lower(): counts[what] for what in wanted})
         found["reader"] = self._tracer.losses.total + self._tracer.window.losses.total
-        found["starts_lost"] = counts[Diagnostic.STARTS_LOST]
         found["undecided"] = self._undecided.calls
         return found
 
@@ -429,25 +539,26 @@ class SpanProbe(Probe):
             self._read()
             if self._tracer.exhausted:
                 break
-        self._forest.rest(time.monotonic())
+        self._traces.rest()
         self._tracer.drop()
 
 
 #: How calls may be missing among spans.
 SPAN_LOSSES = [
     *(what.name.lower() for what in CallTracer.LOSSES),
-    *("reader", "starts_lost", "undecided"),
+    *("reader", "undecided"),
 ]
 _LAST_TURNS = 10
-_MAX_WORKERS = 1 << 13
-#: How reasons begin for which workers wait that others hand work to, or that hand on what they have
-#: done. After "IO wait" or "sleep" a goroutine goes on with its own.
-_WAITS_FOR_WORK = ("chan receive", "chan send", "select", "sync.Cond.Wait")
+#: Records may come so much later than those of other CPUs, in ns.
+_LATEST = 500_000_000
+_ALONE = "spans are not put below those of other goroutines, but for contexts"
+_EDGE = "gotrace.edge"
+_SHOWN = {Via.CONTEXT, Via.ITEM, Via.GO}
 
 
 def _held(call: DecodedCall) -> _Ids | None:
     """Return the program's own span that a call's context holds, None where none is known."""
-    ids = [to_python(value) for value in call.extras[_TRACE:] if value is not None]
+    ids = [to_python(value) for value in call.extras[_IDS] if value is not None]
     trace, span = ids if len(ids) == 2 else (None, None)
     if not isinstance(trace, str) or not isinstance(span, str) or not trace:
         return None
@@ -502,12 +613,15 @@ class SpanReader:
         return probe
 
     def _run(self) -> None:
-        while not self._closing.wait(_PERIOD):
+        period = _PERIOD
+        while not self._closing.wait(period):
+            period = _PERIOD
             with self._lock:
                 probes = list(self._probes)
             for probe in probes:
                 try:
-                    probe.read()
+                    if probe.read():
+                        period = _SHORT
                 except (GotraceError, OSError) as error:
                     log.error("spans: %s", printable(str(error)))
 

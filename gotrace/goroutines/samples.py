@@ -16,15 +16,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
+from gotrace.architecture import HOST
+
 __all__ = ["Sample", "sample_threads"]
 
-_SYS_PERF_EVENT_OPEN = 298
+_SYS_PERF_EVENT_OPEN = HOST.perf_event_open if HOST else -1
 _TYPE_SOFTWARE, _CPU_CLOCK = 1, 0
 _SAMPLE_TID, _SAMPLE_REGS_USER, _SAMPLE_STACK_USER = 1 << 1, 1 << 12, 1 << 13
 _EXCLUDE_KERNEL, _EXCLUDE_HV = 1 << 5, 1 << 6
 _RECORD_SAMPLE = 9
-#: asm/perf_regs.h: SP and IP, which are copied in this order.
-_REGISTERS = 1 << 7 | 1 << 8
+_REGISTERS = HOST.perf_sp_pc if HOST else 0
 _ABI_64 = 2
 _ATTRIBUTES = struct.Struct("<IIQQQQQIIQQQQIi")
 _ATTRIBUTES_SIZE = 128

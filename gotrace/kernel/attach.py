@@ -146,6 +146,12 @@ class Attached:
         for keeper in leaving:
             keeper.end(time.monotonic() + _PATIENCE)
 
+    def leave_first(self) -> None:
+        """Remove the first part, of several."""
+        keeper = self._keepers.pop(0)
+        keeper.release()
+        keeper.end(time.monotonic() + _PATIENCE)
+
     def change(
         self, more: Sequence[ProbeGroup] = (), without: Sequence[ProbeGroup] = ()
     ) -> dict[Point, OSError]:
@@ -378,8 +384,6 @@ def _attach_on(
     parts: Sequence[int],
 ) -> Attached:
     if method is AttachMethod.ADDRESS:
-        if settings.site.emulate_ret is not None:
-            raise _MethodUnavailable("RETs cannot be carried out by programs without cookies")
         unknown = next((group for group in groups if group.bias is None), None)
         if unknown:
             raise _MethodUnavailable(

@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gotrace.architecture import HOST, Architecture
 from gotrace.errors import GotraceError
 from gotrace.kernel.instructions import INSTRUCTION, LD_IMM64, MAP_REFERENCE
 from gotrace.settings import ProgramSettings
@@ -167,15 +168,17 @@ def _wide(code: bytes) -> Iterator[tuple[int, int, int]]:
 _LD_IMM64_BYTE = bytes([LD_IMM64])
 
 
-def compiler_flags(settings: ProgramSettings) -> list[str]:
+def compiler_flags(settings: ProgramSettings, arch: Architecture | None = HOST) -> list[str]:
     """Return what the compiler is given beside the source."""
     # A function that is not declared would be found missing by the verifier only.
     flags = ["-Werror=implicit-function-declaration"]
+    if arch is not None:
+        flags.append(f"-DARCHITECTURE_{arch.name.upper()}")
     return flags + [f"-D{definition}" for definition in settings.definitions()]
 
 
-def compile_program(settings: ProgramSettings) -> Compiled:
-    """Compile the source of these settings.
+def compile_program(settings: ProgramSettings, arch: Architecture | None = HOST) -> Compiled:
+    """Compile the source of these settings for the kernels of an architecture.
 
     BCC creates its maps meanwhile, with one entry where settings say how many: that takes the
     privileges that loading takes. Raises LoadError, and GotraceError where BCC cannot be imported.
@@ -184,8 +187,13 @@ def compile_program(settings: ProgramSettings) -> Compiled:
     os.environ["BCC_KERNEL_SOURCE"] = str(bpf_directory())
     text = joined_source(settings.source).encode()
     what = f"cannot compile bpf/{settings.source}"
-    flags = compiler_flags(settings)
-    module = _quietly(what, lambda: bcc.BPF(text=text, cflags=flags))
+    flags = compiler_flags(settings, arch)
+    theirs = os.environ.pop("ARCH", None)  # of the user's kernel; BCC would compile for it
+    try:
+        module = _quietly(what, lambda: bcc.BPF(text=text, cflags=flags))
+    finally:
+        if theirs is not None:
+            os.environ["ARCH"] = theirs
     try:
         return _taken_out(bcc.libbcc.lib, module.module)
     finally:

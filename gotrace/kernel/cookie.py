@@ -15,7 +15,6 @@ __all__ = [
     "cookie",
     "fault_cookie",
     "landing_cookie",
-    "ret_cookie",
 ]
 
 # The names are those of bpf/site.h.
@@ -26,12 +25,9 @@ COOKIE_G_REGISTER = 1 << 33
 COOKIE_G_TLS = 1 << 34
 COOKIE_JUMPS = 1 << 35
 COOKIE_LEAVES = 1 << 36
-COOKIE_RET = 1 << 37
-COOKIE_RET_PAGE = 1 << 38
 COOKIE_LANDING = 1 << 39
 COOKIE_FAULT = COOKIE_JUMPS
 COOKIE_SP_SHIFT = 40
-COOKIE_PLACE_MASK = 0xFFFFFF
 
 #: Files that cookies can number.
 MAX_FILES = 0x100
@@ -82,27 +78,3 @@ def landing_cookie(distance: int, task: TaskKind, file: int = 0) -> int:
 def fault_cookie(site: Site, task: TaskKind, file: int = 0) -> int:
     """Return the cookie for what a fault before a landing leads to."""
     return cookie(0, site, task, file=file) | COOKIE_LANDING | COOKIE_FAULT
-
-
-def ret_cookie(
-    index: int,
-    site: Site,
-    task: TaskKind,
-    jumps: Jumps,
-    is_movable: bool,
-    emulated: bool,
-    file: int = 0,
-) -> int:
-    """Return the cookie for a RET, one that its program carries out where ``emulated``.
-
-    It may be the site of an entry, where calls are counted. The program has to know its place,
-    though another one may have moved the instruction pointer. ``is_movable``: the file can be
-    mapped anywhere.
-    """
-    if not emulated:
-        return cookie(index, site, task, jumps, file)
-    if site.form is not SiteForm.RET or site.sp_offset:
-        raise ValueError(f"not a RET: {site}")
-    page = COOKIE_RET_PAGE if is_movable else 0
-    place = (site.address & COOKIE_PLACE_MASK) << COOKIE_SP_SHIFT
-    return cookie(index, site, task, jumps, file) | COOKIE_RET | page | place

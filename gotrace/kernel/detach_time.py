@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.own_function import own_function
+from gotrace.kernel.own_function import own_code, own_function
 
 __all__ = ["close_all", "price", "removal_seconds"]
 
@@ -26,8 +26,6 @@ _CLOSERS = 64
 _MANY = 20
 _TRIED = 2
 _LONG = 5.0  # seconds; what takes less is not mentioned
-
-_CODE = b"\x55\x5d\xc3"  # push %rbp; pop %rbp; ret
 
 
 def close_all(descriptors: Sequence[int]) -> None:
@@ -48,7 +46,7 @@ def removal_seconds(count: int) -> float | None:
     The trial's are on a function of this process that is not called. None where it cannot be made.
     """
     try:
-        with own_function(_CODE) as function:
+        with own_function(own_code().emulated) as function:
             events: list[int] = []
             try:
                 for _ in range(_TRIED):

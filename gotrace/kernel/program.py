@@ -11,13 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from itertools import product
+from typing import TypeVar
 
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.compiler import LoadError, MapShape, Origin, load_error, patched
 from gotrace.kernel.linked import Linked, linked, load_linked
 from gotrace.kernel.missing_features import missing_feature
 from gotrace.kernel.program_cache import cached_program, fresh_program
-from gotrace.kernel.rings import Rings
+from gotrace.kernel.rings import PastRings, Rings
 from gotrace.settings import ProgramSettings
 
 __all__ = [
@@ -27,6 +28,9 @@ __all__ = [
     "LoadError",
     "Map",
 ]
+
+
+_R = TypeVar("_R", Rings, PastRings)
 
 
 class LackingError(LoadError):
@@ -148,7 +152,7 @@ class BpfProgram:
         self._compiled = fresh_program(settings) if fresh else cached_program(settings)
         self._values = settings.values()
         self._maps: list[Map] = []
-        self._rings: list[Rings] = []
+        self._rings: list[Rings | PastRings] = []
         self._loaded: list[int] = []
         sizes = settings.sizes()
         try:
@@ -276,6 +280,16 @@ class BpfProgram:
 
         They are closed with the program. Raises LoadError.
         """
+        return self._opened(Rings, name, pages)
+
+    def open_past_events(self, name: str, pages: int) -> PastRings:
+        """Return such buffers, in which the latest records overwrite the oldest ones.
+
+        Raises LoadError.
+        """
+        return self._opened(PastRings, name, pages)
+
+    def _opened(self, kind: type[_R], name: str, pages: int) -> _R:
         events = self.map(name)
 
         def assign(cpu: int, event: int) -> None:
@@ -283,7 +297,7 @@ class BpfProgram:
 
         what = f"cannot open {pages} pages of event buffer for each CPU"
         try:
-            rings = Rings(pages, assign)
+            rings = kind(pages, assign)
         except PermissionError as error:
             cure = "run as root or with CAP_IPC_LOCK, or raise ulimit -l"
             raise LoadError(f"{what}: the kernel does not permit it: {cure}") from error

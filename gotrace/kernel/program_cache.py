@@ -33,6 +33,7 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
+from gotrace.architecture import HOST, Architecture
 from gotrace.errors import GotraceError
 from gotrace.kernel.compiler import (
     Compiled,
@@ -189,10 +190,10 @@ def _is_unchanged(state: str) -> bool:
     return file_state(state.split(" ", 2)[2]) == state
 
 
-def program_key(settings: ProgramSettings) -> str:
-    """Return what distinguishes a source and a shape from all others."""
-    texts = [joined_source(settings.source), *_system_headers(), os.uname().machine]
-    texts += compiler_flags(settings)
+def program_key(settings: ProgramSettings, arch: Architecture | None = HOST) -> str:
+    """Return what distinguishes a source and a shape, for an architecture, from all others."""
+    texts = [joined_source(settings.source), *_system_headers()]
+    texts += compiler_flags(settings, arch)
     digest = hashlib.blake2b(_FORMAT, digest_size=20)
     digest.update("\0".join(texts).encode())
     return digest.hexdigest()
@@ -458,13 +459,17 @@ def is_packaged(settings: ProgramSettings) -> bool:
     return _packaged(program_key(settings)) is not None
 
 
-def package_program(settings: ProgramSettings, folder: Path) -> tuple[str, tuple[str, ...]]:
+def package_program(
+    settings: ProgramSettings, folder: Path, arch: Architecture | None = HOST
+) -> tuple[str, tuple[str, ...]]:
     """Put a program, as it is kept or compiled now, into a package's folder.
 
-    Return its key, and the files of the compiler: what is written does not have these, as they are
-    this machine's. Raises as ``cached_program``.
+    Programs for other architectures than this machine's are not kept. Return its key, and the files
+    of the compiler: what is written does not have these, as they are this machine's. Raises as
+    ``cached_program``.
     """
-    key, compiled = program_key(settings), cached_program(settings)
+    key = program_key(settings, arch)
+    compiled = cached_program(settings) if arch is HOST else compile_program(settings, arch)
     if _is_for_old_kernels(compiled):  # it was compiled, and kept, by somebody with fewer rights
         compiled = fresh_program(settings)
     if _is_for_old_kernels(compiled):

@@ -12,16 +12,19 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from gotrace.architecture import HOST
 from gotrace.kernel import syscalls as kernel
 
-__all__ = ["Rings"]
+__all__ = ["PastRing", "PastRings", "Rings"]
 
 _PAGE = mmap.PAGESIZE
+_IS_ORDERED = HOST is not None and HOST.orders_memory
 _DATA_HEAD, _DATA_TAIL = 1024 // 8, 1032 // 8  # in struct perf_event_mmap_page, by words
 _HEADER = struct.Struct("=IHHI").unpack_from  # type, misc, size; in a sample: bytes of data
 _HEADER_BYTES = 12
@@ -29,6 +32,9 @@ _SAMPLE = 9
 #: Bytes taken at once. A record has at most 64 KiB, so that there is a whole one in them.
 _CHUNK = 1 << 17
 _TIME = struct.Struct("=Q").unpack_from
+#: Bytes that the kernel may be writing at a moment: four records, since contexts interrupt one
+#: another, of 16 KiB at most.
+_WRITING = 1 << 16
 
 
 @dataclass
@@ -40,8 +46,10 @@ class _Ring:
     memory: mmap.mmap
     read_to: int = 0
     words: memoryview = field(init=False)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
+        self.lock.acquire()
         self.words = memoryview(self.memory).cast("Q")
         self.size = len(self.memory) - _PAGE
 
@@ -52,17 +60,31 @@ class _Ring:
     def chunk(self) -> bytes:
         """Return what comes next, at most ``_CHUNK`` bytes.
 
-        The kernel has written all that lies before data_head when it is seen to have moved: loads
-        are not reordered with loads on x86-64, nor are stores with earlier loads.
+        The kernel has written all that lies before data_head when it is seen to have moved, if the
+        data are read after that.
         """
         start = self.words[_DATA_TAIL] % self.size
         size = min(self.left(), _CHUNK)
+        self.order()
         first = self.memory[_PAGE + start : _PAGE + min(start + size, self.size)]
         return first + self.memory[_PAGE : _PAGE + size - len(first)]
 
     def advance(self, size: int) -> None:
         """Return the room of what was read back to the kernel."""
+        self.order()
         self.words[_DATA_TAIL] += size
+
+    def order(self) -> None:
+        """Have what comes before happen before all that comes after, as other processors see it.
+
+        Python has no memory barriers. amd64 needs none: loads are not reordered with loads there,
+        nor stores with earlier loads. Elsewhere a lock does it, which the C library's semaphores or
+        mutexes are under: to unlock it is a release, and to lock it again an acquire, which arm64
+        does not reorder with that (Arm ARM, B2.3, "Barrier-ordered-before").
+        """
+        if not _IS_ORDERED:
+            self.lock.release()
+            self.lock.acquire()
 
     def close(self) -> None:
         self.words.release()
@@ -87,12 +109,7 @@ class Rings:
         with ExitStack() as undo:
             undo.callback(self.close)
             for cpu in kernel.online_cpus():
-                event = kernel.open_bpf_output(cpu)
-                try:
-                    memory = mmap.mmap(event, (1 + pages) * _PAGE)
-                except OSError:
-                    os.close(event)
-                    raise
+                event, memory = _opened(cpu, pages)
                 self._rings.append(_Ring(cpu, event, memory))
                 assign(cpu, event)
             undo.pop_all()
@@ -138,13 +155,128 @@ class Rings:
             self._rings.pop().close()
 
 
+@dataclass
+class PastRing:
+    """One CPU's buffer, which is written from its end to its begin, and from its end again."""
+
+    cpu: int
+    event: int
+    memory: mmap.mmap
+    words: memoryview = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.words = memoryview(self.memory).cast("Q")
+        self.size = len(self.memory) - _PAGE
+
+    def chunk(self, at: int, size: int) -> bytes:
+        """Return the bytes from a place on; places go on past the end."""
+        start = at % self.size
+        first = self.memory[_PAGE + start : _PAGE + min(start + size, self.size)]
+        return first + self.memory[_PAGE : _PAGE + size - len(first)]
+
+    def since(self, moment: int, most: int) -> tuple[list[bytes], int]:
+        """Return the records from a time on, the last one first, and from when on all are there.
+
+        They are fewer if they were overwritten, or are more than ``most`` or so. The kernel goes on
+        writing. It has overwritten what is farther from where it writes now than there is room.
+        What it writes at this moment can be before that place.
+        """
+        found: list[bytes] = []
+        head = self.words[_DATA_HEAD]
+        room = self.size - _WRITING
+        at, left = head, min(-head % (1 << 64), room)
+        is_all = left < room
+        while left > 0:
+            chunk = self.chunk(at, min(left, _CHUNK))
+            whole = room - (at - self.words[_DATA_HEAD]) % (1 << 64)
+            if whole < len(chunk):
+                chunk = chunk[: max(whole, 0)]
+                left, is_all = len(chunk), False
+            size, records = _records(chunk)
+            if not size:
+                break
+            if records and _TIME(records[-1])[0] < moment:
+                # Nearly in order: one that was reported late may be among earlier ones.
+                found += (record for record in records if _TIME(record)[0] >= moment)
+                is_all = True
+                break
+            found += records
+            at += size
+            left -= size
+            if len(found) >= most:
+                is_all = False
+                break
+        if is_all:
+            return found, moment
+        return found, _TIME(found[-1])[0] if found else time.monotonic_ns()
+
+    def close(self) -> None:
+        self.words.release()
+        self.memory.close()
+        os.close(self.event)
+
+
+class PastRings:
+    """Perf buffers of all CPUs that nobody has to read: the latest records overwrite the oldest."""
+
+    def __init__(self, pages: int, assign: Callable[[int, int], None]) -> None:
+        """Map ``pages`` pages, a power of two, for each CPU: see ``Rings``. Raises OSError."""
+        self._rings: list[PastRing] = []
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            for cpu in kernel.online_cpus():
+                event, memory = _opened(cpu, pages, backward=True)
+                self._rings.append(PastRing(cpu, event, memory))
+                assign(cpu, event)
+            undo.pop_all()
+
+    def since(self, moment: int, most: int) -> list[bytes]:
+        """Return all records from a time on (CLOCK_MONOTONIC, ns), by CPU, each nearly in order.
+
+        It is a later time if some were overwritten, or if there are more than ``most``: then these
+        are the latest ones.
+        """
+        found: list[bytes] = []
+        begin = moment
+        for ring in self._rings:
+            records, since = ring.since(moment, most)
+            begin = max(begin, since)
+            records.reverse()
+            found += records
+        if begin > moment:
+            found = [record for record in found if _TIME(record)[0] >= begin]
+        if len(found) > most:
+            found.sort(key=_TIME)
+            del found[:-most]
+        return found
+
+    def close(self) -> None:
+        """Unmap the buffers."""
+        while self._rings:
+            self._rings.pop().close()
+
+
+def _opened(cpu: int, pages: int, backward: bool = False) -> tuple[int, mmap.mmap]:
+    """Return a CPU's perf event and its buffer. Raises OSError.
+
+    The kernel overwrites what is in a buffer that cannot be written to here.
+    """
+    event = kernel.open_bpf_output(cpu, backward)
+    rights = mmap.PROT_READ | (0 if backward else mmap.PROT_WRITE)
+    try:
+        return event, mmap.mmap(event, (1 + pages) * _PAGE, prot=rights)
+    except OSError:
+        os.close(event)
+        raise
+
+
 def _records(chunk: bytes) -> tuple[int, list[bytes]]:
     """Return the samples in a chunk, and how many bytes the whole records in it take."""
     records = []
     at, end = 0, len(chunk) - _HEADER_BYTES
     while at <= end:
         kind, _, size, length = _HEADER(chunk, at)
-        if at + size > len(chunk):
+        if at + size > len(chunk) or not size:
             break
         if kind == _SAMPLE and length >= 8:
             start = at + _HEADER_BYTES

@@ -2,7 +2,7 @@
 """Call bpf(2) and perf_event_open(2) where BCC has no binding, or one that loses the cookie.
 
 Layouts: include/uapi/linux/bpf.h (union bpf_attr) and include/uapi/linux/perf_event.h (struct
-perf_event_attr). Numbers are those of x86-64.
+perf_event_attr).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fcntl import ioctl
 from functools import cache
 from pathlib import Path
 
+from gotrace.architecture import HOST
 from gotrace.errors import GotraceError
 from gotrace.kernel.instructions import EXIT, INSTRUCTION, LD_IMM64, encode
 
@@ -58,8 +59,9 @@ ATTACH_TYPE_UPROBE_MULTI = 48
 _ATTACH_TYPE_PERF_EVENT = 41
 PROGRAM_KPROBE, PROGRAM_PERF_EVENT, PROGRAM_RAW_TRACEPOINT = 2, 7, 17  # BPF_PROG_TYPE_...
 
-_SYS_BPF = 321
-_SYS_PERF_EVENT_OPEN = 298
+# Of a machine that is not known, numbers for which there is no call.
+_SYS_BPF = HOST.bpf if HOST else -1
+_SYS_PERF_EVENT_OPEN = HOST.perf_event_open if HOST else -1
 _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _MAP_POP = 1, 2, 3, 21
 _MAP_LOOKUP_BATCH, _MAP_UPDATE_BATCH = 24, 26
 _BTF_LOAD = 18
@@ -74,7 +76,7 @@ _IOC_ENABLE, _IOC_SET_BPF = 0x2400, 0x40042408
 _POSSIBLE_CPUS = Path("/sys/devices/system/cpu/possible")
 _ONLINE_CPUS = Path("/sys/devices/system/cpu/online")
 _PERF_TYPE_SOFTWARE, _PERF_COUNT_SW_BPF_OUTPUT, _PERF_SAMPLE_RAW = 1, 10, 1 << 10
-_PERF_COUNT_SW_CPU_CLOCK, _PERF_DISABLED = 0, 1
+_PERF_COUNT_SW_CPU_CLOCK, _PERF_DISABLED, _PERF_BACKWARD = 0, 1, 1 << 27
 _UPROBE_PMU = Path("/sys/bus/event_source/devices/uprobe/type")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -346,15 +348,16 @@ def _perf_event_open(attributes: bytes, cpu: int) -> int:
     return fd
 
 
-def open_bpf_output(cpu: int) -> int:
+def open_bpf_output(cpu: int, backward: bool = False) -> int:
     """Open the perf event through which BPF programs on a CPU write records, and return it.
 
-    With ``wakeup_events`` 0, as here, no record wakes a reader. Raises OSError.
+    With ``wakeup_events`` 0, as here, no record wakes a reader. ``backward``: each record is
+    written before the one that was written last. Raises OSError.
     """
     attributes = struct.pack(
-        "=IIQQQ",
+        "=IIQQQQQ",
         *(_PERF_TYPE_SOFTWARE, _PERF_ATTR_SIZE, _PERF_COUNT_SW_BPF_OUTPUT),
-        *(1, _PERF_SAMPLE_RAW),
+        *(1, _PERF_SAMPLE_RAW, 0, _PERF_BACKWARD if backward else 0),
     )
     fd = _perf_event_open(attributes, cpu)
     try:

@@ -9,7 +9,6 @@ __all__ = ["what_to_leave_out"]
 
 #: What a user has asked for, by the settings that only then are there, or have another value.
 _ASKED = {
-    "EMULATE_RET": "--emulate-ret=on",
     "WHY": "--why",
     "WHY_CALLERS": "--why",
     "WHY_CLASSES": "--why",

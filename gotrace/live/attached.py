@@ -205,7 +205,7 @@ class Functions:
     @staticmethod
     def _price(target: Target, asked: Asked) -> Price:
         """Count the calls for a moment; return what measuring them will take."""
-        with Calibration(lambda: probe_cost(SiteForm.EMULATED, None, None)) as calibration:
+        with Calibration(lambda: probe_cost(SiteForm.EMULATED, None)) as calibration:
             with open_run(CountRequest(target=target, asked=asked)) as run:
                 run.begin()
                 began = time.monotonic()

@@ -106,7 +106,7 @@ class ProbeSpec:
     ``extras``: known beside the values of the format, as far as they fit the function.
     ``described`` are signatures for programs that have none of their own, of which the first that
     fits is taken. ``recipe``: what is not there, or does not fit, is left out where another probe
-    of the same recipe is.
+    of the same recipe is. ``at_entry``: calls are reported at their entry, and not followed.
     """
 
     source: Source
@@ -121,6 +121,7 @@ class ProbeSpec:
     extras: KeyText | None = None
     described: tuple[str, ...] = ()
     recipe: str | None = None
+    at_entry: bool = False
 
     def only(self, wanted: Mapping[str, int]) -> ProbeSpec:
         """Return the probe of calls whose special values, ``goid`` for example, are these."""

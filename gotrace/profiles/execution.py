@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from heapq import heappop, heappush
@@ -37,6 +38,7 @@ __all__ = [
     "Written",
     "execution_trace",
     "is_execution_trace",
+    "undisturbed",
 ]
 
 _SUFFIX = ".trace"
@@ -131,12 +133,14 @@ class Recorded:
     """What was recorded of a request: its calls, that of the root first, and changes of states.
 
     ``changes`` of a goroutine are in the order of time. The first one is its state from when it is
-    known on; the last one is ``UNKNOWN`` or ``ENDED``.
+    known on; the last one is ``UNKNOWN`` or ``ENDED``. What is of no request ``is_request`` not: it
+    has no task, and may have no call.
     """
 
     pid: int
     regions: Sequence[Region]
     changes: Sequence[Change] = ()
+    is_request: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +215,17 @@ def _base(path: str) -> str:
 
 def execution_trace(requests: Sequence[Recorded], before: str = "", after: str = "") -> bytes:
     """Return a trace of some requests; ``before`` and ``after`` are said at its begin and end."""
-    # Nothing of it is in a circle, and to look for circles would double what it takes.
+    with undisturbed():
+        return _Trace(requests, before, after).content()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Have the collector wait: to look for circles would double what it takes to make many rows."""
     is_collecting = gc.isenabled()
     gc.disable()
     try:
-        return _Trace(requests, before, after).content()
+        yield
     finally:
         if is_collecting:
             gc.enable()
@@ -231,7 +241,7 @@ _AGAIN = b"\1"  # of what is forgotten: something is known of it later on
 
 _SMALL = tuple(varint(value) for value in range(1 << 14))
 _NONE = _SMALL[0]
-
+_NEVER = 1 << 63
 
 #: The same as the beginnings of larger numbers.
 _LOW = tuple(bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14))
@@ -402,14 +412,15 @@ class _Trace:
         if not requests:
             return
         begins = [_begin_of(one) for one in requests]
-        ends = [one.regions[0].end for one in requests]
+        ends = [_end_of(one) for one in requests]
         # Readers take times for floats, whose digits are too few for ns since 1970.
         first = min(begins)
         notes = {begins.index(first): (f"{_day(first)}{'; ' * bool(before)}{before}", "")}
         last = ends.index(max(ends))
         notes[last] = notes.get(last, ("", ""))[0], after
-        for number, request in enumerate(requests, 1):
-            offset, task = self._offset(request.pid), _number(number)
+        tasks = [_number(each) if one.is_request else _NONE for each, one in enumerate(requests, 1)]
+        for task, request in zip(tasks, requests, strict=True):
+            offset = self._offset(request.pid)
             for region in request.regions:
                 self._of(region.goid, offset).calls.append((region, task))
             last, own = 0, []
@@ -421,8 +432,22 @@ class _Trace:
         # A reader puts no two events at one time: what it is told at first must be over by then.
         self._shift = 2 * len(self._goroutines) + 100 - first
         for number, request in enumerate(requests):
-            offset, task = self._offset(request.pid), _number(number + 1)
-            self._task(task, request, offset, *notes.get(number, ("", "")))
+            offset, said = self._offset(request.pid), notes.get(number, ("", ""))
+            if request.is_request:
+                self._task(tasks[number], request, offset, *said)
+            else:
+                self._say(request, offset, *said)
+
+    def _say(self, request: Recorded, offset: int, before: str, after: str) -> None:
+        """Say what there is to say at the begin and the end of what is of no request."""
+        runs = [(one.start, one.goid, one.tid) for one in request.regions]
+        runs += ((one.at, one.goid, one.tid) for one in request.changes if one.state == RUNNING)
+        if not runs:
+            return
+        for (at, goid, tid), said in ((min(runs), before), (max(runs), after)):
+            if said:
+                log = self._log(_NONE, "gotrace", said, _NONE)
+                self._act(self._of(goid, offset), at, _ANNOTATE, log[:1], log[2:], tid)
 
     def _task(self, task: bytes, request: Recorded, offset: int, before: str, after: str) -> None:
         root = request.regions[0]
@@ -723,7 +748,15 @@ def _day(at: int) -> str:
 
 def _begin_of(request: Recorded) -> int:
     """Return when what is known of a request begins."""
-    return min(
-        min(region.start for region in request.regions),
-        min((change.at for change in request.changes), default=request.regions[0].start),
-    )
+    starts = (region.start for region in request.regions)
+    changes = (change.at for change in request.changes)
+    return min(min(starts, default=_NEVER), min(changes, default=_NEVER))
+
+
+def _end_of(request: Recorded) -> int:
+    """Return when a request ends, or what is known of what is of no request."""
+    if request.is_request:
+        return request.regions[0].end
+    ends = (region.end for region in request.regions)
+    changes = (change.at for change in request.changes)
+    return max(max(ends, default=0), max(changes, default=0))

@@ -6,7 +6,8 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from gotrace.errors import GotraceError
 from gotrace.profiles.folded import folded
@@ -15,7 +16,15 @@ from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
 
-__all__ = ["FOLDED", "Make", "check_place", "is_profile", "write_content", "write_profile"]
+__all__ = [
+    "FOLDED",
+    "Make",
+    "check_place",
+    "is_profile",
+    "write_content",
+    "write_profile",
+    "written_whole",
+]
 
 #: What names of folded stacks end in.
 FOLDED = ".folded"
@@ -56,16 +65,25 @@ def write_content(path: str | os.PathLike[str], content: bytes | str) -> None:
     """Write a file. Raises GotraceError."""
     if isinstance(content, str):
         content = content.encode("utf-8", "backslashreplace")
+    with written_whole(path) as part, open(part, "wb") as file:
+        file.write(content)
+
+
+@contextmanager
+def written_whole(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Have a file be there as a whole, or not at all: yield the name that is to be written to.
+
+    Raises GotraceError for what the system refuses meanwhile.
+    """
     name = os.fspath(path)
     try:
         if _is_written_in_place(name):
-            with open(name, "wb") as file:
-                file.write(content)
+            yield name
             return
         descriptor, part = _beside(name)
+        os.close(descriptor)
         try:
-            with open(descriptor, "wb") as file:
-                file.write(content)
+            yield part
             os.replace(part, os.path.realpath(name))
         except BaseException:
             os.unlink(part)

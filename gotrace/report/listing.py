@@ -49,14 +49,13 @@ def list_plan(plan: ProbePlan, output: Output) -> None:
 
 
 def list_functions(
-    found: Selections, output: Output, verb: str, check: Check, at_rets: bool = False
+    found: Selections, output: Output, verb: str, check: Check
 ) -> tuple[GotraceError, ...]:
     """Write one row a function, as they come, and warnings of those that cannot be traced.
 
     Text has one line for all warnings of a kind, at the end. ``verb`` is what the tool does to a
-    function, for messages; ``at_rets``: entries may be at RETs, which its programs carry out. A
-    function that several requests select comes once. Return what of the requests comes to nothing,
-    and raise it where all do.
+    function, for messages. A function that several requests select comes once. Return what of the
+    requests comes to nothing, and raise it where all do.
     """
     follows = verb != "count"
     # A list is written as its functions become known: in text, many of them do not wait for that.
@@ -78,7 +77,7 @@ def list_functions(
         if shows_callers:
             writer.find_callers(selected.rows)
         first_problem, usable = "", False
-        for sites in selected.sites(returns=True, values=verb == "trace", at_rets=at_rets):
+        for sites in selected.sites(returns=True, values=verb == "trace"):
             verdict = check(sites)
             for problem in verdict.problems:
                 first_problem = first_problem or problem

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import struct
 import time
-from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -21,6 +20,7 @@ from gotrace.requests.belonging import Belonging, Link, Span, Task, Work
 from gotrace.requests.critical import Part, States, critical_path
 from gotrace.requests.edges import FIRST, EdgeKind, edge_of
 from gotrace.requests.model import Node, Request
+from gotrace.requests.nest import Nest, wrong_spans
 from gotrace.session.decode import CallDecoder, DecodedCall
 from gotrace.session.events import HEADER
 from gotrace.session.request import Asked
@@ -88,14 +88,18 @@ class Tally:
     lost: int = 0
 
 
-def request_probes(asked: Asked, target: Target) -> tuple[Sequence[ProbeSpec], Sequence[ProbeSpec]]:
-    """Return the probes of the first pattern, whose calls begin requests, and all probes.
+def request_probes(
+    asked: Asked, target: Target, roots: int = 1
+) -> tuple[Sequence[ProbeSpec], Sequence[ProbeSpec]]:
+    """Return the probes of the first patterns, whose calls begin requests, and all probes.
 
     Raises UsageError.
     """
-    roots = _probes(replace(asked, patterns=asked.patterns[:1]), target)
-    others = asked.patterns[1:]
-    return roots, [*roots, *(_probes(replace(asked, patterns=others), target) if others else ())]
+    first, others = (
+        _probes(replace(asked, patterns=patterns), target) if patterns else ()
+        for patterns in (asked.patterns[:roots], asked.patterns[roots:])
+    )
+    return first, [*first, *others]
 
 
 #: What is known of a call beside its values: the contexts that it was given.
@@ -151,7 +155,10 @@ class Assembler:
 
     def add(self, record: bytes) -> None:
         """Take the next record. Raises RecordError."""
-        header = HEADER.unpack_from(record)
+        self.add_read(record, HEADER.unpack_from(record))
+
+    def add_read(self, record: bytes, header: tuple[int, ...]) -> None:
+        """Take the next record, whose header was read. Raises RecordError."""
         end, start, goid, tgid, _, function, _, _, flags, _, _ = header
         if end < self._blind_until:
             self.tally.unattributed += function < FIRST
@@ -347,7 +354,7 @@ class Assembler:
         root = waiting.root
         if root is None or not root.record:
             return None
-        for span in self._wrong(waiting.calls):
+        for span in wrong_spans(waiting.calls, self._belonging.contexts):
             self.tally.unattributed += len(waiting.calls.pop(span))
         tree = _Tree(waiting, root)
         probes = root.shown or self._decoders[root.function].calls(root.record)
@@ -381,26 +388,10 @@ class Assembler:
         spans = dict.fromkeys((*waiting.work.spans, *waiting.calls))
         return self._states.while_working(spans, root.start, end, self._reasons)
 
-    def _wrong(self, spans: Collection[Span]) -> list[Span]:
-        """Return those of a request's spans that have turned out to be of nobody."""
-        contexts = self._belonging.contexts
-        known: dict[Span, bool] = {}
-        for span in spans:
-            way: list[Span] = []
-            each: Span | None = span
-            while each is not None and each not in known and not each.is_doubted:
-                way.append(each)
-                each = each.above
-            is_wrong = each is not None and known.get(each, True)
-            known.update(dict.fromkeys(way, is_wrong))
-            if span.is_doubted or (span.context and contexts.is_shared(span.context)):
-                known[span] = True
-        return [span for span in spans if known[span]]
-
     def _critical(self, work: Work, root: _Entry, tree: _Tree) -> tuple[Part, ...]:
         """Return the parts of a request's critical path."""
         spans: dict[Task, list[Span]] = {}
-        wrong = set(self._wrong(work.spans))
+        wrong = set(wrong_spans(work.spans, self._belonging.contexts))
         for span in work.spans:
             if span in wrong:
                 continue
@@ -426,7 +417,7 @@ class Assembler:
         return critical_path(self._states, of, span_at, pieces, self._reasons)
 
 
-_UNWANTED = 1024  # CallFlag.UNWANTED, which is slow
+_UNWANTED = 512  # CallFlag.UNWANTED, which is slow
 
 
 class _Tree:
@@ -437,21 +428,17 @@ class _Tree:
         self.children: dict[int, list[_Entry]] = {}
         self.edges: dict[int, Link] = {id(root): Link.CALL}
         self._spans = waiting.calls
-        #: Of each span: when calls were entered, the calls, and the number of each one's parent.
-        self._nested: dict[Span, tuple[list[int], list[_Entry], list[int | None]]] = {}
-        for span, calls in self._spans.items():
-            self._nested[span] = _nested(calls)
-        for span, (_, calls, parents) in self._nested.items():
-            above = None
-            for call, parent in zip(calls, parents, strict=True):
-                if call is root:
-                    continue
-                if parent is not None:
-                    self._below(calls[parent], call, Link.CALL)
-                    continue
-                if above is None:
-                    above = self._above(span)
-                self._below(above, call, span.link)
+        self._nest = Nest(self._spans)
+        tops: dict[Span, _Entry] = {}
+        for span, call, around in self._nest.within():
+            if call is root:
+                continue
+            if around is not None:
+                self._below(around, call, Link.CALL)
+                continue
+            if span not in tops:
+                tops[span] = self._above(span)
+            self._below(tops[span], call, span.link)
 
     def _below(self, above: _Entry, call: _Entry, link: Link) -> None:
         self.children.setdefault(id(above), []).append(call)
@@ -459,26 +446,7 @@ class _Tree:
 
     def _above(self, span: Span) -> _Entry:
         """Return the innermost call that was open where a span's work comes from."""
-        while span.above is not None:
-            found = self._open_at(span.above, span.begin)
-            if found is not None:
-                return found
-            span = span.above
-        return self.root
-
-    def _open_at(self, span: Span, moment: int, to: int = 0) -> _Entry | None:
-        """Return the innermost call that was open at a moment, and up to another one."""
-        last = max(moment, to)
-        nested = self._nested.get(span)
-        if nested is None:
-            return None
-        starts, calls, parents = nested
-        row: int | None = bisect_right(starts, moment) - 1
-        if row == -1:
-            return None
-        while row is not None and calls[row].end < last:
-            row = parents[row]
-        return None if row is None else calls[row]
+        return self._nest.above(span) or self.root
 
     def pieces(
         self, spans: Sequence[Span], low: int, high: int
@@ -496,7 +464,7 @@ class _Tree:
         span = next((one for one in reversed(spans) if one.begin <= start), None)
         if span is None:
             return self.root
-        return self._open_at(span, start, end) or self._above(span)
+        return self._nest.open_at(span, start, end) or self._above(span)
 
     def order(self) -> list[_Entry]:
         """Return all calls, outer ones first; sort those below each."""
@@ -508,16 +476,3 @@ class _Tree:
             below.sort(key=lambda each: each.start)
             waiting += below
         return found
-
-
-def _nested(calls: list[_Entry]) -> tuple[list[int], list[_Entry], list[int | None]]:
-    """Return calls of one goroutine in order, with the number of the one that each is within."""
-    ordered = sorted(calls, key=lambda each: (each.start, -each.end))
-    parents: list[int | None] = []
-    around: list[int] = []
-    for number, call in enumerate(ordered):
-        while around and ordered[around[-1]].end < call.end:
-            around.pop()
-        parents.append(around[-1] if around else None)
-        around.append(number)
-    return [each.start for each in ordered], ordered, parents

@@ -21,27 +21,57 @@ handed over.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from gotrace.requests.edges import Edge, EdgeKind
 
-__all__ = ["Belonging", "Contexts", "Link", "Span", "Task", "Work"]
+__all__ = [
+    "LONG_CALL_NS",
+    "SMALL",
+    "Belonging",
+    "Contexts",
+    "Frame",
+    "Limits",
+    "Link",
+    "Span",
+    "Task",
+    "Work",
+]
 
 #: Of which process, and its number.
 Task = tuple[int, int]
 
-#: Items, channels and timers that are known at once, and changes of a goroutine's work.
-_MAX_ITEMS = 1 << 17
-_MAX_CHANNELS = 1 << 15
-_MAX_TIMERS = 1 << 15
-_MAX_HISTORY = 1 << 10
+#: After which an outermost call is not a request any more, of those that all begin one if they are
+#: made for nobody; shared with bpf/edges.h.
+LONG_CALL_NS = 30_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Items, channels and timers that are known at once, and changes of a goroutine's work.
+
+    ``depth`` is how often work is handed on: a timer's function may begin the next one for ever.
+    """
+
+    items: int = 1 << 17
+    channels: int = 1 << 15
+    timers: int = 1 << 15
+    history: int = 1 << 10
+    depth: int = 1 << 16
+
+
+#: For what goes on for long, where each call is looked up when it begins.
+SMALL = Limits(1 << 14, 1 << 13, 1 << 12, 0, 64)
+
 #: Spans of a request that are known by themselves.
 _MAX_SPANS = 1 << 12
 #: Different contexts of roots to be seen first, and of each kind that are known at once.
 _MIN_CONTEXTS = 8
+#: The same of a function once two of its calls were given one.
+_MANY_CONTEXTS = 256
 _MAX_CONTEXTS = 1 << 16
 #: Channels of which is known what a goroutine has taken from them.
 _MAX_TAKEN = 64
@@ -65,6 +95,14 @@ class Work:
 
     def __init__(self, goroutine: Task, at: int) -> None:
         self.is_open = True
+        #: Whether it has gone on for so long that what is made for it is made for nobody.
+        self.is_long = False
+        #: Whether it is one only since it is not known whose its root is, which may be another's.
+        self.is_doubted = False
+        #: The number of its root's function, and 1, if that matters.
+        self.function = 0
+        #: What who puts its calls together keeps of it.
+        self.memory: object = None
         self.working = 0
         self.sent = 0
         #: The first of its spans.
@@ -85,7 +123,9 @@ class Span:
     ``is_doubted``, something that the goroutine has done says that it worked for another request.
     """
 
-    __slots__ = ("above", "begin", "context", "end", "goroutine", "is_doubted", "link", "work")
+    __slots__ = (
+        *("above", "begin", "context", "depth", "end", "goroutine", "is_doubted", "link", "work"),
+    )
 
     def __init__(
         self,
@@ -103,6 +143,7 @@ class Span:
         self.link = link
         self.above = above
         self.context = context
+        self.depth: int = above.depth + 1 if above is not None else 0
         self.is_doubted = False
         work.working += 1
         if len(work.spans) < _MAX_SPANS:
@@ -126,6 +167,15 @@ class _Root:
 
 
 @dataclass(slots=True)
+class Frame:
+    """An open call that has been looked up when it began, and what it is made for."""
+
+    depth: int
+    start: int
+    span: Span
+
+
+@dataclass(slots=True)
 class _Taken:
     """Items that a goroutine has had from a channel: how many since the collector had run so often.
 
@@ -145,13 +195,18 @@ class _Goroutine:
     is the depth and the statement of the latest one of a request. It ``is_idle`` if nothing was
     seen since that it has done: it may still hold that item. ``held`` is the channel, if any, from
     which it has received another one then, or in another statement. ``queue`` is the channel from
-    which it has had its work last. ``is_answered``: the next end of a wait is that of one which an
-    item has ended, or that has sent one. ``taken`` is what it has had from a channel without
-    sending to that, by channel. ``left`` is what it was started for, if it works for nobody since;
-    it ``has_rested`` if only a sleep or the network says so.
+    which it has had its work last. It ``is_unsure`` if what it has received last was sent for a
+    request, or what it did has been taken away from one, and it works for nobody. ``is_answered``:
+    the next end of a wait is that of one which an item has ended, or that has sent one. ``taken``
+    is what it has had from a channel without sending to that, by channel. ``left`` is what it was
+    started for, if it works for nobody since; it ``has_rested`` if only a sleep or the network says
+    so.
     """
 
     roots: list[_Root] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    most: int = 0
+    is_unsure: bool = False
     work: Span | None = None
     left: Span | None = None
     has_rested: bool = False
@@ -174,11 +229,20 @@ class _Goroutine:
     def current(self) -> Span | None:
         return self.roots[-1].span if self.roots else self.work
 
+    @property
+    def is_blank(self) -> bool:
+        """Return whether no more is known of it than of any other."""
+        has_calls = self.frames or self.roots or self.times
+        has_work = self.work or self.left or self.mode or self.is_answered
+        return not (has_calls or has_work or self.taken or self.received)
+
     def changed(self, at: int) -> None:
+        if not self.most:
+            return
         self.times.append(at)
         self.spans.append(self.current)
-        if len(self.times) > _MAX_HISTORY:
-            half = _MAX_HISTORY // 2
+        if len(self.times) > self.most:
+            half = self.most // 2
             self.known = self.times[half]
             del self.times[:half], self.spans[:half]
 
@@ -225,6 +289,7 @@ class _Owner:
 
     work: Work | None
     since: int
+    function: int = 0
 
 
 class Contexts:
@@ -239,6 +304,10 @@ class Contexts:
     which other calls have as well: so nothing is known before ``_MIN_CONTEXTS`` different ones have
     been seen.
 
+    If calls of many functions begin requests, they are distinguished by ``function``: those of a
+    worker may all be given the program's own context. If two calls of one function were given the
+    same, those of that function say nothing before ``_MANY_CONTEXTS`` different ones were seen.
+
     No more than ``_MAX_CONTEXTS`` are kept of each kind. If more are shared, contexts say nothing
     any more. If other calls were given more, those that requests are given then say nothing until
     the collector has run. If requests were, those of ended ones are forgotten.
@@ -249,24 +318,30 @@ class Contexts:
         self._shared: set[_Context] = set()
         #: The goroutine whose call was given a context that no root was given since.
         self._earlier: dict[_Context, Task] = {}
-        self._seen: set[_Context] = set()
+        #: By function.
+        self._seen: dict[int, set[_Context]] = {}
+        self._needed: dict[int, int] = {}
         #: How often the collector has run.
         self.collected = 0
 
-    def begin(self, context: _Context, work: Work) -> None:
-        """Note that a request begins with a context."""
-        if len(self._seen) < _MIN_CONTEXTS:
-            self._seen.add(context)
+    def begin(self, context: _Context, work: Work, function: int = 0) -> None:
+        """Note that a request begins with a context, by a call of a function."""
+        seen = self._seen.setdefault(function, set())
+        if not self._is_known(function):
+            seen.add(context)
         owner = self._owners.get(context)
         if owner is None:
             is_full = len(self._earlier) >= _MAX_CONTEXTS
-            self._owners[context] = _Owner(None if is_full else work, self.collected)
+            self._owners[context] = _Owner(None if is_full else work, self.collected, function)
             if len(self._owners) % _MAX_CONTEXTS == 0:
                 self._forget_ended()
             if self._earlier.pop(context, work.root.goroutine) != work.root.goroutine:
                 self._share(context)
         elif owner.since == self.collected:
             self._share(context)
+            for one in {function, owner.function} - {0}:
+                self._seen[one].clear()
+                self._needed[one] = _MANY_CONTEXTS
         else:
             self._owners[context] = _Owner(None, self.collected)
 
@@ -277,6 +352,17 @@ class Contexts:
     def is_shared(self, context: _Context) -> bool:
         """Return whether a context is known to be of several requests, or of others as well."""
         return context in self._shared or len(self._shared) >= _MAX_CONTEXTS
+
+    def is_wrong(self, span: Span) -> bool:
+        """Return whether a span's context has turned out to say nothing."""
+        return span.context is not None and (
+            self.is_shared(span.context) or not self._is_known(span.work.function)
+        )
+
+    def _is_known(self, function: int) -> bool:
+        """Return whether the contexts that calls of a function were given are each of one call."""
+        needed = self._needed.get(function, _MIN_CONTEXTS)
+        return len(self._seen.get(function, ())) >= needed
 
     def freed(self, tgid: int) -> None:
         """Note that the collector of a process has run."""
@@ -294,6 +380,11 @@ class Contexts:
         for context in ended:
             del self._owners[context]
 
+    def gone(self, tgid: int) -> None:
+        """Forget the contexts of a process that has ended, but for what is shared."""
+        for context in [context for context in self._owners if context[0] == tgid]:
+            del self._owners[context]
+
     def find(
         self, task: Task, addresses: Sequence[int], moment: int
     ) -> tuple[Work, _Context] | None:
@@ -307,15 +398,16 @@ class Contexts:
             if owner is None:
                 if len(self._earlier) < _MAX_CONTEXTS:
                     self._earlier[context] = task
-            elif owner.work is None or self.is_shared(context):
+            elif (
+                owner.work is None or self.is_shared(context) or not self._is_known(owner.function)
+            ):
                 continue
             elif owner.work.root.begin <= moment:
                 found.append((owner.work, context))
             elif owner.work.root.goroutine != task:
                 self._share(context)
         found = [one for one in found if one[0].is_open] or found
-        is_known = len(found) == 1 and len(self._seen) >= _MIN_CONTEXTS
-        return found[0] if is_known else None
+        return found[0] if len(found) == 1 else None
 
     def forget(self) -> None:
         """Forget all but what is shared."""
@@ -326,7 +418,10 @@ class Contexts:
 class Belonging:
     """What each goroutine works for."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = Limits()) -> None:
+        self._limits = limits
+        #: In the order of their beginnings; some have ended.
+        self._open: deque[Work] = deque()
         self._goroutines: dict[Task, _Goroutine] = {}
         self._items: OrderedDict[tuple[int, int], _Item] = OrderedDict()
         self._channels: OrderedDict[tuple[int, int], _Channel] = OrderedDict()
@@ -382,6 +477,102 @@ class Belonging:
         self._end_root(goroutine, at)
         return root.span.work
 
+    def enter(
+        self, edge: Edge, task: Task, function: int, contexts: Sequence[int], is_apart: bool
+    ) -> Frame:
+        """Return what an outermost call is made for that a goroutine enters.
+
+        ``function`` is not 0, ``contexts`` are those that it was given. It begins a request if it
+        is made for nobody, or for one that a call of the same function has begun; in any case if
+        it ``is_apart``. The edge is as for ``begin``.
+        """
+        goroutine = self._of(task)
+        frames, depth, start = goroutine.frames, edge.first, edge.other
+        while frames and frames[-1].depth >= depth:
+            frames.pop()
+        while goroutine.roots and goroutine.roots[-1].depth >= depth:
+            self._end_root(goroutine, edge.at)
+        span = goroutine.current
+        if span is not None and not goroutine.roots and span.link is not Link.CALL:
+            # As where a user names the root: each of its calls begins a request.
+            is_another = is_apart or span.work.function == function
+            span = None if is_another else span
+        if span is not None and span.work.is_long:
+            span = None
+        given = None
+        if contexts and not is_apart and not goroutine.roots:
+            given = self.contexts.find(task, contexts, start)
+        if given is not None and (given[0].is_long or given[0].root.goroutine == task):
+            given = None
+        if given is not None and span is None and given[0].function == function:
+            given = None  # two of one function: they share it
+        is_doubted = span is None and goroutine.is_unsure
+        if given is not None and span is None and self.left(task) in (None, given[0]):
+            span = Span(given[0], task, start, Link.CONTEXT, None, given[1])
+            goroutine.roots.append(_Root(depth, span))
+        elif given is not None and (
+            span is None or (span.work is not given[0] and span.link is not Link.CALL)
+        ):
+            # One of the two edges is wrong: a context may be of several requests, one by one.
+            span, is_doubted = None, True
+        if span is None:
+            work = Work(task, start)
+            work.function, work.is_doubted = function, is_doubted
+            span = work.root
+            goroutine.roots.append(_Root(depth, span))
+            self._open.append(work)
+            if contexts:
+                self.contexts.begin((edge.tgid, contexts[0]), work, function)
+        frame = Frame(depth, start, span)
+        frames.append(frame)
+        return frame
+
+    def leave(self, task: Task, start: int, at: int) -> Frame | None:
+        """Return the frame of a call that began at ``start``, or of the one around it.
+
+        That is looked up no more if it is the call's own. None if no call that is open is known.
+        """
+        goroutine = self._goroutines.get(task)
+        frames = goroutine.frames if goroutine is not None else []
+        while frames and frames[-1].start > start:
+            frames.pop()
+        if goroutine is None or not frames:
+            return None
+        frame = frames[-1]
+        if frame.start == start:
+            frames.pop()
+            while goroutine.roots and goroutine.roots[-1].depth >= frame.depth:
+                self._end_root(goroutine, at)
+            if goroutine.is_blank:
+                del self._goroutines[task]
+        return frame
+
+    def long(self, at: int) -> Iterator[Work]:
+        """Yield requests whose roots have gone on for too long by now, and are none any more."""
+        works = self._open
+        while works and (not works[0].is_open or works[0].root.begin < at - LONG_CALL_NS):
+            work = works.popleft()
+            if not work.is_open:
+                continue
+            work.is_long = True
+            goroutine = self._goroutines.get(work.root.goroutine)
+            if goroutine is not None:
+                goroutine.roots = [one for one in goroutine.roots if one.span.work is not work]
+            work.is_open = False
+            self._close(work.root, at)
+            yield work
+
+    def gone(self, tgid: int, at: int) -> None:
+        """Forget the goroutines of a process that has ended."""
+        for task in [task for task in self._goroutines if task[0] == tgid]:
+            self._finish(self._goroutines.pop(task), at)
+        self.contexts.gone(tgid)
+
+    @property
+    def processes(self) -> set[int]:
+        """Return the processes whose goroutines are known."""
+        return {tgid for tgid, _ in self._goroutines}
+
     def span_at(self, task: Task, moment: int) -> Span | None:
         """Return the span that a goroutine was in at a moment, None if it worked for nobody."""
         goroutine = self._goroutines.get(task)
@@ -416,16 +607,18 @@ class Belonging:
     def _of(self, task: Task) -> _Goroutine:
         found = self._goroutines.get(task)
         if found is None:
-            found = self._goroutines[task] = _Goroutine()
+            found = self._goroutines[task] = _Goroutine(most=self._limits.history)
         return found
 
     def _current(self, task: Task) -> Span | None:
         goroutine = self._goroutines.get(task)
-        return goroutine.current if goroutine is not None and task[1] else None
+        span = goroutine.current if goroutine is not None and task[1] else None
+        return span if span is None or span.depth < self._limits.depth else None
 
     def _end_root(self, goroutine: _Goroutine, at: int) -> None:
         span = goroutine.roots.pop().span
-        span.work.is_open = False
+        if span is span.work.root:
+            span.work.is_open = False
         goroutine.changed(at)
         self._close(span, at)
 
@@ -437,6 +630,7 @@ class Belonging:
         self, task: Task, goroutine: _Goroutine, at: int, mode: _Mode | None, span: Span | None
     ) -> None:
         before, goroutine.work, goroutine.mode = goroutine.work, span, mode
+        goroutine.is_unsure = span is None and before is not None and before.is_doubted
         goroutine.has_rested = False
         goroutine.left = before if span is None and before and before.link is Link.GO else None
         goroutine.changed(at)
@@ -487,7 +681,7 @@ class Belonging:
         span = self._current((edge.tgid, edge.goid))
         self._timers[key] = span, self.contexts.collected
         self._timers.move_to_end(key)
-        if len(self._timers) > _MAX_TIMERS:
+        if len(self._timers) > self._limits.timers:
             self._timers.popitem(last=False)
 
     def _channel(self, tgid: int, address: int) -> _Channel:
@@ -495,7 +689,7 @@ class Belonging:
         found = self._channels.get(key)
         if found is None:
             found = self._channels[key] = _Channel()
-            if len(self._channels) > _MAX_CHANNELS:
+            if len(self._channels) > self._limits.channels:
                 self._channels.popitem(last=False)
         else:
             self._channels.move_to_end(key)
@@ -520,7 +714,7 @@ class Belonging:
         self._items[key] = _Item(span, self._doubtful(task), task, edge.other)
         if span is not None:
             span.work.sent += 1
-        if len(self._items) > _MAX_ITEMS:
+        if len(self._items) > self._limits.items:
             self._lost(self._items.popitem(last=False)[1])
 
     def _lost(self, item: _Item | None) -> None:
@@ -617,6 +811,7 @@ class Belonging:
             self._set(task, goroutine, edge.at, _Mode.ITEM, span)
         elif work is not None:
             self._set(task, goroutine, edge.at, None, None)
+        goroutine.is_unsure = above is not None and goroutine.work is None
 
     def _takes(self, goroutine: _Goroutine, channel: _Channel, edge: Edge, word: int) -> None:
         """Note that a goroutine has an item, and whether that shows its channel to be a queue.

@@ -20,7 +20,7 @@ from gotrace.profiles.execution import Change
 from gotrace.requests.belonging import Span, Task
 from gotrace.requests.edges import Edge, EdgeKind
 
-__all__ = ["Part", "States", "critical_path"]
+__all__ = ["Part", "States", "critical_path", "reason_of"]
 
 RUNNABLE, RUNNING, WAITING = 1, 2, 4  # statuses of Go's runtime, all releases from 1.19 to 1.27
 
@@ -207,11 +207,12 @@ _NONE = _Changes()
 def _change(changes: _Changes, row: int, at: int, goid: int, reasons: Sequence[str]) -> Change:
     state, reason = changes.states[row] & _STATE, changes.states[row] >> _REASON
     by, tid = changes.by[row], changes.tids[row]
-    why = _reason(reason, reasons) if state == WAITING else ""
+    why = reason_of(reason, reasons) if state == WAITING else ""
     return Change(at, goid, _WORDS[state], why, by, tid)
 
 
-def _reason(number: int, reasons: Sequence[str]) -> str:
+def reason_of(number: int, reasons: Sequence[str]) -> str:
+    """Return why a goroutine waits, in Go's words."""
     if number == _COROUTINE:
         return "coroutine"
     return reasons[number] if number < len(reasons) else "unknown"
@@ -259,7 +260,7 @@ def critical_path(
 
 def _what(state: int, reason: int, reasons: Sequence[str]) -> str:
     if state == WAITING:
-        return f"blocked: {_reason(reason, reasons)}"
+        return f"blocked: {reason_of(reason, reasons)}"
     return "runnable" if state == RUNNABLE else "running"
 
 

@@ -30,6 +30,7 @@ class EdgeKind(IntEnum):
     FREED = 12
     STATE = 13
     REST = 14
+    SIGNAL = 15
 
 
 # A tuple: there may be a million a second, and a frozen dataclass takes five times as long to make.

@@ -27,7 +27,16 @@ from gotrace.profiles.execution import (
 from gotrace.profiles.perfetto import PerfettoFile, Slice, is_perfetto
 from gotrace.requests.critical import Part
 
-__all__ = ["Node", "Request", "RequestFile", "is_request_file", "load", "save"]
+__all__ = [
+    "Node",
+    "Request",
+    "RequestFile",
+    "is_request_file",
+    "load",
+    "region_of",
+    "save",
+    "slice_of",
+]
 
 
 class _Timed(Protocol):
@@ -171,7 +180,7 @@ class Request(Generic[C]):
                 if child.edge != "call":
                     begins.append(next(arrows))
                     ends[id(child)] = begins[-1]
-            yield _slice(node, began + node.start_ns, begins, ends.pop(id(node), 0))
+            yield slice_of(node, began + node.start_ns, begins, ends.pop(id(node), 0))
 
     def recorded(self: Request[Call]) -> Recorded:
         """Return its calls and states as an execution trace has them."""
@@ -179,7 +188,7 @@ class Request(Generic[C]):
         regions = []
         above: dict[int, Node[Call]] = {}
         for node in self.nodes():
-            regions.append(_region(node, began + node.start_ns, above.pop(id(node), None)))
+            regions.append(region_of(node, began + node.start_ns, above.pop(id(node), None)))
             above.update((id(child), node) for child in node.children if child.edge != "call")
         changes = [change._replace(at=began + change.at) for change in self.states]
         return Recorded(self.root.call.pid, regions, changes)
@@ -206,7 +215,8 @@ def _row(node: Node[Call]) -> dict[str, Any]:
     return rows[id(node)]
 
 
-def _slice(node: Node[Call], start: int, begins: Sequence[int], ends: int) -> Slice:
+def slice_of(node: Node[Call], start: int, begins: Sequence[int] = (), ends: int = 0) -> Slice:
+    """Return a call as a viewer of traces shows it; ``begins`` and ``ends`` are its arrows."""
     call, row = node.call, node.call.to_row()
     begun = dict(row["args"])
     if call.file is not None:
@@ -222,7 +232,8 @@ def _slice(node: Node[Call], start: int, begins: Sequence[int], ends: int) -> Sl
     )
 
 
-def _region(node: Node[Call], start: int, above: Node[Call] | None) -> Region:
+def region_of(node: Node[Call], start: int, above: Node[Call] | None = None) -> Region:
+    """Return a call as an execution trace has it; ``above``: it was made for that one elsewhere."""
     call, row = node.call, node.call.to_row()
     begun = [("arguments", _values(row["args"]))] if row["args"] else []
     if above is not None:

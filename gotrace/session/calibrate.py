@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Generic, TypeVar
 
+from gotrace.architecture import HOST
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
-from gotrace.kernel.cookie import Jumps, TaskKind, landing_cookie, ret_cookie
+from gotrace.kernel.cookie import TaskKind, cookie, landing_cookie
 from gotrace.kernel.histograms import HistogramRows
 from gotrace.kernel.keeper import let_go
-from gotrace.kernel.own_function import OwnFunction, own_function
-from gotrace.kernel.rets import RetEmulation, with_rets
+from gotrace.kernel.own_function import CALLS, OwnFunction, own_code, own_function
 from gotrace.overhead import ProbeCost
 from gotrace.session.landings import place_landing
 from gotrace.session.open_calls import OpenCalls
@@ -40,36 +40,21 @@ __all__ = ["Calibration", "hit_costs", "probe_cost", "trap_cost"]
 _T = TypeVar("_T")
 
 _BATCHES = 15
-_CALLS = 20  # a batch
 _STACKS = 64  # few tasks; some of their rows may rest
-# A function that does nothing, in the two forms that an entry can have: the kernel emulates
-# `push %rbp` and single-steps `mov %eax,%eax`. Each is followed by its RET.
-_CODE = {
-    SiteForm.EMULATED: b"\x55\x5d\xc3",  # push %rbp; pop %rbp; ret
-    SiteForm.FIRST: b"\x89\xc0\xc3",  # mov %eax,%eax; ret
-}
-_RET = 2
-_AFTER_CALL, _LANDING = 11, 13  # in the caller: where the call returns to, and its jnz
-# Its caller: push %rbx; mov $_CALLS,%ebx; again: call the function after this; dec %ebx;
-# jnz again; pop %rbx; ret
-_LOOP = b"\x53\xbb" + _CALLS.to_bytes(4, "little") + b"\xe8\x06\0\0\0\xff\xcb\x75\xf7\x5b\xc3"
 
 
-def probe_cost(
-    form: SiteForm, method: AttachMethod | None, emulation: RetEmulation | None = None
-) -> ProbeCost:
+def probe_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
     """Return what gofunclatency's probes cost a call of an empty function of this process.
 
-    ``form`` is the entry's; without a ``method`` it is the best. RETs are carried out as in the
-    run, by ``emulation``. Raises AttachError or LoadError.
+    ``form`` is the entry's; without a ``method`` it is the best. Raises AttachError or LoadError.
 
     If calls can be seen returning in their callers, what they cost then is measured as well.
     """
     with _empty_function(form) as (function, entry, leave):
         bare = _batch_time(function)
-        at_ret = _group(function, "on_return", leave, emulation is not None)
+        at_ret = _group(function, "on_return", leave)
         settings = LatencySettings(
-            site=with_rets(_here(), emulation),
+            site=_here(),
             stacks=_STACKS,
             outer_calls=_STACKS,
             times=HistogramSettings.of(1, 1, 1),
@@ -80,22 +65,26 @@ def probe_cost(
 
             def cost() -> ProbeCost:
                 probed = _batch_time(function)
-                return ProbeCost(_measured(attached), _each(probed - bare, 2 * _CALLS))
+                return ProbeCost(_measured(attached), _each(probed - bare, 2 * CALLS))
 
             found = cost()
-            if attached.method is AttachMethod.MULTI and emulation is None:
-                at = landing_cookie(_LANDING - _AFTER_CALL, TaskKind.THREAD)
-                point = Point(_LANDING, _LANDING, at)
+            if attached.method is AttachMethod.MULTI and _sees_landings():
+                code = own_code()
+                at = landing_cookie(code.landing - code.after_call, TaskKind.THREAD)
+                point = Point(code.landing, code.landing, at)
                 attached.change([replace(at_ret, points=[point])], [at_ret])
                 base = function.address
-                place_landing(attached.program, base + _AFTER_CALL, base + _LANDING)
+                place_landing(attached.program, base + code.after_call, base + code.landing)
                 found = replace(found, landed=cost())
     return found
 
 
-def trap_cost(
-    form: SiteForm, method: AttachMethod | None, emulation: RetEmulation | None = None
-) -> ProbeCost:
+def _sees_landings() -> bool:
+    """Return whether calls can be worth seeing return in their callers."""
+    return HOST is not None and HOST.steps_rets
+
+
+def trap_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
     """Return what probes cost whose programs do next to nothing: what comes on top of theirs.
 
     Parameters and errors as for ``probe_cost``. A call's measured time contains the end of its
@@ -103,17 +92,15 @@ def trap_cost(
     """
     with _empty_function(form) as (function, entry, leave):
         bare = _batch_time(function)
-        settings = CountSettings(site=with_rets(_here(), emulation), counters=1)
+        settings = CountSettings(site=_here(), counters=1)
         with _attached(settings, [_group(function, "on_entry", entry)], method) as attached:
             entered = _batch_time(function)
-            attached.add([_group(function, "on_entry", leave, emulation is not None)])
+            attached.add([_group(function, "on_entry", leave)])
             both = _batch_time(function)
-    return ProbeCost(_each(entered - bare, _CALLS), _each(both - bare, 2 * _CALLS))
+    return ProbeCost(_each(entered - bare, CALLS), _each(both - bare, 2 * CALLS))
 
 
-def hit_costs(
-    forms: Collection[SiteForm], method: AttachMethod | None, emulation: RetEmulation | None = None
-) -> dict[SiteForm, int]:
+def hit_costs(forms: Collection[SiteForm], method: AttachMethod | None) -> dict[SiteForm, int]:
     """Return what a counted call costs (ns) at entries of each form: FIRST, EMULATED.
 
     Parameters and errors as for ``probe_cost``.
@@ -122,9 +109,9 @@ def hit_costs(
     for form in sorted(forms, key=lambda form: form.value):
         with _empty_function(form) as (function, entry, _):
             bare = _batch_time(function)
-            settings = CountSettings(site=with_rets(_here(), emulation), counters=1)
+            settings = CountSettings(site=_here(), counters=1)
             with _attached(settings, [_group(function, "on_entry", entry)], method):
-                costs[form] = _each(_batch_time(function) - bare, _CALLS)
+                costs[form] = _each(_batch_time(function) - bare, CALLS)
     return costs
 
 
@@ -136,15 +123,16 @@ def _each(nanoseconds: float, times: int) -> int:
 def _empty_function(form: SiteForm) -> Iterator[tuple[OwnFunction, Site, Site]]:
     """Map an empty function and its caller; yield the caller, and the sites of the function."""
     form = SiteForm.FIRST if form is SiteForm.FIRST else SiteForm.EMULATED
-    first = len(_LOOP)
-    with own_function(_LOOP + _CODE[form]) as function:
+    code = own_code()
+    first = len(code.caller)
+    body = code.stepped if form is SiteForm.FIRST else code.emulated
+    with own_function(code.caller + body) as function:
         entry = Site(first, SiteKind.ENTRY, form, 0)
-        yield function, entry, Site(first + _RET, SiteKind.RET, SiteForm.RET, 0)
+        yield function, entry, Site(first + code.ret, SiteKind.RET, SiteForm.RET, 0)
 
 
-def _group(function: OwnFunction, program: str, site: Site, emulated: bool = False) -> ProbeGroup:
-    at = ret_cookie(0, site, TaskKind.THREAD, Jumps.NONE, True, emulated)
-    point = Point(site.address, site.address, at)
+def _group(function: OwnFunction, program: str, site: Site) -> ProbeGroup:
+    point = Point(site.address, site.address, cookie(0, site))
     bias = function.address
     return ProbeGroup(program, function.path, "calibration", [point], bias, os.getpid())
 
@@ -165,7 +153,7 @@ def _attached(
 
 
 def _batch_time(function: OwnFunction) -> float:
-    """Return the median time of ``_CALLS`` calls, in ns."""
+    """Return the median time of ``CALLS`` calls, in ns."""
     return sorted(_timed(function) for _ in range(_BATCHES))[_BATCHES // 2]
 
 

@@ -75,7 +75,7 @@ class CountRequest(FunctionRequest[CallCounter, dict[SiteForm, int]]):
     def plan(self) -> Planned:
         """Return what is to be probed; raises as ``plan_counting`` does."""
         requests, _ = self.requests
-        plan = plan_counting(self.target, requests, at_rets=self.emulation is not None)
+        plan = plan_counting(self.target, requests)
         self._refuse(plan.failed)
         return Planned(plan)
 
@@ -85,4 +85,4 @@ class CountRequest(FunctionRequest[CallCounter, dict[SiteForm, int]]):
 
     def cost(self, prepared: Prepared) -> dict[SiteForm, int]:
         """Return what a hit costs by the form of its entry, in ns."""
-        return hit_costs(set(prepared.plan.entry_forms), prepared.forced, prepared.emulation)
+        return hit_costs(set(prepared.plan.entry_forms), prepared.forced)

@@ -246,6 +246,19 @@ class CallDecoder:
             calls.append((spec, bare))
         return calls
 
+    def bare(self, record: bytes) -> DecodedCall:
+        """Return a record's call without its values, of which it may have none.
+
+        Raises RecordError.
+        """
+        call = parse_call(record)
+        took = call.duration_ns
+        return DecodedCall(
+            *(self._bare_function, call.end_ns, call.tgid, call.tid, call.goid),
+            *((), None if took is None else (), took),
+            unwound=call.unwound,
+        )
+
     def wanted(self, record: bytes) -> CallRecord | None:
         """Return a record without its values, None if no probe's predicate wants it.
 

@@ -22,6 +22,8 @@ __all__ = ["EdgeProbes", "edge_probes"]
 
 #: Bytes from gobuf.pc to gobuf.ctxt, releases 1.15 to 1.27.
 _PC_TO_CTXT = 16
+#: The BPF function of ``collection_site``.
+_COLLECTED = "on_collected"
 #: What goroutines that wait for work wait for, in Go's words.
 _RECEIVE, _SELECT, _COND = "chan receive", "select", "sync.Cond.Wait"
 _SLEEP, _NETWORK = "sleep", "IO wait"
@@ -32,11 +34,19 @@ _NEEDED = {_RECEIVE, _SELECT, _COND, _SLEEP, _NETWORK, _OLD_JOIN}
 
 @dataclass(frozen=True)
 class EdgeProbes(SchedulerProbes):
-    """The probes of one runtime's scheduler, channels and timers."""
+    """The probes of one runtime's scheduler, channels and timers.
+
+    ``states``: changes of goroutines' states are reported as well. ``is_whose``: it is to be known
+    whose work is whose, which takes the probes of channels and timers. ``flight``: records are kept
+    until something is seen, which may be the signal of that number, 0 for none.
+    ``is_lean``: nothing is seen but that the collector has run.
+    """
 
     reasons: WaitReasons
-    #: Whether changes of goroutines' states are reported as well.
     states: bool = False
+    is_whose: bool = True
+    flight: int | None = None
+    is_lean: bool = False
 
     COUNTED: ClassVar[str] = "hands work on, or waits for it, {} times a second"
     #: What a hit takes more than a program that counts: some of them send a record.
@@ -62,6 +72,8 @@ class EdgeProbes(SchedulerProbes):
             edge_sleep=self.reasons.index(_SLEEP),
             edge_network=self.reasons.index(_NETWORK),
             edge_join=self.reasons.index(_JOIN if _JOIN in self.reasons else _OLD_JOIN),
+            flight=None if self.flight is None else True,
+            flight_signal=self.flight,
         )
 
     def _chosen(self, sites: SchedulerSites) -> Sequence[tuple[str, Site | None]]:
@@ -81,12 +93,26 @@ class EdgeProbes(SchedulerProbes):
             for file, edge in self._edges()
         ]
 
+    def rare(self) -> list[ProbeGroup]:
+        """Return the groups of the probe that is nearly never hit: where the collector has run."""
+        return [group for group in self.groups() if group.function == _COLLECTED]
+
+    def frequent(self) -> list[ProbeGroup]:
+        """Return the groups of all other probes."""
+        return [group for group in self.groups() if group.function != _COLLECTED]
+
     def _edges(self) -> Iterator[tuple[TargetBinary, EdgeSite]]:
+        if self.is_lean:
+            for file, _ in self.files:
+                yield file, collection_site(file.functions)
+            return
         for file, _, function, site in self._probes():
             yield file, EdgeSite(function, site)
         for file, _ in self.files:
             table = file.functions
             yield file, EdgeSite("on_edge_go", start_site(table))
+            if not self.is_whose:
+                continue
             yield file, collection_site(table)
             for edge in channel_sites(table):
                 yield file, edge
@@ -94,7 +120,15 @@ class EdgeProbes(SchedulerProbes):
                 yield file, edge
 
 
-def edge_probes(target: Target, tasks: Tasks, what: str, states: bool) -> EdgeProbes:
+def edge_probes(
+    target: Target,
+    tasks: Tasks,
+    what: str,
+    states: bool,
+    is_whose: bool = True,
+    flight: int | None = None,
+    is_lean: bool = False,
+) -> EdgeProbes:
     """Return what has to be probed for ``what``. Raises GotraceError where that is not possible."""
     if tasks.layout is None:
         raise GotraceError(f"{what} needs a Go runtime to watch, and gccgo's is not known here")
@@ -107,7 +141,7 @@ def edge_probes(target: Target, tasks: Tasks, what: str, states: bool) -> EdgePr
         raise GotraceError(
             f"{file.image.display}: {what} has not found why goroutines of {go_version(file)} wait"
         )
-    probes = EdgeProbes(target, tasks, tuple(files), reasons, states)
+    probes = EdgeProbes(target, tasks, tuple(files), reasons, states, is_whose, flight, is_lean)
     try:
         probes.groups()
     except SiteError as error:

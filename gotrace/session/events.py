@@ -29,7 +29,6 @@ __all__ = [
     "Losses",
     "OrderWindow",
     "RecordError",
-    "Start",
     "Unwinding",
     "cpu_of",
     "end_of",
@@ -46,7 +45,6 @@ HEADER = struct.Struct("<QQQIIIHHQQQ")
 _END = struct.Struct("<Q").unpack_from
 _FUNCTION = struct.Struct("<32xI").unpack_from
 _BLOCK = struct.Struct("<II")
-_START = struct.Struct("<QQQQ")  # struct sent_start of bpf/starts.h
 _MAX_FRAMES = 1024  # more than any stack that BPF can walk
 
 _CPU_BYTES = 4
@@ -81,12 +79,10 @@ class CallFlag(IntFlag):
     WHY = 64
     #: No block: another call of the goroutine was open. Only where that is asked for, as the next.
     NESTED = 128
-    #: Before what the time went into: the go statement that the goroutine comes from.
-    STARTED = 256
-    #: No block: a goroutine was started within the call.
-    STARTS = 512
-    #: No payload: an outermost call, with others or starts within it, that no predicate wants.
-    UNWANTED = 1024
+    #: No block: it was reported when it was entered, if edges are; likewise.
+    BEGUN = 256
+    #: No payload: a call that no predicate wants, which matters for others.
+    UNWANTED = 512
 
 
 # Plain numbers: what IntFlag does for each operation is half of the time that a record takes.
@@ -94,28 +90,11 @@ class CallFlag(IntFlag):
 FLAGS = 0xFFF
 _UNKNOWN_FLAGS = FLAGS & ~int(sum(CallFlag))
 _STACK, _WHY = CallFlag.STACK.value, CallFlag.WHY.value
-_NESTED, _STARTED, _STARTS, _UNWANTED = (
-    flag.value for flag in (CallFlag.NESTED, CallFlag.STARTED, CallFlag.STARTS, CallFlag.UNWANTED)
-)
+_UNWANTED = CallFlag.UNWANTED.value
 _ENTRY_FLOATS, _RETURN_FLOATS = CallFlag.ENTRY_FLOATS.value, CallFlag.RETURN_FLOATS.value
 _UNDECIDED, _PANIC, _GOEXIT = (
     flag.value for flag in (CallFlag.UNDECIDED, CallFlag.PANIC, CallFlag.GOEXIT)
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """The go statement that a goroutine comes from, itself or by way of others between.
-
-    ``goid`` is the goroutine that had a traced call open and executed it, ``at_ns`` when that was,
-    ``since_ns`` when the outermost of these calls had begun. ``waited`` is the number of the
-    goroutine's latest wait reason when it entered its own outermost call.
-    """
-
-    goid: int
-    at_ns: int
-    since_ns: int
-    waited: int = 0
 
 
 class Unwinding(Enum):
@@ -136,10 +115,8 @@ class CallRecord:
     ``end_ns`` is when that was seen. ``hits`` is how often probes were hit within it, ``hits_ns``
     how long their programs took. ``why`` is what the time went into, as
     gotrace.session.why.parts.call_parts reads it, None where not known or not asked for.
-    ``nested``: another call of the goroutine was open, where that is asked for. ``starts``: another
-    goroutine was started within the call, likewise; ``started`` is where the goroutine of an
-    outermost call comes from, as far as that is known. ``unwanted``: the kernel has decided that it
-    is not wanted, and it is reported for what was within it alone, without its values.
+    ``unwanted``: the kernel has decided that it is not wanted, and it is reported for others alone,
+    without its values.
     """
 
     end_ns: int
@@ -160,9 +137,6 @@ class CallRecord:
     hits_ns: int = 0
     why: bytes | None = None
     bias: int = 0
-    nested: bool = False
-    started: Start | None = None
-    starts: bool = False
     unwanted: bool = False
 
     @property
@@ -203,13 +177,10 @@ def parse_call(record: bytes) -> CallRecord:
         at = HEADER.size + args + results
         if flags & _UNKNOWN_FLAGS or at > len(record):
             raise RecordError(_message(record))
-        stack = entry_floats = return_floats = why = started = None
+        stack = entry_floats = return_floats = why = None
         is_cut = False
         if flags & _STACK:
             stack, is_cut, at = _stack(record, at)
-        if flags & _STARTED:
-            started = Start(*_START.unpack_from(record, at))
-            at += _START.size
         if flags & _WHY:
             why, at = _why(record, at)
         if flags & _ENTRY_FLOATS:
@@ -238,9 +209,6 @@ def parse_call(record: bytes) -> CallRecord:
         hits_ns,
         why,
         flags & ~FLAGS,
-        bool(flags & _NESTED),
-        started,
-        bool(flags & _STARTS),
         bool(flags & _UNWANTED),
     )
 

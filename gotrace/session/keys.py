@@ -443,7 +443,7 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
 
     def cost(self, prepared: Prepared) -> ProbeCost:
         """Return what the probes of a call cost: an estimate if durations are not measured."""
-        how = prepared.plan.entry_form, prepared.forced, prepared.emulation
+        how = prepared.plan.entry_form, prepared.forced
         if self.options.times:
             return probe_cost(*how)
         trap = trap_cost(*how)

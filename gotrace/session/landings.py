@@ -21,7 +21,7 @@ import math
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from gotrace.errors import GotraceError
@@ -98,11 +98,11 @@ def why_not(prepared: Prepared) -> str:
     """Return why no function of a run can move, nothing if that is not so.
 
     Return addresses belong to one file, which is where it is in every process. Threads without
-    goroutines (gccgo, C) and RETs that programs carry out stay as they are.
+    goroutines (gccgo, C) stay as they are.
     """
     plan, tasks = prepared.plan, prepared.tasks
-    if prepared.emulation is not None:
-        return "the programs carry RETs out"
+    if any(not file.image.arch.steps_rets for file in plan.files):
+        return "the kernel single-steps no RET on this machine"
     if len(plan.files) != 1:
         return "functions of several files are traced"
     if tasks is None or plan.files[0] not in tasks.files or tasks.layout is None:
@@ -178,9 +178,9 @@ class _Landed:
     """A return address whose landing has a probe."""
 
     landing: Landing
-    others: list[Landing]  # what there is if this one is hit too often
+    others: tuple[Landing, ...]  # what there is if this one is hit too often
     group: ProbeGroup
-    users: set[_Function] = field(default_factory=set)
+    users: tuple[_Function, ...]  # most have one, and there may be thousands of return addresses
     missed: int = 0
 
 
@@ -422,7 +422,7 @@ class Landings:
             wants = any(function.needs_results for function in users)
             known = self._landed.get(place)
             if known is not None:
-                known.users |= users
+                known.users += tuple(users.difference(known.users))
                 if wants and not known.landing.intact and not self._switch(known):
                     self._keep(users, _CHANGED)
                 continue
@@ -434,7 +434,7 @@ class Landings:
                 self._refused[place] = str(error)
                 self._keep(users, str(error))
                 continue
-            fresh.append(_Landed(first, others, self._group([first]), users))
+            fresh.append(_Landed(first, tuple(others), self._group([first]), tuple(users)))
         if fresh:
             self._probe_landings(fresh)
 
@@ -575,7 +575,7 @@ class Landings:
         if not others:
             return False
         before, address = landed.group, landed.landing.address
-        landed.landing, *landed.others = others
+        landed.landing, landed.others = others[0], tuple(others[1:])
         landed.group = self._group([landed.landing])
         if self._attached.change([landed.group]):
             return False
@@ -586,7 +586,7 @@ class Landings:
     def _give_up(self, landed: _Landed) -> None:
         """Have the RETs of all functions probed that may return there, and leave the landing."""
         return_pc = landed.landing.return_pc
-        every = landed.users if return_pc in self._direct else self._functions
+        every = landed.users if return_pc in self._direct else tuple(self._functions)
         kept = [one for one in every if one in landed.users or one.way is not Way.RETS]
         self._keep(kept, _MISSES)
         self._landings.delete(_U64.pack(return_pc + self._bias))
@@ -638,7 +638,7 @@ class Landings:
         if rets := [function.rets for function in leaving if function.has_rets]:
             self._attached.change((), rets)
         for return_pc, landed in list(self._landed.items()):
-            landed.users -= leaving
+            landed.users = tuple(one for one in landed.users if one not in leaving)
             if not landed.users and return_pc in self._direct:  # else others may return there
                 self._landings.delete(_U64.pack(return_pc + self._bias))
                 del self._landed[return_pc]

@@ -245,4 +245,4 @@ class LatencyRequest(FunctionRequest[LatencyMeter, ProbeCost]):
 
     def cost(self, prepared: Prepared) -> ProbeCost:
         """Return what the probes of a call cost."""
-        return probe_cost(prepared.plan.entry_form, prepared.forced, prepared.emulation)
+        return probe_cost(prepared.plan.entry_form, prepared.forced)

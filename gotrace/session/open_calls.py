@@ -50,8 +50,7 @@ class Diagnostic(Enum):
     CALLS_UNDECIDED = 13
     WHY_FULL = 14
     WHY_THREADS_FULL = 15
-    STARTS_LOST = 16
-    NEW_CALLERS = 17
+    NEW_CALLERS = 16
 
 
 def diagnostics(program: BpfProgram) -> dict[Diagnostic, int]:

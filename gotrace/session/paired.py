@@ -37,24 +37,25 @@ class Paired(Probing):
         returning: Collection[int] | None = None,
         first: Sequence[ProbeGroup] = (),
         beside: Sequence[ProbeGroup] = (),
+        apart: Sequence[ProbeGroup] = (),
         by_call: Sequence[str] = (),
     ) -> None:
         """Attach to RETs first and then to entries, so that no call seen entering is lost.
 
         ``returning`` are the numbers of the functions whose returns are probed, None for all.
         ``first`` are further probes that come before all others, ``beside`` probes that are needed
-        if any return is probed. ``by_call`` are maps with a row for each open call. Raises
+        if any return is probed, ``apart`` those that can be removed before others, by
+        ``Attached.leave_first``. ``by_call`` are maps with a row for each open call. Raises
         AttachError or LoadError.
         """
         target, plan, tasks, why = prepared.target, prepared.plan, prepared.tasks, prepared.why
         assert tasks is not None
         self._prepared = prepared
         rets: dict[int, ProbeGroup] = {}
-        groups = [*first, *(why.groups() if why else ())]
+        groups = [*apart, *first, *(why.groups() if why else ())]
         if returning is None or returning:
-            emulated = prepared.emulation is not None
             groups += [*unwind_groups(target, tasks), *beside]
-            found = plan.return_groups("on_return", target.pid, tasks.kind, returning, emulated)
+            found = plan.return_groups("on_return", target.pid, tasks.kind, returning)
             if can_move(prepared) or prepared.budget is not None:
                 found, rets = removable(found, len(plan.names))
             groups += found
@@ -67,7 +68,8 @@ class Paired(Probing):
             entries, self._entries = removable(entries, len(plan.names))
         parts: list[int] = []
         if prepared.is_minded and groups:  # RETs that can be left alone are groups of their own
-            parts = [len(groups) - len(rets), *[1] * len(rets)]
+            size = len(groups) - len(rets) - len(apart)
+            parts = [*([len(apart)] if apart else ()), size, *[1] * len(rets)]
         self._can_leave = bool(parts)
         self.attached: Attached = attach(
             settings, groups + entries, prepared.forced, self._prepare, prepared.announce, parts

@@ -14,14 +14,12 @@ from functools import partial
 from typing import NamedTuple
 
 from gotrace.elf.functions import Function
-from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.gotypes.symbols import parse_name
 from gotrace.kernel.attach import Point, ProbeGroup, refusal
-from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, ret_cookie
+from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, cookie
 from gotrace.probes.pattern import quote, split_target
 from gotrace.probes.select import Selector
-from gotrace.sites.prologue import PLAIN_RET
 from gotrace.sites.sites import FunctionSites, Site, SiteForm, function_sites
 from gotrace.target.process import ends_so, file_test
 from gotrace.target.target import Target, TargetBinary
@@ -102,20 +100,21 @@ class Selected:
     selector: Selector
     verb: str
 
-    def sites(
-        self, returns: bool, values: bool = True, at_rets: bool = False
-    ) -> Iterator[FunctionSites]:
+    def sites(self, returns: bool, values: bool = True) -> Iterator[FunctionSites]:
         """Choose the functions' sites, one after the other; with ``returns`` find their RETs.
 
-        ``values``: at the entries, arguments can be read. ``at_rets``: entries may be at RETs,
-        which programs carry out; they are where calls are counted and the kernel emulates RETs.
+        ``values``: at the entries, arguments can be read. Entries may be at RETs if calls are
+        counted and the kernel emulates RETs.
         """
         image, functions = self.binary.image, self.binary.functions
-        at_rets = at_rets or (self.verb == "count" and not image.arch.steps_rets)
+        at_rets = self.verb == "count" and not image.arch.steps_rets
         for row in self.rows:
-            yield function_sites(
-                image, functions.function(row), returns, values=values, at_rets=at_rets
-            )
+            function = functions.function(row)
+            found = function_sites(image, function, returns, values=values, at_rets=at_rets)
+            if found.entry is not None and found.entry.faults:
+                # A call whose pointer is nil would not be counted: the first instruction, then.
+                found = function_sites(image, function, returns, values=values)
+            yield found
 
     def nothing_usable(self, verb: str, why: str) -> NoMatchError:
         """Return the error for a request that selects only functions that cannot be used."""
@@ -367,10 +366,9 @@ class ProbePlan:
     def entry_groups(self, program: str, pid: int, task: TaskOf = _any_task) -> list[ProbeGroup]:
         """Return one group a file that runs the BPF function ``program`` at the entry sites.
 
-        ``task`` says how the program finds which task calls a function, where it needs that. The
-        program has to carry out the RETs that are entry sites.
+        ``task`` says how the program finds which task calls a function, where it needs that.
         """
-        return self._groups(program, pid, task, lambda sites: (sites.entry,), emulated=True)
+        return self._groups(program, pid, task, lambda sites: (sites.entry,))
 
     def return_groups(
         self,
@@ -378,19 +376,17 @@ class ProbePlan:
         pid: int,
         task: TaskOf = _any_task,
         only: Container[int] | None = None,
-        emulated: bool = False,
     ) -> list[ProbeGroup]:
         """Return one group a file that runs the BPF function ``program`` at the RETs.
 
-        ``only`` are the numbers of the functions whose RETs are wanted, None for all. ``emulated``:
-        the program carries out those that it can.
+        ``only`` are the numbers of the functions whose RETs are wanted, None for all.
         """
         wanted = [
             sites.returns if only is None or number in only else ()
             for number, sites in enumerate(self._every())
         ]
         returns = iter(wanted)
-        return self._groups(program, pid, task, lambda sites: next(returns), emulated)
+        return self._groups(program, pid, task, lambda sites: next(returns))
 
     def numbered(self) -> Iterator[tuple[int, BinaryPlan, FunctionSites]]:
         """Yield each function's number, with its file."""
@@ -406,12 +402,10 @@ class ProbePlan:
         pid: int,
         task: TaskOf,
         chosen: Callable[[FunctionSites], Iterable[Site | None]],
-        emulated: bool = False,
     ) -> list[ProbeGroup]:
         groups, start = [], 0
         for plan in self.binaries:
             image = plan.binary.image
-            is_movable = image.is_pie or image.is_shared_library
             entries = {sites.function.entry for sites in plan.functions}
             points = []
             for number, sites in enumerate(plan.functions, start):
@@ -420,9 +414,8 @@ class ProbePlan:
                 for site in chosen(sites):
                     if site is None:
                         continue
-                    is_emulated = emulated and _can_be_emulated(image, sites, site)
-                    cookie = ret_cookie(number, site, kind, jumps, is_movable, is_emulated, file)
-                    points.append(Point(image.offset_of(site.address), site.address, cookie))
+                    at = cookie(number, site, kind, jumps, file)
+                    points.append(Point(image.offset_of(site.address), site.address, at))
             path, bias = plan.binary.attach_path, plan.binary.bias
             groups.append(
                 ProbeGroup(program, path, image.display, points, bias, pid, image.identity)
@@ -453,16 +446,6 @@ def _distinct(file: TargetBinary, others: Sequence[Sequence[str]]) -> str:
         if all(list(other[-length:]) != end for other in others):
             return "/".join(end)
     return f"{path[-1]}[{file.found_in}]"
-
-
-def _can_be_emulated(image: ElfImage, sites: FunctionSites, site: Site) -> bool:
-    """Return whether a program can carry out what is at a site: a function's RET.
-
-    Not where that is its first instruction: a program there has to find the registers as they were.
-    """
-    if site.form is not SiteForm.RET or site.address == sites.function.entry:
-        return False
-    return image.read(site.address, 1) == PLAIN_RET
 
 
 def _jumps(sites: FunctionSites, traced: Container[int]) -> Jumps:
@@ -519,15 +502,9 @@ def requests_for(
     ]
 
 
-def plan_counting(
-    target: Target, requests: Sequence[BinaryRequest], at_rets: bool = False
-) -> ProbePlan:
-    """Return the plan for counting calls; raises as ``make_plan`` does.
-
-    ``at_rets``: of functions that lead straight to a RET that is counted, and carried out.
-    """
-    plan = make_plan(target, requests, returns=False, verb="count", values=False, at_rets=at_rets)
-    return once(plan)
+def plan_counting(target: Target, requests: Sequence[BinaryRequest]) -> ProbePlan:
+    """Return the plan for counting calls; raises as ``make_plan`` does."""
+    return once(make_plan(target, requests, returns=False, verb="count", values=False))
 
 
 def plan_measuring(target: Target, requests: Sequence[BinaryRequest]) -> ProbePlan:
@@ -624,12 +601,10 @@ def make_plan(
     returns: bool,
     verb: str,
     values: bool = True,
-    at_rets: bool = False,
 ) -> ProbePlan:
     """Select functions in the target's files and choose their sites, with RETs if asked for.
 
-    ``verb`` is what the tool does to a function, for messages; ``values``: it reads arguments;
-    ``at_rets``: entries may be at RETs, which its program carries out.
+    ``verb`` is what the tool does to a function, for messages; ``values``: it reads arguments.
     A request that selects nothing, or nothing that can be probed, is among the plan's ``failed``
     where others do. Raises NoMatchError, ElfError or UsageError where none does.
     """
@@ -641,7 +616,7 @@ def make_plan(
     for selected in found.selected:
         reasons: list[str] = []
         usable = []
-        for sites in selected.sites(returns, values, at_rets):
+        for sites in selected.sites(returns, values):
             verdict = to_be_traced(sites)
             reasons += verdict.problems
             if verdict.usable:

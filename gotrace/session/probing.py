@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, AttachMethod
-from gotrace.kernel.rets import RetEmulation, with_rets
 from gotrace.session.plan import ProbePlan
 from gotrace.settings import SiteSettings
 from gotrace.target.target import Target
@@ -69,7 +68,6 @@ class Prepared:
     tasks: Tasks | None = None
     traced: TracePlan | None = None
     why: WhyProbes | None = None
-    emulation: RetEmulation | None = None
     forced: AttachMethod | None = None
     announce: Callable[[str], None] | None = None
     scheduler: SchedulerProbes | None = None
@@ -84,8 +82,8 @@ class Prepared:
         return self.is_minded or self.budget is not None
 
     def site_settings(self) -> SiteSettings:
-        """Return the settings of bpf/site.h and bpf/ret.h."""
-        return with_rets(self.target.settings(), self.emulation)
+        """Return the settings of bpf/site.h."""
+        return self.target.settings()
 
 
 _P = TypeVar("_P", bound="Probing")

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import AttachMethod
-from gotrace.kernel.rets import EmulateRet, RetEmulation, ret_emulation
 from gotrace.session.plan import (
     BinaryRequest,
     ProbePlan,
@@ -125,7 +124,6 @@ class FunctionRequest(Request[M, C]):
     verb: str
     done: str
     is_strict: bool = True
-    emulate_ret: EmulateRet = EmulateRet.AUTO
     returns: Returns = Returns.RET
     why: WhyOptions | None = None
 
@@ -154,11 +152,6 @@ class FunctionRequest(Request[M, C]):
         found = replace(found, failed=(*failed, *found.failed))
         self._refuse(found.failed)
         return found
-
-    @cached_property
-    def emulation(self) -> RetEmulation | None:
-        """Return how RETs are carried out. Raises GotraceError."""
-        return ret_emulation(self.emulate_ret, self.forced)
 
     def _refuse(self, failed: Sequence[GotraceError]) -> None:
         """Raise what is wrong with one of several patterns."""
@@ -189,7 +182,6 @@ class FunctionRequest(Request[M, C]):
             tasks,
             traced,
             why,
-            self.emulation,
             self.forced,
             announce,
             returns=self.returns,

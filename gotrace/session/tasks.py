@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gotrace.elf import ElfError
@@ -23,18 +22,16 @@ from gotrace.kernel.cookie import MAX_FILES, TaskKind, cookie
 from gotrace.kernel.program import BpfProgram
 from gotrace.session.plan import ProbePlan
 from gotrace.settings import TaskSettings
-from gotrace.sites.scheduler import start_site
-from gotrace.sites.sites import Site, SiteError, function_sites
+from gotrace.sites.sites import Site, function_sites
 from gotrace.sites.unwind import unwind_sites
 from gotrace.target.target import Target, TargetBinary
 
 __all__ = [
     "Tasks",
+    "check_interrupted",
     "find_tasks",
     "runtime_group",
     "signal_groups",
-    "start_groups",
-    "start_problems",
     "text_of",
     "unwind_groups",
 ]
@@ -94,7 +91,8 @@ class Tasks:
         layout, number = self._of(file)
         if layout is None or function.origin is Origin.SYMTAB:
             return TaskKind.THREAD, number
-        if layout.g_in_register and not file.functions.is_assembly(function.row):
+        is_assembly = file.functions.is_assembly(function.row) and not file.image.arch.keeps_g
+        if layout.g_in_register and not is_assembly:
             return TaskKind.G_REGISTER, number
         return TaskKind.G_TLS, number
 
@@ -231,29 +229,6 @@ def unwind_groups(target: Target, tasks: Tasks) -> list[ProbeGroup]:
     return groups
 
 
-def start_groups(target: Target, tasks: Tasks) -> list[ProbeGroup]:
-    """Return the groups that watch goroutines being started, where that is possible."""
-    if tasks.layout is None:
-        return []
-    groups = []
-    for file in tasks.files:
-        with suppress(SiteError):
-            sites = [start_site(file.functions)]
-            groups.append(runtime_group("on_go", target, file, sites, tasks.runtime_kind(file)))
-    return groups
-
-
-def start_problems(tasks: Tasks) -> list[str]:
-    """Return why goroutines of some files are not seen being started."""
-    problems = []
-    for file in tasks.files if tasks.layout is not None else ():
-        try:
-            start_site(file.functions)
-        except SiteError as error:
-            problems.append(f"who starts goroutines of {file.image.display} is not seen: {error}")
-    return problems
-
-
 def signal_groups(target: Target, tasks: Tasks) -> list[ProbeGroup]:
     """Return the groups that watch the entry of the runtime's signal handlers."""
     groups = []
@@ -298,6 +273,15 @@ def runtime_group(
 #: Where Linux puts position independent programs: ELF_ET_DYN_BASE and what is added at random
 #: (arch/x86/include/asm/elf.h, fs/binfmt_elf.c).
 _PIE_TEXT = (0x5555_0000_0000, 0x6656_0000_0000)
+
+
+def check_interrupted(file: TargetBinary) -> None:
+    """Raise GotraceError where threads of the file cannot be looked at whatever they are doing."""
+    if not file.image.arch.knows_interrupted:
+        raise GotraceError(
+            f"{file.image.display}: a program for {file.image.arch.name}: its threads cannot be"
+            " sampled yet, nor can its system calls be named"
+        )
 
 
 def text_of(file: TargetBinary) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
+from gotrace.architecture import HOST
 from gotrace.capture.ops import DEEP, MAX_BLOCKS, Op, OpCode
 from gotrace.capture.payload import Subplan
 from gotrace.errors import GotraceError
@@ -17,6 +19,7 @@ from gotrace.gotypes.contexts import ContextType
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.btf import task_blocked_offset
 from gotrace.kernel.program import BpfProgram
+from gotrace.kernel.rings import PastRings
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
 from gotrace.session.calibrate import trap_cost
@@ -38,7 +41,7 @@ from gotrace.session.plan import make_plan
 from gotrace.session.probing import Prepared, Returns
 from gotrace.session.request import Accept, Planned, ProbeRequest
 from gotrace.session.run import Run
-from gotrace.session.tasks import signal_groups, start_groups
+from gotrace.session.tasks import signal_groups
 from gotrace.session.trace_plan import (
     TraceChoices,
     TracedCall,
@@ -55,6 +58,7 @@ from gotrace.settings import KeySettings, SignalSettings, TraceSettings, WhySett
 __all__ = [
     "MAX_STACK_FRAMES",
     "CallTracer",
+    "Flight",
     "Tables",
     "TraceOptions",
     "TraceRequest",
@@ -70,15 +74,30 @@ _ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS, _LEAVES, _BEGINS = 1, 2, 4, 8, 16  # of bpf
 PLAN_FILE_SHIFT = 8
 TYPE_FILE_SHIFT = 48  # in keys of the map types: above addresses
 _SITE_PLAN = struct.Struct("=QIIIIhhI")
-_FLOAT_BLOCK = 8 + 8 * 15
+_FLOAT_REGISTERS = len(HOST.float_registers) if HOST else 0
+_FLOAT_BLOCK = 8 + 8 * _FLOAT_REGISTERS
 _SAVED_BYTES = 64 << 20  # of kernel memory, for the arguments of open calls
 _CALL_OVERHEAD = 1536  # struct call without its payload, and the map's own
 _STACKS = _OUTER_CALLS = _WAITING = 1 << 14
-_STARTS = 1 << 15  # goroutines whose start is kept, 4 MB
-_SENT_START = 32  # bytes of struct sent_start
+#: Records of a flight that are read at a time: 5 s of 200,000 a second, for which a recording needs
+#: 400 MB and three seconds.
+_MAX_PAST = 1 << 20
 #: How long records wait for those of other CPUs where their order decides whose work is whose: a
 #: thread may be off its CPU between when its program looks at the clock and when it sends.
 _WINDOW_NS = 250_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """Records are kept in ``pages`` pages a CPU, the latest ones, until something is seen.
+
+    That is a call that begins a request, and is wanted, one of ``until``, or a ``signal`` of that
+    number, 0 for none.
+    """
+
+    pages: int
+    until: Sequence[ProbeSpec] = ()
+    signal: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +107,12 @@ class TraceOptions:
     ``user_stack`` is the most return addresses, 0 for no stack; they are fewer if the values leave
     less room. With ``cpu`` records have the CPU that they were reported on, for ``events.cpu_of``.
     ``open_calls`` is for how many goroutines with open calls there is room, ``pages`` what each
-    CPU's event buffer has, a power of two; None for the most. ``nested``: records say whether they
-    are of calls within others, and which go statement their goroutine comes from. ``floats``: float
-    registers may be read, if a function has any: there is room for them in each record. Calls of
-    ``roots`` begin requests: that is reported at their entry, and so is how work goes from
-    goroutine to goroutine; with ``states`` also what state each goroutine is in.
+    CPU's event buffer has, a power of two; None for the most. ``floats``: float registers may be
+    read, if a function has any: there is room for them in each record. Calls of ``roots`` begin
+    requests: that is reported at their entry, and so is how work goes from goroutine to goroutine;
+    with ``states`` also what state each goroutine is in. ``flight`` has what is read be the ends of
+    these requests alone; it takes ``states``. ``nested``: records say whether they are of calls
+    within others. If edges were prepared, each outermost call is reported at its entry.
     """
 
     user_stack: int = 0
@@ -103,6 +123,7 @@ class TraceOptions:
     floats: bool = False
     roots: Sequence[ProbeSpec] = ()
     states: bool = False
+    flight: Flight | None = None
 
 
 class CallTracer(Paired):
@@ -140,11 +161,16 @@ class CallTracer(Paired):
         if options.open_calls is not None:
             settings = sized(settings, options.open_calls)
         if options.nested and returning:
-            settings = replace(settings, nested=_STARTS)
+            settings = replace(settings, nested=1)
+        #: Whether it is seen how work goes from goroutine to goroutine.
+        self.has_edges = edges is not None and not edges.is_lean
         self._pages = options.pages
+        self._flight = options.flight
+        self._past: PastRings | None = None
         #: Records that were dropped here, in user space.
         self.losses = Losses()
-        self.window = OrderWindow(_WINDOW_NS if options.roots else WINDOW_NS, marks_cpu=options.cpu)
+        window = WINDOW_NS if edges is None else _WINDOW_NS
+        self.window = OrderWindow(window, marks_cpu=options.cpu)
         self._marks_cpu = options.cpu
         #: When the run ends (``time.monotonic``), where that is known: later calls are left out.
         self.ends: float | None = None
@@ -158,9 +184,10 @@ class CallTracer(Paired):
                 returning=returning,
                 first=(
                     *(signal_groups(target, tasks) if self._tables.floats else ()),
-                    *(edges.groups() if edges is not None else ()),
+                    *(edges.groups() if edges is not None and not options.nested else ()),
                 ),
-                beside=start_groups(target, tasks) if options.nested else (),
+                beside=edges.rare() if edges is not None and options.nested else (),
+                apart=edges.frequent() if edges is not None and options.nested else (),
                 by_call=("saved_calls",),
             )
 
@@ -173,7 +200,12 @@ class CallTracer(Paired):
     def _prepare(self, program: BpfProgram) -> None:
         super()._prepare(program)
         self._tables.fill(program, self._subplans.result())
-        self._rings = program.open_events("events", self._pages or buffer_pages())
+        flight, events = self._flight, "events"
+        if flight is not None:
+            self._past, events = program.open_past_events(events, flight.pages), "triggers"
+            if flight.signal:
+                program.attach_tracepoint("signal_deliver", ["on_delivered"])
+        self._rings = program.open_events(events, self._pages or buffer_pages())
 
     def acquire(self, until: float) -> list[bytes]:
         """Take what the kernel has reported and return, in order, what need not wait any longer.
@@ -188,6 +220,13 @@ class CallTracer(Paired):
             return self._within_run(self.window.flush() + self._waiting())
         moment = before if read_to is None else min(before, read_to)
         return self._within_run(self.window.pop_ready(moment))
+
+    def past(self, since: int, most: int = _MAX_PAST) -> list[bytes]:
+        """Return what is kept of a flight from a time on (CLOCK_MONOTONIC, ns), by CPU.
+
+        Of more than ``most`` records, or if some were overwritten, it begins later.
+        """
+        return [] if self._past is None else self._past.since(since, most)
 
     def fill(self, until: float) -> None:
         """Take what the kernel has reported, as far as there is room, and keep it."""
@@ -213,11 +252,28 @@ class CallTracer(Paired):
         last = int(self.ends * 1e9)
         return [record for record in records if end_of(record) <= last]
 
+    def drop_edges(self) -> bool:
+        """Remove the probes that see work go from goroutine to goroutine, if they are there.
+
+        Only of a run that somebody minds. Return whether they were there.
+        """
+        if not (self.has_edges and self._can_leave):
+            return False
+        self.has_edges = False
+        self.attached.leave_first()
+        return True
+
     def missing(self) -> int:
         """Return how many records are missing by now."""
         counts = self.diagnostics()
         lost = sum(counts[what] for what in self.LOSSES)
         return lost + self.losses.total + self.window.losses.total
+
+    def missing_records(self) -> int:
+        """Return how many records of any kind are missing, or came too late for their place."""
+        counts, window = self.diagnostics(), self.window
+        lost = counts[Diagnostic.EVENTS_LOST] + self.losses.total
+        return lost + window.losses.total + window.late
 
     def drop(self) -> None:
         """Count as lost what was reported and has not been acquired."""
@@ -268,10 +324,10 @@ class Tables:
         #: Numbers of the functions whose calls are followed to their ends.
         self.returning = {number for number, call in enumerate(calls) if call.result is not None}
         self.floats = any(call.entry_floats or call.result_floats for call in calls)
-        self._roots = {id(spec) for spec in options.roots}
+        until = options.flight.until if options.flight is not None else ()
+        self._roots = {id(spec) for spec in (*options.roots, *until)}
         # The room for values of a function does not depend on what others are traced.
         self._after = why + (2 * _FLOAT_BLOCK if self.floats or options.floats else 0)
-        self._after += _SENT_START if options.nested else 0
         # Where values leave less room than is asked for, stacks are cut earlier.
         most = max(map(_payload_bound, calls))
         room = (TraceSettings.PAYLOADS[-1] - most - self._after - 8) // 8 - 1
@@ -441,7 +497,7 @@ def buffer_pages() -> int:
 
 
 _BUFFER_BYTES = 32 << 20
-_PAGE = 4096
+_PAGE = mmap.PAGESIZE
 
 
 def _payload_bound(call: TracedCall) -> int:
@@ -454,7 +510,7 @@ def _padded(size: int) -> int:
 
 
 _WAIT = struct.Struct("=2Q16s2Q")  # struct wait of bpf/payload.h
-_CALL_HEAD = struct.Struct(f"=15Q{MAX_BLOCKS}QII")  # struct call up to its event
+_CALL_HEAD = struct.Struct(f"={_FLOAT_REGISTERS}Q{MAX_BLOCKS}QII")  # struct call up to its event
 
 
 def _waiting_record(value: bytes) -> bytes | None:
@@ -503,11 +559,14 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
 
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
         """Plan, and have what watching the scheduler costs accepted. Raises GotraceError."""
-        prepared = super().prepare(announce, accept)
-        if not self.options.roots:
+        prepared, options = super().prepare(announce, accept), self.options
+        if not options.roots and not options.states:
             return prepared
         assert prepared.tasks is not None
-        edges = edge_probes(self.target, prepared.tasks, "--tree", self.options.states)
+        flight = options.flight
+        what = "--flight" if flight else "--tree" if options.roots else "--record"
+        signal, is_whose = flight.signal if flight else None, bool(options.roots)
+        edges = edge_probes(self.target, prepared.tasks, what, options.states, is_whose, signal)
         if accept is not None:
             accept(edges)
         returns = Returns.RET if self.returns is Returns.AUTO else self.returns
@@ -519,7 +578,7 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
 
     def cost(self, prepared: Prepared) -> ProbeCost:
         """Return what probes cost whose programs do next to nothing: records have the rest."""
-        return trap_cost(prepared.plan.entry_form, prepared.forced, prepared.emulation)
+        return trap_cost(prepared.plan.entry_form, prepared.forced)
 
     def decoders(
         self, run: Run[CallTracer, ProbeCost], cost: ProbeCost | None = None

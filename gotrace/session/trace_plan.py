@@ -109,7 +109,8 @@ class TraceChoices:
     ``brief``: of receivers, and of pointers to large structs, nothing but the address, unless the
     probe's own expressions ask for more.
     ``keyed``: calls are added up by the probes' keys. ``return_if_needed``: at the entry alone
-    where the probe's expressions ask for nothing that is known later.
+    where the probe's expressions ask for nothing that is known later. ``first_alone``: of several
+    probes the first one has a function alone, so that the kernel decides on its predicate.
     """
 
     limits: CaptureLimits
@@ -118,6 +119,7 @@ class TraceChoices:
     brief: bool = False
     keyed: bool = False
     return_if_needed: bool = False
+    first_alone: bool = False
 
     @classmethod
     def of(
@@ -374,6 +376,8 @@ class _Assembly:
     def _later(self, spec: ProbeSpec, key: FunctionKey) -> list[ProbeSpec]:
         """Return the later probes that want a function and can share it."""
         wanted = self._wanted_by[key]
+        if self._choices.first_alone:
+            return []
         return [
             other
             for other in wanted[wanted.index(spec) + 1 :]
@@ -528,12 +532,16 @@ class _Planner:
         if places.is_bare:
             self._bare.append(sites.function.name)
         parts = _fitting(specs, _scope(places, self._type, self._no_spans, self._no_labels))
-        if self._choices.entry_only or not sites.returns:
+        if self._at_entry(sites):
             parts = [(spec, probe.at_entry()) for spec, probe in parts]
         of_all = copy(self)  # which notes down with this one what it leaves out
         of_all._spec, probe = _together(parts) if len(parts) > 1 else parts[0]
         of_all._elements = elements_looked_up(probe.expressions)
         return of_all._planned(sites, places, probe, parts)
+
+    def _at_entry(self, sites: FunctionSites) -> bool:
+        """Return whether a function's calls are reported at their entry alone."""
+        return self._choices.entry_only or self._spec.at_entry or not sites.returns
 
     def _as_described(
         self, function: Function, specs: Sequence[ProbeSpec]
@@ -562,7 +570,7 @@ class _Planner:
         text_bytes = self._text_bytes(probe)
         paths = _paths(probe)
         self._check_specials(probe)
-        at_entry = self._choices.entry_only or not sites.returns
+        at_entry = self._at_entry(sites)
         if self._choices.return_if_needed and not _needs_return(probe):
             at_entry = True
         if at_entry and _needs_return(probe):

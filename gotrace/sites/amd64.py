@@ -12,7 +12,6 @@ from gotrace.elf.functions import Function
 from gotrace.sites.decode import control_flow, exits, float_written, step_over
 from gotrace.sites.emulation import refusal
 from gotrace.sites.prologue import (
-    PLAIN_RET,
     first_emulated,
     may_branch_to_start,
     split_stack,
@@ -39,7 +38,7 @@ class Amd64:
 
     def entry(self, code: bytes, function: Function, values: bool, at_rets: bool) -> Choice:
         """Choose the entry site: in or after the stack check, or in the entry block."""
-        return _behind_check(code) or _without_check(code, function, values, at_rets)
+        return _behind_check(code) or _without_check(code, function, values)
 
     def exits(self, code: bytes) -> Exits:
         """Return a function's ways out, but for the one through which gccgo's checks come back."""
@@ -110,14 +109,13 @@ def _behind_check(code: bytes) -> Choice | None:
     return Choice(at, SiteForm.EMULATED, 0)
 
 
-def _without_check(code: bytes, function: Function, values: bool, at_rets: bool) -> Choice:
+def _without_check(code: bytes, function: Function, values: bool) -> Choice:
     """Choose a site in a function that begins with no stack check: leaf, nosplit, assembly, C."""
-    emulated = first_emulated(code, values, at_rets)
+    emulated = first_emulated(code, values)
     if emulated is not None:
         at, sp_offset = emulated
         if _branch_to_start(code, at, function) is None:
-            is_ret = code.startswith(PLAIN_RET, at)
-            return Choice(at, SiteForm.RET if is_ret else SiteForm.EMULATED, sp_offset)
+            return Choice(at, SiteForm.EMULATED, sp_offset)
     back = _branch_to_start(code, 0, function)
     if back is not None:
         raise SiteError(

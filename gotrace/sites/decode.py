@@ -154,12 +154,14 @@ def float_written(code: bytes) -> int | None:
     return int(written[1])
 
 
-def instructions(code: bytes) -> Iterator[Instruction]:
-    """Decode ``code`` linearly, with offsets from its start, up to the first undecodable byte."""
+def instructions(code: bytes, at: int = 0, size: int = _PIECE) -> Iterator[Instruction]:
+    """Decode ``code`` linearly from an offset, up to the first undecodable byte.
+
+    Offsets are from the start of ``code``. So many bytes are decoded at once.
+    """
     disassembler = _disassembler()
-    at = 0
     while at < len(code):
-        piece = code[at : at + _PIECE]
+        piece = code[at : at + size]
         end = at
         for instruction in disassembler.disasm_lite(piece, at):
             yield instruction

@@ -10,10 +10,11 @@ this is about amd64: `Architecture.steps_rets` says where it is of use.
 from __future__ import annotations
 
 import re
+from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from gotrace.elf import ElfError
 from gotrace.elf.functions import Function, FunctionTable, Origin
@@ -28,6 +29,7 @@ _GOEXIT, _PC_QUANTUM = "runtime.goexit", 1
 #: Larger callers are not decoded.
 _MAX_SIZE = 1 << 20
 _MAX_DISTANCE = 0xFFFF
+_LINE = 64  # bytes that are decoded at once
 
 _IMMEDIATE = re.compile(r"(?:0x[0-9a-f]+|[0-9]+)\Z")
 #: An instruction after which the line does not go on.
@@ -78,6 +80,7 @@ class Callers:
         if caller is None or caller.origin is Origin.SYMTAB:
             raise SiteError(f"{return_pc:#x} is in no Go function")
         code = self._of(caller)
+        caller = code.function  # one for all of its landings
         at = return_pc - caller.entry
         if caller.name == _GOEXIT and at == _PC_QUANTUM:
             return [Landing(return_pc, return_pc, True, False, True, caller)]
@@ -106,7 +109,7 @@ class Callers:
                 code = bytes(self._table.image.read(function.entry, size))
             except ElfError as error:
                 raise SiteError(f"{function.name}: {error}") from error
-            decoded = self._decoded[function.entry] = _Decoded(code)
+            decoded = self._decoded[function.entry] = _Decoded(code, function)
         return decoded
 
     def search(self, entries: Collection[int], *, proves: bool) -> CallerSearch:
@@ -292,46 +295,50 @@ def _leading(pattern: re.Pattern[bytes], place: int, code: bytes) -> Iterator[tu
 
 
 class _Decoded:
-    """One function's instructions, by offset from its entry."""
+    """What a function's code is around its calls, by offset from its entry.
 
-    def __init__(self, code: bytes) -> None:
+    Its instructions are not kept: a search may go through thousands of functions.
+    """
+
+    def __init__(self, code: bytes, function: Function) -> None:
+        self.function = function
         self._code = code
-        self._instructions = list(instructions(code))
-        self._places = {each[0]: number for number, each in enumerate(self._instructions)}
-        self._targets = {
-            int(operands, 0)
-            for _, _, mnemonic, operands in self._instructions
-            if _JUMP.match(mnemonic) and _IMMEDIATE.match(operands)
-        }
-
-    @cached_property
-    def _has_tables(self) -> bool:
-        """Return whether it jumps through tables: anything may be a target of these."""
-        return any(
-            mnemonic == "jmp" and not _IMMEDIATE.match(operands)
-            for _, _, mnemonic, operands in self._instructions
-        )
+        self._after: set[int] = set()
+        targets: set[int] = set()
+        self._has_tables = False  # jumps by them: anything may be a target of these
+        for at, size, mnemonic, operands in instructions(code):
+            if "call" in mnemonic:
+                self._after.add(at + size)
+            elif _JUMP.match(mnemonic):
+                if _IMMEDIATE.match(operands):
+                    targets.add(int(operands, 0))
+                elif mnemonic == "jmp":
+                    self._has_tables = True
+        self._targets = array("I", sorted(at for at in targets if at < len(code)))
 
     def is_after_call(self, at: int) -> bool:
         """Return whether an offset is that of the instruction after a call."""
-        number = self._places.get(at)
-        return bool(number) and "call" in self._instructions[(number or 0) - 1][2]
+        return at in self._after
+
+    def _is_target(self, at: int) -> bool:
+        place = bisect_left(self._targets, at)
+        return place < len(self._targets) and self._targets[place] == at
 
     def after_call(self, at: int) -> Iterator[tuple[int, bool, bool, bool]]:
         """Yield landings of a return to an offset: place, emulated, shared, intact."""
         if not self.is_after_call(at):
             return
-        number = self._places[at]
         is_shared, is_intact = self._has_tables, True
         place = None
-        for line in self._instructions[number:]:
-            offset, _, mnemonic, operands = line
+        first = ""
+        for offset, _, mnemonic, operands in instructions(self._code, at, _LINE):
+            first = first or mnemonic
             text = f"{mnemonic} {operands}"
             if _WRITES_G.match(text):
                 return
             if mnemonic.startswith("rep"):  # it may take as long as the call
                 break
-            is_shared = is_shared or offset in self._targets
+            is_shared = is_shared or self._is_target(offset)
             if place is None and EMULATED.match(self._code, offset):
                 place = offset, True, is_shared, is_intact
             if _LEAVES.match(mnemonic) or _MOVES_SP.match(text):
@@ -341,6 +348,5 @@ class _Decoded:
             yield place
         if place is not None and place[0] == at:
             return
-        is_ret = self._instructions[number][2].startswith("ret")
-        if not is_ret and refusal(self._code[at:]) is None:
-            yield at, False, self._has_tables or at in self._targets, True
+        if first and not first.startswith("ret") and refusal(self._code[at:]) is None:
+            yield at, False, self._has_tables or self._is_target(at), True

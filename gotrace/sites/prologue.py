@@ -21,7 +21,6 @@ from gotrace.sites.emulation import EMULATED
 from gotrace.sites.lengths import any_of, modrm
 
 __all__ = [
-    "PLAIN_RET",
     "SplitStack",
     "StackCheck",
     "first_emulated",
@@ -231,7 +230,6 @@ def _computing() -> re.Pattern[bytes]:
 _REX_B, _REX_X, _REX_R, _REX_W = 1, 2, 4, 8
 
 #: The RET that does nothing but return: not c2, which takes more off the stack, nor with a prefix.
-PLAIN_RET = b"\xc3"
 
 
 def _rex(bits: int, extended: bool, without: int = 0, only: int = 0) -> str:
@@ -255,11 +253,10 @@ _SHORT_SIZE, _SHORT_REACH = 2, 128
 _MAX_WALK = 32
 
 
-def first_emulated(code: bytes, values: bool = True, rets: bool = False) -> tuple[int, int] | None:
+def first_emulated(code: bytes, values: bool = True) -> tuple[int, int] | None:
     """Return the first emulated instruction that only harmless ones precede.
 
-    With ``values``, registers that carry arguments are there as they were at the entry. With
-    ``rets`` a plain RET is one as well, unless ``code`` begins with it.
+    With ``values``, registers that carry arguments are there as they were at the entry.
     The result is its offset in ``code``, which begins at the function's entry, and by how many
     bytes the stack pointer has been lowered there; None when something else comes first.
     """
@@ -267,8 +264,6 @@ def first_emulated(code: bytes, values: bool = True, rets: bool = False) -> tupl
     for _ in range(_MAX_WALK):
         if EMULATED.match(code, at) is not None:
             return at, lowered
-        if rets and at and not lowered and code.startswith(PLAIN_RET, at):
-            return at, 0
         match = _HARMLESS.match(code, at)
         if match is None:
             computing = None if values else _computing().match(code, at)

@@ -29,9 +29,7 @@ class SiteForm(Enum):
     function starts again then. On amd64 CF or ZF is set, on arm64 C is clear or Z set.
     FIRST: the function's first instruction, single-stepped out of line, a second trap. On arm64 it
     is the last one of the assembler's sequence that the function begins with.
-    RET: a return. On amd64 it is single-stepped too unless the BPF program carries it out, and an
-    entry is there only where it does: in functions that lead straight to a RET. On arm64 the kernel
-    emulates it.
+    RET: a return. On amd64 it is single-stepped too. On arm64 the kernel emulates it.
     """
 
     EMULATED = "emulated"

@@ -84,6 +84,9 @@ def start_site(table: FunctionTable) -> Site:
 
     It is a relative call, which the kernel emulates. Raises SiteError.
     """
+    arch, version = table.image.arch, table.go_version
+    if arch.keeps_g and version is not None and version.release < arch.register_abi:
+        raise SiteError("runtime.runqput gets its arguments on the stack in this release")
     machine = machine_code(table.image.arch)
     queues = {function.entry for function in _functions(table, "runtime.runqput")}
     found = []

@@ -137,8 +137,9 @@ def entry_site(
 
     ``code`` holds the function's bytes from entry to end. With ``values`` registers that carry
     arguments are there as at the entry; where calls are only counted or measured, that need not be,
-    and more functions have a cheap site; still more with ``at_rets``, where the BPF program carries
-    RETs out. Raises SiteError without such a site, or where the kernel would refuse it.
+    and more functions have a cheap site; still more with ``at_rets``, where calls are only counted
+    and the kernel emulates RETs. Raises SiteError without such a site, or where the kernel would
+    refuse it.
     """
     if not code:
         raise SiteError(f"{function.name}: it has no code at {function.entry:#x}")

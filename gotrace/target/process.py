@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import re
 import time
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 _STARTSTACK = 28  # the field's number in proc_pid_stat(5)
-_PAGE = 4096
+_PAGE = mmap.PAGESIZE
 _PRESENT_SWAPPED_OR_FILE = 0b111 << 61
 _KERNEL_MINOR_BITS = 20  # MINORBITS, include/linux/kdev_t.h
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/uapi/linux/nsfs.h

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from gotrace.architecture import HOST
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError, UsageError
 from gotrace.gotypes.binary import Binary
@@ -32,7 +34,6 @@ __all__ = [
 
 #: Most processes that are traced by their numbers: GOTRACE_TGID_8 of bpf/site.h is the last.
 MAX_PROCESSES = 8
-_PAGE_MASK = ~0xFFF
 _PT_LOAD = 1  # elf(5)
 
 
@@ -67,11 +68,12 @@ class TargetBinary(Binary):
         return f"/proc/self/fd/{self.image.fileno()}"
 
     def check_traced(self) -> None:
-        """Raise GotraceError where programs of the file's architecture are not traced."""
-        if not self.image.arch.is_traced:
+        """Raise GotraceError where programs of the file's architecture do not run."""
+        if self.image.arch is not HOST:
+            here = HOST.name if HOST else os.uname().machine
             raise GotraceError(
                 f"{self.image.display}: a program for {self.image.arch.name}: only programs for"
-                " amd64 can be traced; -l lists its functions"
+                f" {here} can be traced here; -l lists its functions"
             )
 
     def find_bias(self) -> int | None:
@@ -309,6 +311,6 @@ def load_bias(image: ElfImage, process: Process) -> int | None:
     first = next(segment for segment in image.segments if segment.type == _PT_LOAD)
     inode = image.identity.inode
     for mapping in process.mappings():
-        if mapping.inode == inode and mapping.offset == first.offset & _PAGE_MASK:
-            return mapping.start - (first.address & _PAGE_MASK)
+        if mapping.inode == inode and mapping.offset == first.offset & -mmap.PAGESIZE:
+            return mapping.start - (first.address & -mmap.PAGESIZE)
     return None

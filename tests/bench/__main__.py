@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.bench import accuracy, costs, fleet, rates, scale, why
+from tests.bench import accuracy, costs, fleet, landings, rates, scale, why
 from tests.bench.plot import svg
 from tests.bench.results import Results
 from tests.bench.settings import FULL, QUICK, Settings
@@ -30,6 +30,7 @@ PARTS: dict[str, Part] = {
     "latency": costs.latency_costs,
     "trace": costs.trace_costs,
     "sampling": costs.sampling_costs,
+    "landings": landings.landing_costs,
     "why": why.why_costs,
     "rate": rates.delivery_rates,
     "functions": scale.functions_by_number,

@@ -29,7 +29,7 @@ from tests.bench.commands import (
 from tests.bench.results import Results
 from tests.bench.settings import Settings
 from tests.bench.stats import Requirement, Series, ratios, total
-from tests.bench.targets import FRAMED, Calls, Framed, calls_program, find_framed
+from tests.bench.targets import FRAMED, NAMED, Calls, Framed, calls_program, find_framed
 from tests.bench.tracers import TRACER_CPU, Command, Tracer, TracerError
 
 __all__ = ["count_costs", "empty_probe", "latency_costs", "sampling_costs", "trace_costs"]
@@ -58,6 +58,7 @@ class Contender:
     attach: Attach
     binary: Path
     most: int = _MAX_CALLS
+    order: str = "run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +91,13 @@ def _tracer(
     return Contender(name, lambda target: Tracer(command(target), TRACER_CPU), binary, most)
 
 
-def ns_per_call(target: Calls, settings: Settings, most: int = _MAX_CALLS) -> float:
+def ns_per_call(
+    target: Calls, settings: Settings, most: int = _MAX_CALLS, order: str = "run"
+) -> float:
     """Return the median of some samples, each long enough for the clock."""
-    estimate = max(target.run(_WARM), 1.0)
+    estimate = max(target.run(_WARM, order), 1.0)
     calls = int(min(max(settings.sample_s * 1e9 / estimate, _WARM), most))
-    return statistics.median(target.run(calls) for _ in range(settings.samples))
+    return statistics.median(target.run(calls, order) for _ in range(settings.samples))
 
 
 def _measure(
@@ -109,7 +112,7 @@ def _measure(
                 continue
             try:
                 with Calls(contender.binary) as target, contender.attach(target):
-                    cost = ns_per_call(target, settings, contender.most)
+                    cost = ns_per_call(target, settings, contender.most, contender.order)
             except (Missing, TracerError, GotraceError, OSError) as error:
                 failed[contender.name] = str(error)
             except AssertionError:  # of the harness, with all of the target's last words
@@ -185,7 +188,7 @@ def latency_costs(results: Results, settings: Settings) -> None:
         _floor(RET, framed, framed.ret),
         _latency("gofunclatency", binary, "ret"),
         _latency(LANDING, binary, "landing"),
-        _bpftrace_latency(two_probes, framed),
+        _bpftrace_pair(two_probes, "latency.bt", framed, FRAMED),
         _tracer("bcc two-probe script", binary, lambda t: bcc_latency(framed, t.pid)),
     ]
     _measure(results, case, contenders, settings)
@@ -203,7 +206,9 @@ def _latency(name: str, binary: Path, returns: str) -> Contender:
     return _tracer(name, binary, lambda t: ours("gofunclatency", "-p", str(t.pid), *words))
 
 
-def _bpftrace_latency(name: str, framed: Framed) -> Contender:
+def _bpftrace_pair(
+    name: str, script: str, framed: Framed, function: str, most: int = _MAX_CALLS
+) -> Contender:
     """Return bpftrace with a probe on the entry and one on the RET.
 
     Debian's bpftrace 0.17 refuses an address inside a function of a binary that has symbols, and
@@ -211,23 +216,23 @@ def _bpftrace_latency(name: str, framed: Framed) -> Contender:
     """
 
     def by_name(target: Calls) -> Command:
-        words = (FRAMED, hex(framed.ret))
-        return bpftrace("latency.bt", framed.binary, *words, pid=target.pid)
+        words = (function, hex(framed.ret))
+        return bpftrace(script, framed.binary, *words, pid=target.pid)
 
     try:
         with Calls(framed.binary) as target, Tracer(by_name(target)):
             pass
     except TracerError as error:
         if "offset support" in error.log:
-            stripped = find_framed(calls_program(stripped=True))
+            stripped = find_framed(calls_program(stripped=True), function)
             offsets = [hex(at - stripped.bias) for at in (stripped.entry, stripped.ret)]
             binary = stripped.binary
             return _tracer(
-                name, binary, lambda t: bpftrace("latency.bt", binary, *offsets, pid=t.pid)
+                name, binary, lambda t: bpftrace(script, binary, *offsets, pid=t.pid), most
             )
     except Missing:
         pass
-    return _tracer(name, framed.binary, by_name)
+    return _tracer(name, framed.binary, by_name, most)
 
 
 def sampling_costs(results: Results, settings: Settings) -> None:
@@ -268,3 +273,24 @@ def trace_costs(results: Results, settings: Settings) -> None:
     ]
     _measure(results, case, contenders, settings)
     _require(results, case, "gotrace", 0.2, ["bcc trace"], "bcc trace")
+    _named_costs(results, settings)
+
+
+def _named_costs(results: Results, settings: Settings) -> None:
+    """Measure tracing of calls with a string, a number and two results: gotrace and bpftrace."""
+    framed = find_framed(calls_program(), NAMED)
+    binary, case, most = framed.binary, "cost of tracing a string, a number, two results", 2_000
+    contenders = [
+        Contender(BARE, lambda _: nullcontext(), binary),
+        _tracer("gotrace", binary, lambda t: _traced(t, "ret"), most),
+        _tracer("gotrace at landings", binary, lambda t: _traced(t, "landing"), most),
+        _bpftrace_pair("bpftrace printf at both", "named.bt", framed, NAMED, most),
+    ]
+    contenders = [replace(each, order="named") for each in contenders]
+    _measure(results, case, contenders, settings)
+    for name, bound in (("gotrace", 0.35), ("gotrace at landings", 0.12)):
+        _require(results, case, name, bound, ["bpftrace printf at both"], "bpftrace printf at both")
+
+
+def _traced(target: Calls, returns: str) -> Command:
+    return ours("gotrace", "--json", "--returns", returns, "-p", str(target.pid), NAMED)

@@ -24,6 +24,7 @@ from tests.tools.harness import Process
 
 __all__ = [
     "FRAMED",
+    "NAMED",
     "Calls",
     "Framed",
     "calls_program",
@@ -41,6 +42,8 @@ __all__ = [
 
 #: The function that all tools trace.
 FRAMED = "main.framed"
+#: One with a string, a number and two results.
+NAMED = "main.named"
 
 _MANY = (1, 100, 1000)
 
@@ -147,11 +150,11 @@ class Framed:
     bias: int
 
 
-def find_framed(binary: Path) -> Framed:
+def find_framed(binary: Path, name: str = FRAMED) -> Framed:
     """Return the addresses, from decoding the function."""
     with ElfImage.open(binary) as image:
         table = load_functions(image)
-        function = table.function(table.rows_named(FRAMED)[0])
+        function = table.function(table.rows_named(name)[0])
         code = bytes(image.read(function.entry, function.end - function.entry))
         bias = function.entry - image.offset_of(function.entry)
     decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
@@ -164,8 +167,8 @@ def find_framed(binary: Path) -> Framed:
 class Calls(Process):
     """The program bench_calls, ready for orders."""
 
-    def __init__(self, binary: Path) -> None:
-        with on_cpu(TARGET_CPU):
+    def __init__(self, binary: Path, cpu: int | None = TARGET_CPU) -> None:
+        with on_cpu(cpu):
             super().__init__([binary])
         self.read_until("ready ")
 
@@ -173,9 +176,13 @@ class Calls(Process):
         self.say(" ".join(map(str, words)))
         return float(self.read_until("done ")[0])
 
-    def run(self, calls: int) -> float:
-        """Make the calls and return how many ns one took."""
-        return self._order("run", calls) / calls
+    def run(self, calls: int, order: str = "run") -> float:
+        """Make the calls and return how many ns one took; ``order`` says of which function."""
+        return self._order(order, calls) / calls
+
+    def beside(self, calls: int, threads: int) -> float:
+        """Make so many calls in each thread and return how many ns one took."""
+        return self._order("beside", calls, threads) / calls
 
     def pace(self, calls: int, rate: float) -> float:
         """Make the calls at so many a second and return how many seconds they took."""

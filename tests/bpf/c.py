@@ -28,6 +28,10 @@ typedef int8_t s8; typedef int16_t s16; typedef int32_t s32; typedef int64_t s64
 """
 #: Settings that sizes of structs depend on, as most runs and releases of Go have them.
 _SHAPES = {"GOTRACE_WHY_PARTS": 64, "GOTRACE_KEY": 0, "GOTRACE_WIDE": 0}
+#: What differs between architectures; the first is this machine's C compiler's.
+_ARCHITECTURE = re.compile(
+    r"^#if defined\(ARCHITECTURE_AMD64\)$\n(.*?)^#el\w+[^\n]*\n.*?^#endif$", re.M | re.S
+)
 _DECLARATION = re.compile(r"^(?:struct|enum) \w+ \{$.*?^\};$|^#define [A-Z][^\n]*$", re.M | re.S)
 _FUNCTION = "^static __always_inline [^;{{}}]*?{}\\(.*?^}}$"
 
@@ -47,7 +51,7 @@ def run_c(
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         skip_or_fail("no C compiler: install gcc")
-    text = joined_source(source)
+    text = _ARCHITECTURE.sub(r"\1", joined_source(source))
     # A whole line's end keeps macros of several lines out: none of them is a number.
     parts = [match for match in _DECLARATION.findall(text) if not match.endswith("\\")]
     for name in functions:

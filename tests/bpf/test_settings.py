@@ -38,14 +38,13 @@ COMMENT = re.compile(r"/\*.*?\*/", re.S)
 MAP = re.compile(r"\bBPF_[A-Z_]+\((?:\"\w+\", [^;]*?, [^;]*?, )?(\w+), (?:[^;]*?, )?([^,;]+)\);")
 #: What a source is given with others, though it has no use for it.
 UNREAD: dict[type[ProgramSettings], set[str]] = {
-    OnCpuSettings: {"g_startpc", "g_sched_sp", "g_waitreason", "task_features"},
+    OnCpuSettings: {"g_startpc", "g_sched_sp", "g_waitreason"},
     SyscallSettings: {
-        *("g_startpc", "g_gopc", "g_sched_sp", "g_waitreason", "task_features", "histogram_rows"),
+        *("g_startpc", "g_gopc", "g_sched_sp", "g_waitreason", "histogram_rows"),
     },
     TraceSettings: {"g_startpc", "g_gopc"},
-    TrialSettings: {"task_features"},
-    StateSettings: {"g_startpc", "g_gopc", "g_sched_sp", "task_features"},
-    WaitSettings: {"g_startpc", "g_sched_sp", "task_features"},
+    StateSettings: {"g_startpc", "g_gopc", "g_sched_sp"},
+    WaitSettings: {"g_startpc", "g_sched_sp"},
 }
 #: What a header looks at that a source includes, and that is not given with that source.
 NOT_GIVEN: dict[type[ProgramSettings], set[str]] = {

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from gotrace.abi.assign import CLOSURE_CONTEXT
-from gotrace.architecture import AMD64
+from gotrace.architecture import AMD64, ARM64
 from gotrace.capture import ops as capture_ops
 from gotrace.capture.ops import (
     MAX_BLOCKS,
@@ -147,19 +147,18 @@ def test_bounds_and_marks(c: CLayout) -> None:
     own = [reference._SEARCHED, reference._STRIDE, reference.SEARCH_STEPS]
     assert c.constants(*searches) == own
     assert trace_plan.SEARCH_STEPS == reference.SEARCH_STEPS
-    registers, floats = c.constants("REGISTERS", "FLOAT_REGISTERS")
-    assert registers == len(AMD64.int_registers) + 1  # the closure's context behind them
-    assert floats == len(AMD64.float_registers)
+    # Behind Go's registers is the closure's context.
+    assert c.constants("REGISTERS - GO_INT_REGISTERS") == [1]
 
 
-def test_registers_are_numbered_as_the_abi_orders_them() -> None:
-    # The last is the context register.
+def test_all_registers_are_read() -> None:
+    """Those of amd64 come first; arm64 has more."""
     source = joined_source("trace.c")
-    read = re.findall(r"w->regs\[([^\]]+)\] = ctx->(\w+);", source)
-    names = [name if name.startswith("r") else f"r{name}" for _, name in read]
-    assert names[:-1] == list(AMD64.int_registers)
-    assert [number for number, _ in read[:-1]] == [str(n) for n in range(len(read) - 1)]
-    assert read[-1] == ("REGISTERS - 1", "dx")
+    read = re.findall(r"w->regs\[(\d+)\] = GO_REGISTER\(ctx, (\d+)\);", source)
+    more = source.index(f"#if GO_INT_REGISTERS > {len(AMD64.int_registers)}")
+    assert source.index("w->regs[8]") < more < source.index("w->regs[9]")
+    assert read == [(str(n), str(n)) for n in range(len(ARM64.int_registers))]
+    assert "w->regs[REGISTERS - 1] = registers_closure(ctx);" in source
 
 
 def test_constant(c: CLayout) -> None:
@@ -202,28 +201,8 @@ def test_event(c: CLayout) -> None:
 def test_event_flags(c: CLayout) -> None:
     names = ("EVENT_STACK", "EVENT_ENTRY_FLOATS", "EVENT_RETURN_FLOATS", "EVENT_UNDECIDED")
     more = ("EVENT_PANIC", "EVENT_GOEXIT", "EVENT_WHY", "EVENT_NESTED")
-    started = ("EVENT_STARTED", "EVENT_STARTS", "EVENT_UNWANTED")
-    assert c.constants(*names, *more, *started) == list(CallFlag)
-
-
-def test_sent_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nested = _SETTINGS + "#define GOTRACE_NESTED 1\n"
-    monkeypatch.setattr(compiler, "_PRELUDE", nested + compiler._PRELUDE)
-    row, values = CLayout("trace.c", tmp_path).fields(
-        "sent_start", "parent", "at", "since", "waited"
-    )
-    assert list(events._START.unpack(row)) == values
-    assert len(row) == events._START.size == trace._SENT_START
-
-
-def test_record_of_a_goroutine_that_was_started() -> None:
-    flags = CallFlag.STARTED | CallFlag.STARTS | CallFlag.STACK
-    event = HEADER.pack(9, 8, 7, 6, 5, 4, 16, 0, int(flags), 0, 0)
-    stack = struct.pack("<IIQ", 1, 0, 77)
-    call = parse_call(event + bytes(16) + stack + events._START.pack(3, 2, 1, 5))
-    assert (call.stack, call.started, call.starts) == ((77,), events.Start(3, 2, 1, 5), True)
-    with pytest.raises(events.RecordError):
-        parse_call(event + bytes(16) + stack + bytes(31))
+    begun = ("EVENT_BEGUN", "EVENT_UNWANTED")
+    assert c.constants(*names, *more, *begun) == list(CallFlag)
 
 
 def test_plan_flags(c: CLayout) -> None:
@@ -272,7 +251,7 @@ def test_record_that_waits_is_found() -> None:
 
 
 def test_block_of_floats(c: CLayout) -> None:
-    (floats,) = c.constants("8 + 8 * FLOAT_REGISTERS")
+    (floats,) = c.constants("8 + 8 * GO_FLOAT_REGISTERS")
     assert floats == trace._FLOAT_BLOCK
 
 
@@ -281,7 +260,7 @@ def test_signal_frame(c: CLayout) -> None:
     context = "offsetof(ucontext_t, uc_mcontext.{})"
     true = [context.format(name) for name in ("gregs[REG_RSP]", "gregs[REG_RIP]", "fpregs")]
     true.append("offsetof(struct _libc_fpstate, _xmm)")
-    names = ("UCONTEXT_SP", "UCONTEXT_PC", "UCONTEXT_FPSTATE", "FPSTATE_XMM0")
+    names = ("UCONTEXT_SP", "UCONTEXT_PC", "UCONTEXT_FPSTATE", "FIRST_FLOAT")
     assert c.constants(*names) == c.constants(*true)
 
 

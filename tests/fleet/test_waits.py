@@ -147,7 +147,7 @@ def test_what_would_cost_too_much_is_not_attached(tmp_path: Path) -> None:
         fixture.read_until("busy")
         with Daemon(config, probes=0) as daemon:
             (line,) = [line for line in daemon.log if "waits in w" in line]
-            assert "times a second" in line and "tried again in 30 s" in line
+            assert "states a second" in line and "tried again in 30 s" in line
             found = daemon.samples()
             assert found["gotraced_probe_over_budget_total"] == {(("probe", "waits"),): 1}
             assert found["gotraced_probe_failures_total"] == {(("probe", "waits"),): 0}

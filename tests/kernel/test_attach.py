@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from gotrace.doctor.trials import _CODE, _attach, _here
+from gotrace.doctor.trials import _attach, _here
 from gotrace.kernel import attach
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import (
@@ -25,7 +25,7 @@ from gotrace.kernel.attach import (
 )
 from gotrace.kernel.cookie import cookie
 from gotrace.kernel.keeper import Keeper
-from gotrace.kernel.own_function import own_function
+from gotrace.kernel.own_function import own_code, own_function
 from gotrace.kernel.program import BpfProgram
 from gotrace.settings import CountSettings
 from gotrace.sites.sites import Site, SiteForm, SiteKind
@@ -88,7 +88,7 @@ def test_hits_count_once_all_probes_are_in_place(
     method: AttachMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attaching takes long where functions are many: a first interval would have more calls."""
-    with own_function(_CODE) as function:
+    with own_function(own_code().emulated) as function:
 
         class BusyKeeper(Keeper):
             def _outcome(self) -> Any:
@@ -115,7 +115,7 @@ def test_hits_count_once_all_probes_are_in_place(
 def test_what_is_changed_often_does_not_grow(parts: Sequence[int]) -> None:
     """The keeper has as many descriptors in the end, and the groups that are gone are gone here."""
     settings = CountSettings(site=_here(), counters=2)
-    with own_function(_CODE) as function:
+    with own_function(own_code().emulated) as function:
         path, address = function.path, function.address
         site = cookie(1, Site(0, SiteKind.ENTRY, SiteForm.EMULATED, 0))
         entry = ProbeGroup("on_entry", path, path, [Point(0, 0, site)], address, os.getpid())

@@ -192,12 +192,12 @@ def test_a_manifest_that_is_none_is_no_package(package: Path) -> None:
 
 
 def test_what_is_not_there_is_refused_in_a_sentence(package: Path) -> None:
-    emulated = replace(SETTINGS, site=SiteSettings(tgid=1, emulate_ret=1))
+    several = replace(SETTINGS, site=SiteSettings(tgid=1, tgid_1=1))
     with pytest.raises(NoCompilerError) as caught:
-        cached_program(emulated)
+        cached_program(several)
     assert str(caught.value) == (
         "this run needs a BPF program that the package does not have, and no BCC, or leave out"
-        " --emulate-ret=on"
+        " all processes but one"
     )
     with pytest.raises(NoCompilerError) as caught:  # it is the kernel that asks for this
         cached_program(SETTINGS.by_address(1))

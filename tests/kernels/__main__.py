@@ -18,9 +18,9 @@ from pathlib import Path
 from tests.debian import FetchError
 from tests.kernels import images
 from tests.kernels.guest import Guest, GuestError, run, work_image
-from tests.kernels.order import SOAK, STANDARD, Order, Result
-from tests.kernels.programs import MINORS, programs, standard_tests
-from tests.kernels.releases import QUICK, RELEASES, Release, release
+from tests.kernels.order import Order, Result
+from tests.kernels.programs import MINORS, compiled_programs, programs
+from tests.kernels.releases import QUICK, RELEASES, Release, names_for, release
 from tests.kernels.table import keep
 
 __all__ = ["Outcome", "line", "main", "order_of", "summarise"]
@@ -50,10 +50,11 @@ def main() -> int:
     try:
         releases = [release(name) for name in options.kernels]
         print("making ready: kernels, root file system, fixtures", flush=True)
-        images.root()
         for one in releases:
+            images.root(one.arch)
             images.kernel(one)
-        fixtures = programs()
+        fixtures = {one.arch: programs(one.arch) for one in releases}
+        compiled = {one.arch: compiled_programs(one.arch) for one in releases}
     except FetchError as error:
         print(f"kernels: {error}", file=sys.stderr)
         return 1
@@ -70,7 +71,18 @@ def main() -> int:
     ]
     slots = _Slots((os.cpu_count() or 1) + 1)  # a guest does not need all of its own all the time
     with ThreadPoolExecutor(len(guests)) as pool:
-        outcomes = list(pool.map(lambda guest: _try(guest, fixtures, options, slots), guests))
+        outcomes = list(
+            pool.map(
+                lambda guest: _try(
+                    guest,
+                    fixtures[guest.release.arch],
+                    compiled[guest.release.arch],
+                    options,
+                    slots,
+                ),
+                guests,
+            )
+        )
     return summarise(outcomes)
 
 
@@ -78,22 +90,20 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.kernels", description=__doc__)
     names = [one.name for one in RELEASES]
     parser.add_argument("kernels", nargs="*", metavar="KERNEL", help=f"of {', '.join(names)}")
-    parser.add_argument("--quick", action="store_true", help=f"{' and '.join(QUICK)}, less of each")
+    parser.add_argument("--arch", default="amd64", choices=("amd64", "arm64"), help="of kernels")
+    parser.add_argument("--quick", action="store_true", help=f"of {', '.join(QUICK)}; less of each")
     parser.add_argument("--cpus", type=int, help="processors of each guest")
     parser.add_argument("--together", action="store_true", help="emulate them in one thread")
     parser.add_argument("--emulator", default="", help="further words for QEMU")
     parser.add_argument("--boot", help="further words for the kernels' command line")
     parser.add_argument("--rounds", type=int, default=_ROUNDS, help="of migrating goroutines")
     parser.add_argument("--only", action="append", default=[], help="run this check only")
-    parser.add_argument("--limit", type=float, help="seconds for each guest, and for all of a soak")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of the soak of RETs")
+    parser.add_argument("--limit", type=float, default=_LIMIT, help="seconds for each guest")
     parser.add_argument("--seed", type=int, default=None, help="of what is done at random")
     options = parser.parse_args(words)
-    if options.limit is None:
-        options.limit = _LIMIT + options.minutes * 60 * (SOAK in options.only)
     if options.seed is None:
         options.seed = random.randrange(1 << 16)
-    options.kernels = options.kernels or (list(QUICK) if options.quick else names)
+    options.kernels = options.kernels or names_for(options.arch, options.quick)
     return options
 
 
@@ -122,12 +132,11 @@ def order_of(
     quick: bool,
     rounds: int,
     only: Sequence[str],
-    minutes: float = 10.0,
     seed: int = 0,
 ) -> Order:
     """Return what to check in a guest."""
     # Where time is short, on the other methods calls are only counted, and a tool killed; latencies
-    # and values are of one Go release, and rounds of RETs that are carried out must do.
+    # and values are of one Go release.
     full = one.methods[:1] if quick else one.methods
     minors = MINORS[-1:] if quick else MINORS
     return Order(
@@ -135,17 +144,19 @@ def order_of(
         full_methods=list(full),
         minors=list(minors),
         pairs=one.pairs,
-        skips=one.skips,
-        all_skips=not quick,
+        is_quick=quick,
         rounds=rounds // 3 if quick else rounds,
         only=list(only or one.only),
-        minutes=minutes,
         seed=seed,
     )
 
 
 def _try(
-    guest: Guest, fixtures: dict[str, Path], options: argparse.Namespace, slots: _Slots
+    guest: Guest,
+    fixtures: dict[str, Path],
+    compiled: Path | None,
+    options: argparse.Namespace,
+    slots: _Slots,
 ) -> Outcome:
     outcome = Outcome(guest, [])
     name = guest.release.name
@@ -156,18 +167,14 @@ def _try(
         options.quick,
         options.rounds,
         options.only,
-        options.minutes,
         options.seed,
     )
     taken = slots.take(guest.cpus)
     before = time.monotonic()
     try:
-        if order.all_skips and guest.release.skips and order.wants(STANDARD):
-            fixtures = {**fixtures, **standard_tests()}
-        with work_image(order, fixtures) as work:
+        with work_image(order, fixtures, compiled) as work:
             for result, spent in run(guest, work, logs / f"{name}.log"):
-                if not result.partial:
-                    outcome.results.append(result)
+                outcome.results.append(result)
                 outcome.processor_seconds = max(outcome.processor_seconds, spent)
                 print(line(name, result), flush=True)
     except (GuestError, FetchError) as error:
@@ -183,7 +190,7 @@ def _try(
 
 def line(name: str, result: Result) -> str:
     """Return one check's line: kernel, method, check, how it ended, seconds, what was seen."""
-    state = "so far" if result.partial else "ok" if result.ok else "FAILED"
+    state = "ok" if result.ok else "FAILED"
     what = f"{name:<7} {result.method:<11} {result.check:<17} {state:<6}"
     return f"{what} {result.seconds:6.1f} s  {result.detail}"
 

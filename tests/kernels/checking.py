@@ -39,10 +39,6 @@ class Checks:
         sys.stdout.write(result.to_line())
         sys.stdout.flush()
 
-    def so_far(self, check: str, method: str, seconds: float, detail: str) -> None:
-        """Print what a check that goes on has seen so far, and in how many seconds."""
-        self.report(Result(check, method, True, round(seconds, 1), detail, partial=True))
-
     def of_one_run(
         self, method: str, run: Callable[[], Any], checks: Mapping[str, Callable[[Any], str]]
     ) -> None:

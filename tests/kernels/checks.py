@@ -20,21 +20,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gotrace.architecture import HOST
 from gotrace.elf.image import ElfImage
 from gotrace.kernel.syscalls import open_uprobe
 from tests.kernels.checking import Checks
 from tests.kernels.detaching import How, measure
+from tests.kernels.landings import check_landings
 from tests.kernels.order import Order, Result, read_order
 from tests.kernels.possible import check_possible
-from tests.kernels.rets import check_rets, rets_refused
 from tests.kernels.runs import (
-    LANDINGS,
     LATENCY,
     MINORS,
     differences,
     fixture_program,
     measure_rounds,
     measure_scenarios,
+    trace_parts,
     trace_records,
     trace_values,
 )
@@ -73,19 +74,16 @@ def main(path: Path) -> int:
             checks.run("values", method, partial(trace_values, method, minors))
         checks.run("SIGKILL", method, partial(_kill, method))
     if order.pairs:
+        checks.run("why", order.methods[0], trace_parts)
         checks.run("migrating rounds", order.methods[0], partial(measure_rounds, order.rounds))
-        if order.methods[0] == "multi":
-            checks.run("landings", "multi", partial(measure_rounds, order.rounds, LANDINGS))
         # Each record goes through Python here, ten times as slowly as elsewhere.
         checks.run(
             "migrating records", order.methods[0], partial(trace_records, order.rounds // 3 or 1)
         )
     else:
         checks.run("refusals", "", _refusals)
-    if order.skips:
-        check_rets(checks)
-    elif order.pairs:
-        checks.run("RETs: refused", "", rets_refused)
+    if "multi" in order.methods and HOST is not None and HOST.steps_rets:
+        check_landings(checks)
     check_possible(checks)
     if _REMOVAL_TIMES in order.only:
         checks.run(_REMOVAL_TIMES, "", partial(_removal_times, order.methods))
@@ -126,8 +124,6 @@ def _doctor(order: Order) -> str:
         sys.stderr.write(f"{row['state']}: {check}: {row['found']} {row['advice'] or ''}\n")
     fine = [name.split()[1] for name, row in rows.items() if _works(name, row)]
     assert fine == list(order.methods), f"doctor finds {fine}, the kernel has {list(order.methods)}"
-    steps = rows["single steps"]["found"] if "single steps" in rows else "not tried"
-    assert ("can take its place" in steps) == order.skips, f"single steps: {steps}"
     (verdict,) = of_kind(result, "verdict")
     broken = [f"{name}: {row['found']}" for name, row in rows.items() if row["state"] == "fail"]
     assert verdict["possible"] == order.pairs, f"{verdict['message']} {broken}"

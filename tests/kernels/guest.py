@@ -48,9 +48,51 @@ class Guest:
     emulator: Sequence[str] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Board:
+    """What QEMU is to emulate: a machine of it, its processors, and how a second port is added.
+
+    ``boot`` are words for the kernel's command line.
+    """
+
+    emulator: str
+    machine: str
+    cpu: str
+    second_port: Sequence[str]
+    boot: str
+
+
+_BOARDS = {
+    "amd64": _Board(
+        "qemu-system-x86_64",
+        "q35",
+        # QEMU 7.2 has been seen to leave garbage in the flags after cmpxchg16b (a double fault
+        # within seconds of booting Linux 6.12).
+        "max,-cx16",
+        ("-serial", "stdio"),
+        # On a busy host the timer's first ticks come late, which kernels would take for a broken
+        # one.
+        "console=ttyS0 no_timer_check",
+    ),
+    "arm64": _Board(
+        "qemu-system-aarch64",
+        "virt",
+        # The algorithm that signs pointers on real processors takes most of the time there.
+        "max,pauth-impdef=on",
+        ("-chardev", "stdio,id=results", "-device", "pci-serial,chardev=results"),
+        "console=ttyAMA0",
+    ),
+}
+
+
 @contextmanager
-def work_image(order: Order, fixtures: Mapping[str, Path]) -> Iterator[Path]:
-    """Give a file system with the clone, compiled fixtures and an order, for as long as needed."""
+def work_image(
+    order: Order, fixtures: Mapping[str, Path], compiled: Path | None = None
+) -> Iterator[Path]:
+    """Give a file system with the clone, compiled fixtures and an order, for as long as needed.
+
+    ``compiled`` are BPF programs, which the guest then need not compile.
+    """
     with tempfile.TemporaryDirectory(prefix="gotrace-guest.") as directory:
         tree, image = Path(directory) / "tree", Path(directory) / "work.ext4"
         clone = tree / "clone"
@@ -67,6 +109,8 @@ def work_image(order: Order, fixtures: Mapping[str, Path]) -> Iterator[Path]:
             if (_CLONE / name).is_file() and not name.startswith("tests/fixtures/"):
                 (clone / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(_CLONE / name, clone / name)
+        if compiled is not None:
+            shutil.copytree(compiled, clone / "gotrace" / "_compiled")
         (tree / "fixtures").mkdir()
         for key, path in fixtures.items():
             shutil.copy2(path, tree / "fixtures" / key)
@@ -79,24 +123,22 @@ def command_line(
     guest: Guest, kernel: images.Kernel, root: Path, initrd: Path, work: Path, console: Path
 ) -> list[str]:
     """Return the command that runs a guest; its second serial port is the standard output."""
-    # -cx16: QEMU 7.2 has been seen to leave garbage in the flags after cmpxchg16b (a double fault
-    # within seconds of booting Linux 6.12).
     disks = (f"file={path},if=virtio,format=raw,snapshot=on" for path in (root, work))
     threads = "multi" if guest.cpus > 1 and not guest.together else "single"
-    # On a busy host the timer's first ticks come late, which kernels would take for a broken one.
-    boot = f"console=ttyS0 quiet panic=-1 random.trust_cpu=on no_timer_check {guest.boot}".strip()
+    board = _BOARDS[guest.release.arch]
+    boot = f"{board.boot} quiet panic=-1 random.trust_cpu=on {guest.boot}".strip()
     cpus = guest.cpus
     if guest.release.possible:
         boot, cpus = f"{boot} maxcpus={cpus}", guest.release.possible
     return [
         # A guest ends with whoever runs it, however that ends.
-        *("setpriv", "--pdeathsig", "KILL", "nice", "-n", "5", "qemu-system-x86_64"),
-        *("-accel", f"tcg,thread={threads}", "-M", "q35"),
-        *("-cpu", "max,-cx16", "-smp", str(cpus), "-m", str(_MEMORY_MB)),
+        *("setpriv", "--pdeathsig", "KILL", "nice", "-n", "5", board.emulator),
+        *("-accel", f"tcg,thread={threads}", "-M", board.machine),
+        *("-cpu", board.cpu, "-smp", str(cpus), "-m", str(_MEMORY_MB)),
         *("-display", "none", "-monitor", "none", "-nic", "none", "-no-reboot"),
         *("-kernel", str(kernel.image), "-initrd", str(initrd), "-append", boot),
         *(word for disk in disks for word in ("-drive", disk)),
-        *("-serial", f"file:{console}", "-serial", "stdio"),
+        *("-serial", f"file:{console}", *board.second_port),
         *guest.emulator,
     ]
 
@@ -108,7 +150,7 @@ def run(guest: Guest, work: Path, log: Path) -> Iterator[tuple[Result, float]]:
     Raises GuestError where it ends without having said that it is done, or takes too long.
     """
     kernel = images.kernel(guest.release)
-    root = images.root()
+    root = images.root(guest.release.arch)
     with tempfile.TemporaryDirectory(prefix="gotrace-guest.") as directory:
         initrd = Path(directory) / "initrd"
         init = _CLONE / "tests" / "kernels" / "guest" / "init"

@@ -91,8 +91,8 @@ def kernel(release: Release) -> Kernel:
 
 def _renew_kernel(release: Release, place: Path, known: Mapping[str, str] | None) -> None:
     """Fetch the newest kernel of a series unless it is there, and note what it consists of."""
-    apt = _apt(release.suite)
-    packages = choose(apt.records("linux-"), release.series)
+    apt = _apt(release.suite, release.arch)
+    packages = choose(apt.records("linux-"), release.series, release.flavour)
     if known is not None and known["version"] == packages.version:
         os.utime(place / "kernel.json")
         return
@@ -160,20 +160,20 @@ def load_order(contents: Mapping[str, bytes], wanted: Sequence[str]) -> list[str
     return order
 
 
-def root() -> Path:
+def root(arch: str) -> Path:
     """Return the directory with the guests' root: ``root.ext4`` and ``busybox``.
 
     It is made anew where the list of packages in this module, or a package's version in Debian,
     is another one. Raises FetchError.
     """
-    place = kernels_dir() / "root"
+    place = kernels_dir() / f"root{_suffix(arch)}"
     with _locked(place):
         known = _read(place / "root.json")
         made_of = repr((ROOT_SUITE, ROOT_PACKAGES, _DIRECTORIES))
         key = hashlib.sha256(made_of.encode()).hexdigest()[:16]
         if known is None or known["key"] != key or _stale(place / "root.json"):
             try:
-                _renew_root(place, key, known)
+                _renew_root(place, key, known, arch)
             except FetchError:
                 if known is None or known["key"] != key:
                     raise
@@ -182,8 +182,12 @@ def root() -> Path:
         return place / facts["directory"]
 
 
-def _renew_root(place: Path, key: str, known: Mapping[str, str] | None) -> None:
-    apt = _apt(ROOT_SUITE)
+def _suffix(arch: str) -> str:
+    return "" if arch == "amd64" else f"-{arch}"
+
+
+def _renew_root(place: Path, key: str, known: Mapping[str, str] | None, arch: str) -> None:
+    apt = _apt(ROOT_SUITE, arch)
     versions = apt.resolve(ROOT_PACKAGES)
     digest = hashlib.sha256(repr(sorted(versions.items())).encode()).hexdigest()
     directory = f"{key}-{digest[:16]}"
@@ -240,14 +244,21 @@ def _furnish(tree: Path) -> None:
 def compile_modules(tree: Path, *folders: str) -> None:
     """Compile Python modules with the tree's own interpreter, which the host's need not resemble.
 
-    In the guest it would take minutes. What does not compile is left to be reported there.
+    In the guest it would take minutes. What does not compile is left to be reported there. In a
+    tree of another architecture the host's interpreter does it, if that is of the same release.
     """
+    env = {"PATH": os.environ.get("PATH", os.defpath)}
     libraries = tree / "usr" / "lib" / "x86_64-linux-gnu"
-    loader = (tree / "lib64" / "ld-linux-x86-64.so.2", "--library-path", libraries)
-    python = (tree / "usr" / "bin" / "python3.11", "-S", "-m", "compileall", "-q")
-    command = [str(word) for word in (*loader, *python)]
+    if libraries.exists():
+        loader = (tree / "lib64" / "ld-linux-x86-64.so.2", "--library-path", libraries)
+        python: tuple[str | Path, ...] = (*loader, tree / "usr" / "bin" / "python3.11")
+        env["PYTHONHOME"] = str(tree / "usr")
+    elif shutil.which("python3.11"):
+        python = ("python3.11",)
+    else:
+        return
+    command = [str(word) for word in (*python, "-S", "-m", "compileall", "-q")]
     command += ["--invalidation-mode", "unchecked-hash", *folders]
-    env = {"PYTHONHOME": str(tree / "usr"), "PATH": os.environ.get("PATH", os.defpath)}
     subprocess.run(command, cwd=tree, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -305,10 +316,10 @@ def cpio(entries: Sequence[tuple[str, int, bytes]]) -> bytes:
     return archive.getvalue()
 
 
-def _apt(suite: str) -> PrivateApt:
+def _apt(suite: str, arch: str) -> PrivateApt:
     """Return an apt whose list of packages is not old. Raises FetchError."""
-    place = kernels_dir() / f"apt-{suite}"
-    apt = PrivateApt(suite, place)
+    place = kernels_dir() / f"apt-{suite}{_suffix(arch)}"
+    apt = PrivateApt(suite, place, arch)
     updated = place / "updated"
     place.mkdir(parents=True, exist_ok=True)
     with _locked(place):

@@ -12,8 +12,6 @@ __all__ = [
     "MANY",
     "MANY_FUNCTIONS",
     "POSSIBLE",
-    "SOAK",
-    "STANDARD",
     "Order",
     "Result",
     "parse_result",
@@ -21,10 +19,6 @@ __all__ = [
 ]
 
 _PREFIX = "@check "
-
-#: The check that takes as long as asked for, and the one that needs compiled tests.
-SOAK = "RETs: soak"
-STANDARD = "RETs: standard library"
 
 #: The checks of a guest with many more possible processors than there are online, and a program of
 #: more functions than a chunk of a map has counters for then.
@@ -39,21 +33,18 @@ class Order:
     ``methods`` are the ways to attach that the kernel is known to have, best first;
     ``full_methods`` those with which all is checked, with the others only counts; ``minors`` the Go
     releases with the best one. ``pairs`` is whether it has what gofunclatency and gotrace need,
-    ``skips`` whether a program can take the place of an instruction, ``all_skips`` whether all
-    that can be done with that is checked. ``rounds`` is how often migrating goroutines play;
-    ``only`` are the names of the checks to run, all where it is empty; ``minutes`` is how long the
-    soak goes on, ``seed`` what random choices begin with.
+    ``is_quick`` whether time is short. ``rounds`` is how often migrating goroutines play; ``only``
+    are the names of the checks to run, all where it is empty; ``seed`` is what random choices begin
+    with.
     """
 
     methods: Sequence[str]
     full_methods: Sequence[str]
     minors: Sequence[str]
     pairs: bool
-    skips: bool
-    all_skips: bool
+    is_quick: bool
     rounds: int
     only: Sequence[str] = field(default_factory=list)
-    minutes: float = 10.0
     seed: int = 0
 
     def wants(self, check: str) -> bool:
@@ -75,7 +66,7 @@ class Result:
 
     ``method`` is empty for what does not depend on it. ``seconds`` are by the guest's clock.
     ``detail`` is what was seen, and why the check failed where ``ok`` is false. ``last`` marks the
-    end of all checks, ``partial`` what a long check has seen so far.
+    end of all checks.
     """
 
     check: str
@@ -84,7 +75,6 @@ class Result:
     seconds: float
     detail: str
     last: bool = False
-    partial: bool = False
 
     def to_line(self) -> str:
         return f"{_PREFIX}{json.dumps(asdict(self))}\n"

@@ -3,37 +3,47 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from gotrace.architecture import ARCHITECTURES, HOST, Architecture
+from gotrace.doctor.precompile import common_settings
+from gotrace.kernel.program_cache import package_program, program_key
+from gotrace.settings import ProgramSettings
 from tests.debian import FetchError
 from tests.kernels.order import MANY, MANY_FUNCTIONS
-from tests.kernels.standard import SUITES, suite_name
 from tests.real.targets import HOME
-from tests.real.test_standard import compiled_tests
-from tests.toolchains import FIXTURES, Toolchain, build, toolchain
+from tests.toolchains import FIXTURES, FOR_ARM64, Toolchain, build, cache_dir, toolchain
 from tests.tools.gofunccount.test_many import write_program
 
-__all__ = ["MINORS", "NAMES", "programs", "standard_tests"]
+__all__ = ["MINORS", "NAMES", "compiled_programs", "programs"]
 
 MINORS = ("1.19", "1.27")
-NAMES = ("live_count", "live_latency", "live_relay", "live_steps", "live_waits", "trace_values")
+NAMES = (
+    *("live_count", "live_latency", "live_relay", "live_steps", "live_waits", "live_why"),
+    "trace_values",
+)
 
 #: A server and its client, of tests/real, by the newer release only.
 _SERVER = ("serve", "client")
 
 #: Where the text of the older release's programs begins. By perf-ip, sites are found by address
-#: alone, and no two programs at once may have one there.
-_TEXT = "0x4000000"
+#: alone, and no two programs at once may have one there. arm64's linker wants room for the headers.
+_TEXT = {"amd64": "0x4000000", "arm64": "0x4001000"}
 
 
-def programs() -> dict[str, Path]:
+def programs(arch: str) -> dict[str, Path]:
     """Return the compiled fixtures by their names in a guest. Raises FetchError without a Go."""
     found = {}
+    env = FOR_ARM64 if arch == "arm64" else {}
+    names = [name for name in NAMES if arch == "amd64" or name != "live_steps"]
     for minor in MINORS:
-        flags = [f"-ldflags=-T {_TEXT}"] if minor == MINORS[0] else []
-        for name in NAMES:
-            found[f"{name}-{minor}"] = build(FIXTURES / name, _go(minor), flags=flags)
+        flags = [f"-ldflags=-T {_TEXT[arch]}"] if minor == MINORS[0] else []
+        for name in names:
+            found[f"{name}-{minor}"] = build(FIXTURES / name, _go(minor), flags=flags, env=env)
+    if arch != "amd64":
+        return found
     for name in _SERVER:
         found[f"{name}-{MINORS[-1]}"] = build(HOME / name, _go(MINORS[-1]))
     with TemporaryDirectory() as directory:
@@ -42,17 +52,40 @@ def programs() -> dict[str, Path]:
     return found
 
 
+def compiled_programs(arch: str) -> Path | None:
+    """Return a folder with BPF programs for the guests of an architecture, compiled here.
+
+    A guest of this machine's architecture takes a second for each, others half a minute or more.
+    """
+    if HOST is None or arch == HOST.name:
+        return None
+    wanted = next(each for each in ARCHITECTURES if each.name == arch)
+    folder = cache_dir() / "kernels" / f"compiled-{arch}"
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {program_key(each, wanted): each for each in common_settings()}
+    for key in settings.keys() ^ {path.name for path in folder.iterdir()}:
+        if key in settings:
+            with TemporaryDirectory(prefix="compile.", dir=folder.parent) as unfinished:
+                _compile(settings[key], Path(unfinished), wanted)
+                (Path(unfinished) / key).rename(folder / key)
+        else:
+            (folder / key).unlink(missing_ok=True)
+    return folder
+
+
+def _compile(settings: ProgramSettings, folder: Path, arch: Architecture) -> None:
+    """Compile a program, in a process of its own: LLVM is a library with state."""
+    process = multiprocessing.get_context("fork").Process(
+        target=package_program, args=(settings, folder, arch)
+    )
+    process.start()
+    process.join()
+    if process.exitcode != 0:
+        raise FetchError(f"bpf/{settings.source} does not compile for {arch.name}")
+
+
 def _go(minor: str) -> Toolchain:
     go = toolchain(minor)
     if go is None:
         raise FetchError(f"no Go {minor} here: make setup-test")
     return go
-
-
-def standard_tests() -> dict[str, Path]:
-    """Return compiled tests of the standard library by their names in a guest.
-
-    Raises FetchError without a Go.
-    """
-    go = _go(MINORS[-1])
-    return {f"{suite_name(each)}-{MINORS[-1]}": compiled_tests(go, each) for each in SUITES}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tests.debian import FetchError
 from tests.kernels.order import POSSIBLE
 
-__all__ = ["QUICK", "RELEASES", "KernelPackages", "Release", "choose", "release"]
+__all__ = ["QUICK", "RELEASES", "KernelPackages", "Release", "choose", "names_for", "release"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,11 @@ class Release:
     ``suite`` is the Debian suite that has it, ``cpus`` the guest's number of processors and
     ``boot`` what its command line gets besides. ``series`` is the beginning of its version; any
     where it is empty. ``methods`` are the ways to attach that it has, best first, and ``pairs`` is
-    whether it has what gofunclatency and gotrace need (Linux 5.12), ``skips`` whether a program can
-    take the place of an instruction (6.18): all three are what the guest is held to.
+    whether it has what gofunclatency and gotrace need (Linux 5.12): both are what the guest is held
+    to.
     Of ``possible`` processors, where it is not 0, the others are there and not online, as in
     virtual machines that can be given more; ``only`` are the checks that are then made.
+    ``flavour`` is how the names of Debian's packages end.
     """
 
     name: str
@@ -31,17 +32,24 @@ class Release:
     series: str
     methods: tuple[str, ...] = ("multi", "perf-cookie", "perf-ip")
     pairs: bool = True
-    skips: bool = False
     cpus: int = 1
     boot: str = ""
     possible: int = 0
     only: tuple[str, ...] = ()
+    flavour: str = "cloud-amd64"
 
     @property
     def kernel(self) -> str:
         """Return the name of the release whose kernel this is."""
-        return self.name.partition("-")[0]
+        return self.name.removesuffix(f"-{self.possible}")
 
+    @property
+    def arch(self) -> str:
+        """Return Debian's name of the processor architecture."""
+        return "arm64" if "arm64" in self.flavour else "amd64"
+
+
+_ARM64 = "cloud-arm64"
 
 #: Debian's cloud kernels, oldest first. The last two are preemptible and have two processors, as
 #: only there a BPF program of one thread meets another's: 6.18 everywhere (preempt=full), the
@@ -50,13 +58,26 @@ RELEASES = (
     Release("5.10", "bullseye", "5.10.", methods=("perf-ip",), pairs=False),
     Release("6.1", "bookworm", "6.1.", methods=("perf-cookie", "perf-ip")),
     Release("6.12", "trixie", "6.12."),
-    Release("6.18", "trixie-backports", "6.18.", skips=True, cpus=2, boot="preempt=full"),
-    Release("newest", "trixie-backports", "", skips=True, cpus=2),
-    Release("newest-128", "trixie-backports", "", skips=True, cpus=2, possible=128, only=POSSIBLE),
+    Release("6.18", "trixie-backports", "6.18.", cpus=2, boot="preempt=full"),
+    Release("newest", "trixie-backports", "", cpus=2),
+    Release("newest-128", "trixie-backports", "", cpus=2, possible=128, only=POSSIBLE),
+    *(
+        Release("6.1-arm64", "bookworm", "6.1.", ("perf-cookie", "perf-ip"), flavour=_ARM64),
+        Release("6.12-arm64", "trixie", "6.12.", flavour=_ARM64),
+        Release("6.18-arm64", "trixie-backports", "6.18.", cpus=2, flavour=_ARM64),
+        Release("newest-arm64", "trixie-backports", "", cpus=2, flavour=_ARM64),
+        Release("16k-arm64", "trixie-backports", "", flavour="arm64-16k"),
+    ),
 )
 
 #: Those that are tried where time is short.
-QUICK = ("6.1", "newest")
+QUICK = ("6.1", "newest", "newest-arm64")
+
+
+def names_for(arch: str, quick: bool) -> list[str]:
+    """Return the names of the releases of an architecture."""
+    names = [one.name for one in RELEASES if one.arch == arch]
+    return [name for name in names if name in QUICK] if quick else names
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +97,25 @@ def release(name: str) -> Release:
     raise FetchError(f"there is no guest of kernel {name!r}: choose from {names}")
 
 
-def choose(records: Iterable[Mapping[str, str]], series: str) -> KernelPackages:
+def choose(
+    records: Iterable[Mapping[str, str]], series: str, flavour: str = "cloud-amd64"
+) -> KernelPackages:
     """Return the newest whole kernel of a series among a suite's packages.
 
-    Up to 6.18 ``linux-image-VERSION-cloud-amd64`` holds all; later that depends on
+    Up to 6.18 ``linux-image-VERSION-FLAVOUR`` holds all; later that depends on
     ``linux-binary-*`` and ``linux-modules-*``, of which an archive may keep only a part: such a
     kernel is passed over. Raises FetchError where there is none.
     """
     by_name = {record["Package"]: record for record in records}
     found = []
     for name, record in by_name.items():
-        match = re.fullmatch(r"linux-image-(\d[\w.+~-]*)-cloud-amd64", name)
+        match = re.fullmatch(rf"linux-image-(\d[\w.+~-]*)-{flavour}", name)
         if match and match[1].startswith(series):
             parts = _parts(record)
             if all(part in by_name for part in parts):
                 found.append((_key(record["Version"]), record["Version"], (name, *parts)))
     if not found:
-        raise FetchError(f"no package of a whole cloud kernel {series or 'at all'}")
+        raise FetchError(f"no package of a whole {flavour} kernel {series or 'at all'}")
     _, version, names = max(found)
     return KernelPackages(version, names)
 

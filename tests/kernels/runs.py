@@ -17,23 +17,20 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tests.kernels.checking import failure
+from tests.tools.gofunclatency.test_why import LONG, NESTED, WAITS, add_up
 from tests.tools.gotrace.test_values import TAKERS, Traced, assert_same
 from tests.tools.harness import Fixture, Result, of_kind, tool
 from tests.tools.latency import MEASURED, assert_within, summary
 
 __all__ = [
     "COLLECTING",
-    "EMULATED",
     "KEYS",
     "LANDINGS",
     "LATENCY",
     "MINORS",
-    "MOVED_KEYS",
-    "MOVED_RECORDS",
     "RECORDS",
     "RELAYED",
     "ROUNDS",
-    "Environment",
     "Played",
     "Watch",
     "counted_by",
@@ -41,21 +38,19 @@ __all__ = [
     "fixture_program",
     "measure_rounds",
     "measure_scenarios",
-    "relayed",
+    "trace_parts",
     "trace_records",
     "trace_values",
     "watch",
 ]
 
 Json = dict[str, Any]
-Environment = Mapping[str, str]
 _T = TypeVar("_T")
 
 #: Where the host has put the compiled programs: beside the order.
 _FIXTURES = Path(sys.argv[-1]).parent / "fixtures"
 MINORS = ("1.19", "1.27")
 
-EMULATED = ("--emulate-ret=on",)
 #: Returns seen in callers, once these are known.
 LANDINGS = ("--returns=landing",)
 #: The collector begins again as soon as it has ended.
@@ -105,21 +100,15 @@ class Played:
         return calls
 
 
-def measure_scenarios(
-    method: str,
-    minors: Sequence[str],
-    further: Sequence[str] = (),
-    environment: Environment = MappingProxyType({}),
-) -> list[tuple[str, Played]]:
+def measure_scenarios(method: str, minors: Sequence[str]) -> list[tuple[str, Played]]:
     """Measure all scenarios, by function and goroutine, in intervals, and report slow calls.
 
     Programs of several Go releases are measured by tools beside one another.
     """
-    options = ("-F", "-g", "-i", "1", "--slower", "20ms", "--top", "100000", *further)
+    options = ("-F", "-g", "-i", "1", "--slower", "20ms", "--top", "100000")
 
     def play(minor: str) -> Played:
-        program = fixture_program("live_latency", minor)
-        with Fixture([program], env={**os.environ, **environment}) as fixture:
+        with Fixture([fixture_program("live_latency", minor)]) as fixture:
             words = ("--json", "--attach", method, *options, "-p", str(fixture.ready), *MEASURED)
             with tool("gofunclatency", *words) as measuring:
                 fixture.work(_SCENARIOS[0])
@@ -224,7 +213,8 @@ def _nothing_lost(played: Played) -> str:
     warnings = [row["message"] for row in of_kind(played.result, "warning")]
     assert all(map(_REMOVAL.search, warnings)), warnings
     kinds = {row["what"] for row in of_kind(played.result, "summary")}
-    assert kinds <= {"unwound", "open", "unmatched", "probe_cost", "mostly_tracing"}, kinds
+    costs = {"cost", "probe_cost", "mostly_tracing"}
+    assert kinds <= {"unwound", "open", "unmatched", *costs}, kinds
     return f"{sum(row['count'] for row in of_kind(played.result, 'histogram')):,} calls in all"
 
 
@@ -246,18 +236,12 @@ LATENCY: Mapping[str, Callable[[list[tuple[str, Played]]], str]] = {
 }
 
 
-def trace_values(
-    method: str,
-    minors: Sequence[str],
-    further: Sequence[str] = (),
-    environment: Environment = MappingProxyType({}),
-) -> str:
+def trace_values(method: str, minors: Sequence[str]) -> str:
     """Trace calls with values of every kind, floats among them, and compare each line."""
 
     def play(minor: str) -> str:
-        program = fixture_program("trace_values", minor)
-        with Fixture([program], env={**os.environ, **environment}) as fixture:
-            words = ("-v", "--attach", method, *further, "-p", str(fixture.ready), *TAKERS)
+        with Fixture([fixture_program("trace_values", minor)]) as fixture:
+            words = ("-v", "--attach", method, "-p", str(fixture.ready), *TAKERS)
             with tool("gotrace", *words) as tracing:
                 wanted = fixture.work()["Calls"]
                 assert fixture.finish() == 0  # as above
@@ -274,8 +258,31 @@ def trace_values(
     return "; ".join(f"Go {minor}: {seen}" for minor, seen in _beside(play, minors))
 
 
+def trace_parts() -> str:
+    """Trace calls with what their time went into: parts add up, and are what the program did."""
+    program = fixture_program("live_why", MINORS[-1])
+    with Fixture([program]) as fixture:
+        words = ("--json", "--why", "--force", "-p", str(fixture.ready), *NESTED, *WAITS)
+        with tool("gotrace", *words) as tracing:
+            for word in ("waits", "nested"):
+                fixture.work(word)
+            assert fixture.finish() == 0
+            result = tracing.result()
+    assert result.status == 0, result.errors
+    rows = [row for row in of_kind(result, "call") if row["duration_ns"] is not None]
+    add_up(rows)
+    names = Counter(row["func"] for row in rows)
+    assert {"main.outer", "main.inner", "main.innermost", "main.recurses"} <= names.keys(), names
+    assert {row.get("unwound") for row in rows} == {None, "panic", "goexit"}
+    assert names.keys() >= WAITS.keys(), names
+    for name, expected in WAITS.items():
+        parts = next(row["why"]["parts"] for row in rows if row["func"] == name)
+        assert max(parts.get(part, 0) for part in expected) > 0.4 * LONG, (name, parts)
+    return f"{len(rows)} calls, of {len(WAITS)} kinds of waits and others"
+
+
 def measure_rounds(
-    times: int, further: Sequence[str] = (), environment: Environment = MappingProxyType({})
+    times: int, further: Sequence[str] = (), environment: Mapping[str, str] = MappingProxyType({})
 ) -> str:
     """Play rounds of goroutines that change threads under gofunclatency -F; count every call."""
     truth, (result,) = watch("live_latency", [replace(ROUNDS, further=further)], times, environment)
@@ -309,7 +316,10 @@ _ORDERS = {"live_latency": _ROUND, "live_relay": "go"}
 
 
 def watch(
-    name: str, watches: Sequence[Watch], times: int, environment: Environment = MappingProxyType({})
+    name: str,
+    watches: Sequence[Watch],
+    times: int,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Json, Sequence[Result]]:
     """Play rounds of a fixture under tools, attached one after the other; return its account.
 
@@ -356,7 +366,7 @@ def _check_records(truth: Json, result: Result) -> int:
     for row in of_kind(result, "call"):
         rows[row["func"]] += 1
         numbers[row["func"], row["args"].get("number", -1)] += 1
-        if (relayed(row) if row["func"] == _RELAY else _weighed(row)) is False:
+        if (_relayed(row) if row["func"] == _RELAY else _weighed(row)) is False:
             wrong.append(row)
     assert not wrong, f"{len(wrong)} records of two calls: {json.dumps(wrong[0])}"
     assert max(numbers.values()) == 1, f"{numbers.most_common(1)}"
@@ -404,40 +414,13 @@ def _check_keys(truth: Json, result: Result) -> int:
     return wanted.total()
 
 
-#: Functions of live_latency that say whether their goroutine or its stack came elsewhere.
-_MOVING = {"main.migrate": "Migrated", "main.grow": "Moved"}
-
-
-def _moved(truth: Json) -> Counter[Any]:
-    wanted = {(name, True): truth[what] for name, what in _MOVING.items()}
-    for name, what in _MOVING.items():
-        wanted[name, False] = truth["Functions"][name]["Calls"] - truth[what]
-    return +Counter(wanted)
-
-
-def _check_moved_keys(truth: Json, result: Result) -> int:
-    wanted = _moved(truth)
-    _check_exact(counted_by(result), wanted, result)
-    return wanted.total()
-
-
-def _check_moved_records(truth: Json, result: Result) -> int:
-    wanted = _moved(truth)
-    seen = Counter((row["func"], row["results"]["$ret"]) for row in of_kind(result, "call"))
-    assert seen <= wanted, f"{seen}, not {wanted}"
-    _check_shown(seen.total(), wanted.total(), result)
-    return seen.total()
-
-
 ROUNDS = Watch("gofunclatency", ("-F", *MEASURED[:9]), _check_rounds)
 RECORDS = Watch("gotrace", (_RELAY, _WEIGH), _check_records)
 RELAYED = Watch("gofunclatency", ("-F", _RELAY, _WEIGH), _check_relayed)
 KEYS = Watch("gofunccount", ("--by", "ok, len(echo)", _RELAY), _check_keys)
-MOVED_KEYS = Watch("gofunccount", ("--by", "$ret", *_MOVING), _check_moved_keys)
-MOVED_RECORDS = Watch("gotrace", tuple(_MOVING), _check_moved_records)
 
 
-def relayed(row: Json) -> bool:
+def _relayed(row: Json) -> bool:
     """Return whether a record of main.relay has what its number makes of arguments and results."""
     number = row["args"]["number"]
     args = {"number": number, "text": f"n{number}", "more": number}

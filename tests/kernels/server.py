@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,44 +16,41 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
-from tests.kernels.runs import MINORS, Environment, counted_by, fixture_program
+from tests.kernels.runs import MINORS, counted_by, fixture_program
 from tests.tools.harness import Fixture, Json, Result, of_kind, tool
 
-__all__ = ["SERVER_TOOLS", "check_server", "watch_server"]
+__all__ = ["check_server", "watch_server"]
 
 _SERVED = 60  # requests, at least
 
 _DEPTH = 101  # calls of main.descend for a request
 _COUNTED = ("main.handle", "main.compute", "main.mean", "main.descend", "main.pick")
 #: What is watched by which tool.
-SERVER_TOOLS: Mapping[str, Sequence[str]] = {
+_TOOLS: Mapping[str, Sequence[str]] = {
     "gofunclatency": ("-F", *_COUNTED, "net/http.(*conn).readRequest"),
     "gotrace": ("main.mean",),
     "gofunccount": ("--by", "n, $ret != 0", "main.descend"),
 }
 
 
-def watch_server(
-    order: Sequence[str], further: Sequence[str], environment: Environment, requests: int = _SERVED
-) -> tuple[int, Counter[str]]:
-    """Have tools watch the server, attached in an order; return requests, and calls compared."""
+def watch_server(further: Sequence[str]) -> tuple[int, Counter[str]]:
+    """Have all tools watch the server, with options; return requests, and calls compared."""
     serve, client = (fixture_program(name, MINORS[-1]) for name in ("serve", "client"))
-    env = {**os.environ, **environment}
     with ExitStack() as stack:
         # Nicer than the tools, or collections would leave them no processor to start on.
-        server = stack.enter_context(Fixture(["nice", "-n", "10", serve], env=env))
+        server = stack.enter_context(Fixture(["nice", "-n", "10", serve]))
         server.say()
         addresses = server.read_until("busy ")[0].split()
-        pool = stack.enter_context(ThreadPoolExecutor(len(order)))
+        pool = stack.enter_context(ThreadPoolExecutor(len(_TOOLS)))
         results = {}
-        for name in order:
-            words = ("--json", *further, "-p", str(server.ready), *SERVER_TOOLS[name])
+        for name, watched in _TOOLS.items():
+            words = ("--json", *further, "-p", str(server.ready), *watched)
             running = stack.enter_context(tool(name, *words))
             results[name] = pool.submit(running.result)
         asking = stack.enter_context(Fixture([client, *addresses]))
         asking.say()
         pause = threading.Event()
-        while _answered(server) < requests:
+        while _answered(server) < _SERVED:
             pause.wait(0.5)
         asked = asking.work("end")
         assert asking.finish() == 0

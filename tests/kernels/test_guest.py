@@ -20,8 +20,7 @@ ORDER = Order(
     full_methods=["multi"],
     minors=["1.27"],
     pairs=True,
-    skips=False,
-    all_skips=False,
+    is_quick=False,
     rounds=60,
 )
 GUEST = guest.Guest(release("6.18"), cpus=2, boot="preempt=full", limit=20)
@@ -39,7 +38,7 @@ def emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     busybox.write_bytes(b"")
     kernel = images.Kernel(tmp_path / "vmlinuz", (), "6.18.15")
     monkeypatch.setattr(images, "kernel", lambda wanted: kernel)
-    monkeypatch.setattr(images, "root", lambda: tmp_path)
+    monkeypatch.setattr(images, "root", lambda arch: tmp_path)
     monkeypatch.setattr(guest, "command_line", lambda *words: [sys.executable, str(script)])
     yield script
 
@@ -140,7 +139,7 @@ def test_where_time_is_short_the_other_methods_only_count(one: object) -> None:
     assert quick.methods == full.methods == full.full_methods == list(chosen.methods)
     assert quick.full_methods == [chosen.methods[0]]
     assert set(quick.minors) < set(full.minors)
-    assert quick.rounds < full.rounds and full.all_skips and not quick.all_skips
+    assert quick.rounds < full.rounds and quick.is_quick and not full.is_quick
 
 
 def test_summary_names_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,9 +157,3 @@ def test_summary_names_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_check_is_a_line() -> None:
     text = line("6.18", Result("counts", "multi", True, 12.3, "342,998 calls"))
     assert text.split() == ["6.18", "multi", "counts", "ok", "12.3", "s", "342,998", "calls"]
-
-
-def test_what_a_long_check_has_seen_so_far_is_marked() -> None:
-    so_far = Result("RETs: soak", "multi", True, 9.0, "12 calls", partial=True)
-    assert "so far" in line("6.18", so_far) and " ok " not in line("6.18", so_far)
-    assert parse_result(so_far.to_line()) == so_far

@@ -65,7 +65,7 @@ def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeApt:
         pytest.skip("there is no dpkg-deb")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     fake = FakeApt("6.1.5", tmp_path)
-    monkeypatch.setattr(images, "_apt", lambda suite: fake)
+    monkeypatch.setattr(images, "_apt", lambda suite, arch: fake)
     return fake
 
 

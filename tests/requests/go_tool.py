@@ -130,7 +130,7 @@ def read_trace(toolchain: Toolchain, path: Path) -> ReadTrace:
             found.tasks[int(fields["ID"])].end = at
         elif kind == "RegionBegin":
             task = int(fields["Task"])
-            assert task in found.tasks
+            assert not task or task in found.tasks
             region = ReadRegion(goid, fields["Type"], task, at, depth=len(opened[goid]))
             opened[goid].append(region)
             found.regions.append(region)
@@ -140,7 +140,7 @@ def read_trace(toolchain: Toolchain, path: Path) -> ReadTrace:
             region.end = at
         elif kind == "Log":
             task = int(fields["Task"])
-            assert task in found.tasks
+            assert not task or task in found.tasks
             found.logs.append(ReadLog(goid, task, at, fields["Category"], fields["Message"]))
     assert not any(opened.values())
     assert all(task.end > 0 for task in found.tasks.values())

@@ -10,7 +10,7 @@ import pytest
 
 from gotrace.capture.ops import MAX_REPORTED_CONTEXTS
 from gotrace.requests import belonging
-from gotrace.requests.belonging import Belonging, Contexts, Link, Span, Work
+from gotrace.requests.belonging import Belonging, Contexts, Limits, Link, Span, Work
 from gotrace.requests.edges import FIRST, Edge, EdgeKind, edge_of
 from gotrace.session.events import HEADER
 
@@ -539,10 +539,8 @@ def test_an_ended_request_is_forgotten_with_the_next_collection() -> None:
     assert contexts.find((7, 1), [0x103], 70) is None
 
 
-def test_an_item_that_is_forgotten_is_of_nobody(
-    played: Played, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(belonging, "_MAX_ITEMS", 3)
+def test_an_item_that_is_forgotten_is_of_nobody(played: Played) -> None:
+    played.belonging = Belonging(Limits(items=3))
     played.queue()
     work = played.begin(ROOT)
     for slot in range(4):
@@ -554,11 +552,9 @@ def test_an_item_that_is_forgotten_is_of_nobody(
     assert work.sent == 1
 
 
-def test_a_channel_that_is_forgotten_is_to_be_seen_again(
-    played: Played, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_channel_that_is_forgotten_is_to_be_seen_again(played: Played) -> None:
     """The one that was not used for the longest: of one that is in use all is known."""
-    monkeypatch.setattr(belonging, "_MAX_CHANNELS", 3)
+    played.belonging = Belonging(Limits(channels=3))
     played.begin(ROOT)
     played.queue()
     for channel in range(2):
@@ -570,10 +566,8 @@ def test_a_channel_that_is_forgotten_is_to_be_seen_again(
     assert played.serve(ROOT, 12) is not None
 
 
-def test_a_timer_that_is_forgotten_is_of_nobody(
-    played: Played, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(belonging, "_MAX_TIMERS", 2)
+def test_a_timer_that_is_forgotten_is_of_nobody(played: Played) -> None:
+    played.belonging = Belonging(Limits(timers=2))
     work = played.begin(ROOT)
     for number in range(3):
         played.add(EdgeKind.TIMER, ROOT, 0, 0xA00 + number)
@@ -582,10 +576,8 @@ def test_a_timer_that_is_forgotten_is_of_nobody(
         assert played.of(20 + number) is expected
 
 
-def test_what_a_goroutine_did_long_ago_is_not_known(
-    played: Played, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(belonging, "_MAX_HISTORY", 6)
+def test_what_a_goroutine_did_long_ago_is_not_known(played: Played) -> None:
+    played.belonging = Belonging(Limits(history=6))
     moments = []
     for _ in range(20):
         work = played.begin(ROOT)

@@ -121,9 +121,7 @@ def test_a_record_that_is_cut_short_or_unknown_is_refused(raw: bytes) -> None:
 
 
 #: Flags that a block follows.
-BLOCKS = (
-    CallFlag.STACK | CallFlag.ENTRY_FLOATS | CallFlag.RETURN_FLOATS | CallFlag.WHY
-) | CallFlag.STARTED
+BLOCKS = CallFlag.STACK | CallFlag.ENTRY_FLOATS | CallFlag.RETURN_FLOATS | CallFlag.WHY
 
 
 @given(st.binary(max_size=200), st.integers(0, int(sum(CallFlag))))

@@ -208,12 +208,21 @@ SHAPES: list[tuple[ProgramSettings, tuple[str, ...]]] = [
     (replace(PER_GOROUTINE, site=ONE_PROCESS, slower=1, tasks=WITH_TLS), PAIRED),
     (replace(PER_GOROUTINE, slower=1, tasks=OF_FILES, by_file=1), PAIRED),
     (TRACE, PAIRED),
-    (replace(TRACE, nested=8), (*PAIRED, "on_go")),
+    (replace(TRACE, nested=1), PAIRED),
     (replace(TRACE, edges=EDGES, contexts=1), (*PAIRED, *AT_EDGES)),
     (replace(TRACE, edges=replace(EDGES, edge_states=None)), (*PAIRED, *AT_EDGES)),
+    (
+        replace(
+            ALL_OF_TRACE, nested=1, edges=replace(EDGES, edge_states=None), contexts=1, why=WHY
+        ),
+        (*PAIRED, *AT_EDGES),
+    ),
+    (
+        replace(TRACE, nested=1, edges=EDGES, contexts=1, tasks=WITH_TLS, site=BY_ADDRESS),
+        (*PAIRED, *AT_EDGES),
+    ),
     (replace(ALL_OF_TRACE, edges=EDGES, contexts=1, why=WHY), (*PAIRED, *AT_EDGES)),
-    (replace(TRACE, nested=8, tasks=WITH_TLS, site=BY_ADDRESS), (*PAIRED, "on_go")),
-    (replace(ALL_OF_TRACE, nested=8, tasks=OF_FILES, why=WHY), (*PAIRED, "on_go", "on_signal")),
+    (replace(ALL_OF_TRACE, nested=1, tasks=OF_FILES, why=WHY), (*PAIRED, "on_signal")),
     (replace(ALL_OF_TRACE, site=ONE_PROCESS, tasks=OF_FILES), (*PAIRED, "on_signal")),
     (replace(ALL_OF_KEYED, site=ONE_PROCESS, tasks=OF_FILES), PAIRED),
     (ENTRY_ONLY, ("on_entry",)),

@@ -10,13 +10,14 @@ from pathlib import Path
 import capstone
 import pytest
 
-from gotrace.elf.functions import Function, load_functions
+from gotrace.elf.functions import Function, Origin, load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.sites.emulation import EMULATED
 from gotrace.sites.landings import Callers, _Decoded
 from gotrace.sites.sites import SiteError
 from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
 
+CALLER = Function("main.f", 0x1000, 0x1100, 0, Origin.PCLNTAB)
 _LEAVES = ("j", "call", "ret", "loop", "ud", "int", "hlt", "sys")
 
 
@@ -151,12 +152,12 @@ LINES = {
 @pytest.mark.parametrize("line", LINES)
 def test_landings_of_lines(line: str) -> None:
     after, at, emulated, shared = LINES[line]
-    code = _Decoded(b"\xe8\0\0\0\0" + bytes.fromhex(after) + b"\x90" * 32)
+    code = _Decoded(b"\xe8\0\0\0\0" + bytes.fromhex(after) + b"\x90" * 32, CALLER)
     place, is_emulated, is_shared, _ = next(code.after_call(5))
     assert (place - 5, is_emulated, is_shared) == (at, emulated, shared)
 
 
 @pytest.mark.parametrize("after", ["4d 8b 36 85 c0 75 10", "c3"])
 def test_where_g_is_written_or_a_ret_follows_there_is_no_landing(after: str) -> None:
-    code = _Decoded(b"\xe8\0\0\0\0" + bytes.fromhex(after) + b"\x90" * 32)
+    code = _Decoded(b"\xe8\0\0\0\0" + bytes.fromhex(after) + b"\x90" * 32, CALLER)
     assert list(code.after_call(5)) == []

@@ -116,37 +116,6 @@ def test_entry_site(code: str, form: SiteForm, offset: int, sp_offset: int) -> N
     assert entry(code) == Site(ENTRY + offset, SiteKind.ENTRY, form, sp_offset)
 
 
-@pytest.mark.parametrize(
-    ("code", "form", "offset"),
-    [
-        # 31 c0 c3                  xor %eax,%eax; ret
-        ("31 c0 c3", SiteForm.RET, 2),
-        # 48 83 f8 07 0f 94 c0 c3   cmp $0x7,%rax; sete %al: sete is not passed by
-        ("48 83 f8 07 0f 94 c0 c3", SiteForm.FIRST, 0),
-        # 48 8b 00 c3               mov (%rax),%rax: faults where that is nil
-        ("48 8b 00 c3", SiteForm.FIRST, 0),
-        # 48 83 ec 08 31 c0 c3      sub $8,%rsp; xor %eax,%eax; ret: to an address that it put there
-        ("48 83 ec 08 31 c0 c3", SiteForm.FIRST, 0),
-        # 31 c0 f3 c3, 31 c0 c2 08 00: not plain
-        ("31 c0 f3 c3", SiteForm.FIRST, 0),
-        ("31 c0 c2 08 00", SiteForm.FIRST, 0),
-        # 31 c0 c3 eb fd            xor %eax,%eax; ret; jmp to the RET, from who knows where
-        ("31 c0 c3 eb fd", SiteForm.FIRST, 0),
-        # 48 01 d8 74 02 31 c0 c3   add %rbx,%rax; je: emulated by the kernel
-        ("48 01 d8 74 02 31 c0 c3", SiteForm.EMULATED, 3),
-        ("c3", SiteForm.FIRST, 0),
-    ],
-)
-def test_entry_at_the_ret_that_a_function_leads_straight_to(
-    code: str, form: SiteForm, offset: int
-) -> None:
-    raw = bytes.fromhex(code)
-    site = entry_site(raw, function(raw), AMD64, values=False, at_rets=True)
-    assert site == Site(ENTRY + offset, SiteKind.ENTRY, form, 0)
-    if form is SiteForm.RET:
-        assert entry_site(raw, function(raw), AMD64, values=False).form is SiteForm.FIRST
-
-
 def test_loop_to_the_first_instruction_leaves_no_site() -> None:
     # 48 8b 08 48 85 c9 74 f8 c3   mov (%rax),%rcx; test %rcx,%rcx; je 0; ret
     assert refused("48 8b 08 48 85 c9 74 f8 c3") == (

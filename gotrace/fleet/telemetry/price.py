@@ -15,16 +15,16 @@ class OverBudgetError(GotraceError):
     """Probes that would take more than a target may pay, and so are not attached."""
 
 
-def refuse_price(probes: SchedulerProbes, cost: ProbeCost, share: float) -> None:
-    """Count changes of state for a fifth of a second.
+def refuse_price(probes: SchedulerProbes, cost: ProbeCost, share: float, reading: int = 0) -> None:
+    """Count what the program does for a fifth of a second; ``reading`` is what each takes here.
 
     Raises OverBudgetError where watching them would take more than ``share`` of one CPU, other
     GotraceErrors where they cannot be counted.
     """
     changes = changes_a_second(probes, None)
-    price = changes * (cost.own + probes.program_ns) / 1e9
+    price = changes * (cost.own + probes.program_ns + reading) / 1e9
     if price > share:
         raise OverBudgetError(
-            f"not attached: its goroutines change state {changes:,.0f} times a second, which would"
+            f"the program {probes.COUNTED.format(f'{changes:,.0f}')}, which would"
             f" take {100 * price:.1f}% of one CPU, and the budget of all is {100 * share:.1f}%"
         )

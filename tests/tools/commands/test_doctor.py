@@ -89,7 +89,7 @@ def test_all_is_checked(here: Checks) -> None:
         *("event buffers", "program of gooffcpu", "program of --names"),
         "program of gooncpu",
         *(f"attach: {method}" for method in METHODS),
-        *("atomic fetch", "signals from BPF", "single steps"),
+        *("atomic fetch", "signals from BPF"),
     ]
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +133,107 @@ def test_a_return_site_that_others_share_ends_no_other_call(built: Path) -> None
         fixture.truth()
         assert fixture.finish() == 0
     assert measured(result) == {"main.target": 2005} and lost(result) == 0
+
+
+def test_a_call_that_is_not_opened_leaves_nothing_to_others(built: Path) -> None:
+    """Its caller is new; the next call from there is of another function."""
+    with Callers([built]) as fixture:
+        with measuring(fixture, "main.target") as running:
+            wait_for_moves(running, 1)
+            for _ in range(3):
+                fixture.order("value", 1)
+                fixture.order("other", 500)
+            fixture.order("direct", 100)
+            result = running.end()
+        fixture.truth()
+        assert fixture.finish() == 0
+    new = lost(result)
+    assert 1 <= new <= 3 and measured(result) == {"main.target": 100 + 3 - new}
+
+
+#: How a place calls a function, by the function; X is the place's number. Others may call it in
+#: another function's name: then the return is to that one, whatever the place.
+_PLACES = (
+    ("main.target", "return target(n) + X"),
+    ("main.target", "return called(n) + X"),
+    ("main.(*worker).Do", "return direct.Do(n) + X"),
+    ("main.target", "return apply(func(m int) int { return target(m) + n }, X)"),
+    ("main.(*worker).Do", "return apply((&worker{X}).Do, n)"),
+    ("main.(*worker).Do", "return wrapping.Do(n) + X"),
+    ("main.target", "done := make(chan int); go func() { done <- target(n) + X }(); return <-done"),
+    ("main.target", "defer called(X); return n"),
+    ("main.target", "defer func() { sink += target(n) + X }(); return n"),
+    (
+        "main.target",
+        "return int(reflect.ValueOf(target).Call([]reflect.Value{reflect.ValueOf(X)})[0].Int())",
+    ),
+)
+_APPEARING = 500
+_HEAD = 'package main\n\nimport "reflect"\n\nfunc init() {\n\tplaces = []place{\n'
+
+
+def appearing(directory: Path) -> Path:
+    """Build the program whose places appear one after the other."""
+    source = directory / "live_appearing"
+    shutil.copytree(FIXTURES / "live_appearing", source)
+    rows = []
+    for number in range(_APPEARING):
+        name, body = _PLACES[number % len(_PLACES)]
+        body = re.sub(r"\bX\b", str(number), body)
+        rows.append(f'\t\t{{"{name}", func(n int) int {{ {body} }}}},\n')
+    (source / "places.go").write_text(f"{_HEAD}{''.join(rows)}\t}}\n}}\n")
+    return build(source, newest())
+
+
+def test_callers_that_appear_at_a_high_rate(tmp_path: Path) -> None:
+    """Each call is measured, or counted as that of a new caller, which is soon none any more."""
+    with Callers([appearing(tmp_path)]) as fixture:
+        with measuring(fixture, "main.target", "main.(*worker).Do") as running:
+            wait_for_moves(running, 2)
+            for order in ("appear 100000 50000", "again 50000 50000"):
+                fixture.say(order)
+                fixture.read_until("done")
+            result = running.end()
+        truth = fixture.truth()
+        assert fixture.finish() == 0
+    new, seen = lost(result), measured(result)
+    assert sum(seen.values()) + new == sum(truth.values()) == 150_000
+    assert all(seen[name] <= truth[name] for name in truth)
+    assert new < 150_000 // 20, f"{new} calls of new callers"
+    assert summary(result, "unmatched") == 0
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "last"])
+def test_several_tracers_at_a_function_see_each_call(is_first: bool) -> None:
+    """Two see returns in callers, one at the RETs, attached before the others or after them."""
+    landing, ret = (("--json", "--returns", where) for where in ("landing", "ret"))
+    chosen = [
+        ("gofunclatency", *landing, "-F"),
+        ("gotrace", *landing),
+        ("gofunclatency", *ret, "-F"),
+    ]
+    with Callers([callers()]) as fixture, ExitStack() as stack:
+        target = ("-p", str(fixture.ready), "main.target")
+        running = [
+            stack.enter_context(tool(*words, *target))
+            for words in (chosen if is_first else reversed(chosen))
+        ]
+        for calls in (2, 100):
+            for kind in KINDS[:9]:
+                fixture.order(kind, calls)
+            if calls == 2:
+                for one in running[:2] if is_first else running[1:]:
+                    wait_for_moves(one, 1)
+        results = [one.end() for one in running]
+        truth = fixture.truth()["main.target"]
+        assert fixture.finish() == 0
+    seen = [
+        lost(one)  # callers that came after the first had moved
+        + sum(row.get("count", 1) for row in (*of_kind(one, "histogram"), *of_kind(one, "call")))
+        for one in results
+    ]
+    assert seen == [truth] * 3
+    assert sum(map(lost, results)) < truth // 10
 
 
 def test_a_rare_call_in_a_hot_loop_gives_its_rets_back() -> None:
@@ -284,11 +388,13 @@ def test_frequent_calls_move_by_themselves() -> None:
     with Callers([callers()]) as fixture:
         with tool("gofunclatency", "-v", "-p", str(fixture.ready), "main.target") as running:
             fixture.order("direct", 200_000)
+            fixture.order("rare", 20_000)  # no landing is where the loop passes
             result = running.end()
-        assert fixture.truth() == {"main.target": 200_000}
+        assert fixture.truth() == {"main.target": 220_000}
         assert fixture.finish() == 0
+    assert result.errors.count("calls are seen returning") == 1
     assert "main.target: calls are seen returning in their callers now\n" in result.errors
-    assert any("count: 200000" in line for line in result.lines)
+    assert any("count: 220000" in line for line in result.lines)
 
 
 def test_the_library_says_where_returns_are_seen() -> None:

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* struct pt_regs as a BPF program of type kprobe sees it: arch/x86/include/asm/ptrace.h. */
+/* struct pt_regs as a BPF program of type kprobe sees it. */
 #pragma once
+#if defined(ARCHITECTURE_AMD64)
+/* arch/x86/include/asm/ptrace.h */
 struct pt_regs {
     unsigned long r15;
     unsigned long r14;
@@ -24,3 +26,12 @@ struct pt_regs {
     unsigned long sp;
     unsigned long ss;
 };
+#elif defined(ARCHITECTURE_ARM64)
+/* struct user_pt_regs, arch/arm64/include/uapi/asm/ptrace.h */
+struct pt_regs {
+    unsigned long regs[31];
+    unsigned long sp;
+    unsigned long pc;
+    unsigned long pstate;
+};
+#endif

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check what holds tools' results in a guest against programs' accounts, and how a soak ends."""
+"""Check what holds tools' results in a guest against programs' accounts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.kernels import soak
-from tests.kernels.checking import Checks
 from tests.kernels.kills import Moment, batches
-from tests.kernels.order import SOAK, Order, parse_result
-from tests.kernels.runs import KEYS, MOVED_RECORDS, RECORDS, RELAYED, ROUNDS, Watch
+from tests.kernels.runs import KEYS, RECORDS, RELAYED, ROUNDS, Watch
 from tests.kernels.server import check_server
 from tests.tools.harness import Result
 
@@ -63,16 +60,6 @@ UNWOUND = {"kind": "summary", "what": "unwound", "calls": 4}
 GREAT = [histogram("main.migrate", 5), histogram("main.grow", 3)]
 
 
-def moved_row(name: str, moved: bool) -> Json:
-    return {"kind": "call", "func": name, "args": {}, "results": {"$ret": moved}}
-
-
-MOVES = [
-    *(moved_row("main.migrate", number < 2) for number in range(5)),
-    *(moved_row("main.grow", True) for _ in range(3)),
-]
-
-
 @pytest.mark.parametrize(
     ("watch", "truth", "rows", "calls"),
     [
@@ -80,9 +67,8 @@ MOVES = [
         (RELAYED, RELAY, LATENCIES, 14),
         (KEYS, RELAY, LENGTHS, 12),
         (ROUNDS, ROUND, [*GREAT, UNWOUND], 8),
-        (MOVED_RECORDS, ROUND, MOVES, 8),
     ],
-    ids=["records", "latencies", "keys", "rounds", "moves"],
+    ids=["records", "latencies", "keys", "rounds"],
 )
 def test_what_is_right_passes_and_what_is_missing_does_not(
     watch: Watch, truth: Json, rows: list[Json], calls: int
@@ -102,7 +88,6 @@ def test_what_is_right_passes_and_what_is_missing_does_not(
         (RELAYED, RELAY, [histogram("main.relay", 13), histogram("main.weigh", 1)]),
         (KEYS, RELAY, [key_row(4, 9), key_row(5, 3)]),
         (ROUNDS, ROUND, [*GREAT, {**UNWOUND, "calls": 5}]),
-        (MOVED_RECORDS, ROUND, [*MOVES[1:], moved_row("main.migrate", False)]),
     ],
 )
 def test_what_is_wrong_does_not_pass(watch: Watch, truth: Json, rows: list[Json]) -> None:
@@ -150,34 +135,3 @@ def test_kills_are_those_of_the_seed() -> None:
         "gofunccount",
     }
     assert {victim.moment for victim in chosen} == set(Moment)
-
-
-def order(minutes: float) -> Order:
-    return Order(["multi"], ["multi"], ["1.27"], True, True, True, 60, [SOAK], minutes, seed=3)
-
-
-def test_a_soak_ends_at_the_first_wrong_result(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    environments = []
-
-    def turn(environment: Mapping[str, str]) -> Counter[str]:
-        environments.append(dict(environment))
-        assert len(environments) < 4, "one call of two"
-        return Counter(gotrace=1000)
-
-    monkeypatch.setattr(soak, "_turns", lambda chance, method: [("calls", turn)])
-    monkeypatch.setattr(soak, "_TELLS", 0.0)
-    with pytest.raises(AssertionError, match="calls, collector always running, after 3 turns"):
-        soak.soak(Checks(order(1.0)), "multi")
-    assert environments == [{}, {"GOGC": "1"}] * 2
-    seen = [parse_result(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(seen) == 3
-    assert all(each is not None and each.partial and each.ok for each in seen)
-
-
-def test_a_soak_says_what_it_has_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = [("calls", lambda environment: Counter(gotrace=1000))]
-    monkeypatch.setattr(soak, "_turns", lambda chance, method: turns)
-    said = soak.soak(Checks(order(1.0)), "multi", iter([0.0, 0.0, 1.0, 30.0, 31.0, 60.0]).__next__)
-    assert said == "seed 3: 2 turns (1 as usual, 1 always collecting): 2,000 by gotrace"

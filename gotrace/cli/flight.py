@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gotrace --flight`` and ``--record``: all that was traced in some time, in a file."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from gotrace.cli.irregular import irregularities, lost_notice
+from gotrace.cli.pace import pace, running, turns
+from gotrace.cli.run import asked_of, opened_notices
+from gotrace.cli.stream import takes_more
+from gotrace.cli.tree import add_own_functions, left_out_notices
+from gotrace.cli.why import accepting
+from gotrace.errors import UsageError
+from gotrace.overhead import ProbeCost
+from gotrace.report.calls import Clock, TimeStyle
+from gotrace.report.durations import duration
+from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
+from gotrace.requests.flight import FlightReader, flight_of, flight_size, probes_in
+from gotrace.requests.recording import Recorder, Recording, check_recording_file
+from gotrace.session.edges import EdgeProbes
+from gotrace.session.open_calls import Diagnostic
+from gotrace.session.plan import ProbePlan
+from gotrace.session.run import Run
+from gotrace.session.trace import CallTracer, TraceOptions, TraceRequest
+from gotrace.session.trace_plan import TraceChoices
+from gotrace.target.target import Target
+from gotrace.text import counted, printable
+
+__all__ = ["check", "request_of", "run_flight", "run_record"]
+
+_POLL = 0.025  # seconds
+_TURN = 0.06  # seconds of a turn of reading
+_SAYING = 1.0  # seconds, at the end, until what was written is read
+_NUMBER = "%n"
+#: Files of a flight if nobody says how many: conditions may hold all the time.
+_MAX_FILES = 100
+#: Records of a file of ``--record``: the rest is in further files.
+_MAX_RECORDS = 1 << 18
+
+
+def check(options: argparse.Namespace) -> None:
+    """Refuse what makes no sense together. Raises GotraceError."""
+    what = "--flight" if options.flight else "--record"
+    path = options.output
+    if options.flight is None and (options.when or options.memory):
+        raise UsageError("--when and --memory are of --flight: give --flight 5s")
+    if path is None:
+        raise UsageError(f"{what} writes a file: give -o x.trace, x.pftrace or x.json")
+    check_recording_file(path.replace(_NUMBER, "1"))
+    options.file, options.output = path, None
+
+
+def request_of(options: argparse.Namespace, target: Target, choices: TraceChoices) -> TraceRequest:
+    """Return what is to be traced. Raises GotraceError, UsageError among these."""
+    if options.own:
+        add_own_functions(options, target, probes_in(options.when))
+    asked = asked_of(options)
+    if options.flight:
+        options.memory = options.memory or flight_size()
+        probes, traced = flight_of(asked, target, options.when, options.memory)
+    else:
+        probes, failed = asked.probes(target)
+        if failed:
+            raise failed[0]
+        traced = TraceOptions(states=True)
+    return TraceRequest(
+        target=target,
+        asked=asked,
+        probes=probes,
+        is_strict=options.strict,
+        forced=options.attach,
+        returns=options.returns,
+        choices=replace(choices, first_alone=bool(options.flight)),
+        options=traced,
+    )
+
+
+@contextmanager
+def _opened(
+    options: argparse.Namespace, request: TraceRequest, output: Output, what: str
+) -> Iterator[tuple[Run[CallTracer, ProbeCost], Recorder]]:
+    """Open a run, say so, and yield it with what makes recordings of it."""
+    price = {True: accepting(options, output, what), False: accepting(options, output)}
+    with running(
+        request, output, lambda probes: price[isinstance(probes, EdgeProbes)](probes)
+    ) as run:
+        for notice in (*opened_notices(options, run, "recorded"), *left_out_notices(options)):
+            output.notice(notice)
+        decoders, _ = request.decoders(run)
+        epoch = Clock.started_now(TimeStyle.TIME_OF_DAY).epoch
+        yield run, Recorder(decoders, request.options.roots, run.meter.wait_reasons, epoch)
+
+
+def run_flight(options: argparse.Namespace, request: TraceRequest, output: Output) -> ProbePlan:
+    """Keep what is traced, write it whenever a condition holds, and return what was traced."""
+    with (
+        _counting_signals() as signals,
+        _opened(options, request, output, "--flight") as (run, recorder),
+    ):
+        reader = FlightReader(run.meter, recorder, request.options, options.flight)
+        files = _Files(options, output)
+        output.notice(_keeping(options))
+
+        def poll(is_over: Callable[[], bool]) -> bool:
+            files.say(time.monotonic() + _TURN)
+            if files.left == 0:
+                return True
+            for record in run.meter.acquire(time.monotonic() + _TURN):
+                reader.add(record)
+            if signals:
+                signals.clear()
+                reader.ask()
+            recording = reader.take()
+            if recording is not None:
+                files.write(recording)
+                files.say(time.monotonic() + _TURN)
+            return files.left == 0
+
+        for _ in pace(options, run, output, poll, _POLL):
+            for _ in turns(options.patience, _TURN):
+                if poll(lambda: False) or run.meter.exhausted:
+                    break
+        files.say(time.monotonic() + _SAYING)
+        for notice in _missing(run, files.calls):
+            output.notice(notice)
+    return run.plan
+
+
+def _missing(run: Run[CallTracer, ProbeCost], calls: int) -> Iterator[Notice]:
+    """Yield what files do not have; ``calls`` is how many calls they do have."""
+    without = [Diagnostic.UNMATCHED, Diagnostic.EVENTS_LOST]
+    yield from irregularities(run.meter, run.plan, "not recorded", calls, without)
+    if lost := run.meter.missing_records():
+        yield lost_notice("reader", _DROPPED, lost, lost + calls)
+
+
+def _keeping(options: argparse.Namespace) -> Notice:
+    size = f"{options.memory >> 20} MiB"
+    when = f" until {' or '.join(options.when)}" if options.when else ""
+    text = f"keeping the last {duration(round(options.flight * 1e9))} in {size}{when}; SIGUSR1"
+    fields = {"what": "flight", "seconds": options.flight, "bytes": options.memory}
+    return Notice(NoticeKind.SUMMARY, f"{text} writes them as well", fields)
+
+
+@contextmanager
+def _counting_signals() -> Iterator[list[int]]:
+    """Yield a list that SIGUSR1 is added to, whenever that comes."""
+    signals: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: signals.append(number))
+    try:
+        yield signals
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+class _Files:
+    """The files of a run, which have numbers."""
+
+    def __init__(self, options: argparse.Namespace, output: Output) -> None:
+        self._name: str = options.file
+        self._output = output
+        self._number = 0
+        #: What is to be said of files, in order: where nobody reads that, files are written still.
+        self._unsaid: list[Notice] = []
+        self.calls = 0
+        self._is_default = options.max_events is None and _NUMBER in self._name
+        self.left: int = (options.max_events or _MAX_FILES) if _NUMBER in self._name else 1
+
+    def write(self, recording: Recording) -> None:
+        """Write the next file. Raises GotraceError."""
+        self._number += 1
+        self.left -= 1
+        path = self._name.replace(_NUMBER, str(self._number))
+        recording.save(path)
+        self.calls += _calls(recording)
+        self._unsaid.append(_written(path, recording))
+        if not self.left and self._is_default:
+            text = counted("{} file{s} written: -M says how many there may be", self._number)
+            self._unsaid.append(Notice(NoticeKind.SUMMARY, text, {"what": "files"}))
+
+    def say(self, until: float) -> None:
+        """Say what was written, as far as that is read until a time (``time.monotonic``)."""
+        while self._unsaid and takes_more(self._output.out, until):
+            _say(self._output, self._unsaid.pop(0))
+
+
+def _calls(recording: Recording) -> int:
+    return len(recording.calls) + sum(1 for one in recording.requests for _ in one.nodes())
+
+
+def _written(path: str, recording: Recording) -> Notice:
+    """Return what a file has."""
+    calls, lost = _calls(recording), recording.lost
+    took = recording.end_ns - recording.begin_ns
+    why = f" before {recording.cause}" if recording.cause else ""
+    text = f"wrote {path}: {duration(took)}{why}, {counted('{} call{s}', calls)}"
+    if lost:
+        text += f", after {counted('{} lost record{s}', lost)}"
+    fields = {
+        "what": "file",
+        "path": path,
+        "cause": recording.cause,
+        "seconds": took / 1e9,
+        "requests": len(recording.requests),
+        "calls": calls,
+        "lost": lost,
+    }
+    return Notice(NoticeKind.SUMMARY, text, fields)
+
+
+def _say(output: Output, notice: Notice) -> None:
+    """Say what a file has: that is the result of a run, and not beside it."""
+    if isinstance(output, JsonOutput):
+        output.notice(notice)
+    else:
+        print(printable(notice.message), file=output.out, flush=True)
+
+
+def run_record(options: argparse.Namespace, request: TraceRequest, output: Output) -> ProbePlan:
+    """Trace until the end, write it, and return what was traced."""
+    with _opened(options, request, output, "--record") as (run, recorder):
+        recorded = _Recorded(options, recorder, run.meter, output)
+        for _ in pace(options, run, output, recorded.poll, _POLL, lambda: recorded.has_seen):
+            for until in turns(options.patience, _TURN):
+                recorded.read(until)
+                if run.meter.exhausted:
+                    break
+            else:
+                run.meter.drop()
+        recorded.write()
+        for notice in _missing(run, recorded.calls):
+            output.notice(notice)
+    return run.plan
+
+
+_DROPPED = "{} record{s} lost: they came faster than they could be read; give fewer patterns"
+
+
+class _Recorded:
+    """What was recorded and is not written yet."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        recorder: Recorder,
+        tracer: CallTracer,
+        output: Output,
+    ) -> None:
+        self._name: str = options.file
+        self._recorder = recorder
+        self._tracer = tracer
+        self._output = output
+        self._records: list[bytes] = []
+        self._missing = self._lost = 0
+        self._number = 0
+        self._began = time.monotonic_ns()
+        self.has_seen = False
+        self.calls = 0
+
+    def poll(self, is_over: Callable[[], bool]) -> bool:
+        """Read what there is; return whether there is to be no more."""
+        self.read(time.monotonic() + _TURN)
+        return False
+
+    def read(self, until: float) -> None:
+        """Take what there is until a time, and write a file if it is full or the next begins."""
+        missing = self._tracer.missing_records()
+        if missing != self._missing:
+            lost, self._missing = missing - self._missing, missing
+            self.write()
+            self._lost += lost
+        self._records += self._tracer.acquire(until)
+        self.has_seen = self.has_seen or bool(self._records)
+        if len(self._records) >= _MAX_RECORDS:
+            self.write()
+
+    def write(self) -> None:
+        """Write the next file, if there is anything, and say so. Raises GotraceError."""
+        if not self._records and self._number:
+            return
+        records, self._records = self._records, []
+        self._number += 1
+        now = time.monotonic_ns()
+        recording = self._recorder.recording(records, self._began, now, lost=self._lost)
+        self._began, self._lost = now, 0
+        name, _, form = self._name.rpartition(".")
+        path = self._name if self._number == 1 else f"{name}-{self._number}.{form}"
+        recording.save(path)
+        self.calls += _calls(recording)
+        _say(self._output, _written(path, recording))

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls as traces: which call is below which, by the edges of requests, as their records come.
+
+Each outermost call of a goroutine belongs to a request: to that which its goroutine works for when
+it begins, or to one of its own (``requests.belonging``). The calls of a request wait until its
+outermost call has ended, and nobody works for it any more, so that nothing is below what is not
+sent. What comes after that goes below what was sent before.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, TypeVar, cast
+
+from gotrace.requests.belonging import SMALL, Belonging, Link, Span, Task, Work
+from gotrace.requests.edges import Edge
+from gotrace.requests.nest import Nest, wrong_spans
+
+__all__ = [
+    "EDGES",
+    "LINGER",
+    "MAX_BYTES",
+    "OVERDUE",
+    "PATIENCE",
+    "PROGRAM",
+    "LeftOut",
+    "Traces",
+    "Via",
+]
+
+#: Seconds that a request waits after the end of its outermost call, since a timer may still begin
+#: work for it, and how long it waits if somebody works for it.
+LINGER = 0.5
+PATIENCE = 10.0
+#: Seconds that calls wait at most for the one around them, and the bytes of records that wait.
+OVERDUE = 30.0
+MAX_BYTES = 4 << 20
+#: Calls that were sent of requests for which somebody works still.
+_MAX_KEPT = 1 << 13
+
+T = TypeVar("T")
+P = TypeVar("P")
+
+
+class LeftOut(Enum):
+    """What calls are below that are not sent because that is not."""
+
+    LEFT_OUT = "left out"
+
+
+class Via(Enum):
+    """How a call is below another one, or why it is below none; the values are exported."""
+
+    CALL = "call"
+    CONTEXT = "context"
+    ITEM = "item"
+    GO = "go"
+    #: Nothing leads to it.
+    ROOT = "root"
+    #: It may be another request's: it is not known whose.
+    UNATTRIBUTED = "unattributed"
+
+
+#: How a span is below one of the program's own.
+PROGRAM = "program"
+#: How spans are counted.
+EDGES = (*(via.value for via in Via), PROGRAM)
+
+_VIAS = {link: Via(link.value) for link in Link}
+
+
+@dataclass(slots=True, eq=False)
+class _Call(Generic[T, P]):
+    """A call that has ended; ``item`` is None once it was sent, and ``place`` is known then.
+
+    ``is_own``: the call was looked up when it began. Else it is within one that was.
+    """
+
+    start: int
+    end: int
+    item: T | None
+    size: int
+    is_own: bool
+    place: P | LeftOut | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Memory(Generic[T, P]):
+    """What was sent of a request, as far as others may go below it."""
+
+    root: _Call[T, P] | None = None
+    calls: dict[Span, list[_Call[T, P]]] = field(default_factory=dict)
+    size: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting(Generic[T, P]):
+    """Calls of a request that wait, the first of them since a time; ``ended``: its root, if it has.
+
+    Of a request of which some was sent, that is when the first of these calls has come.
+    """
+
+    work: Work
+    since: float
+    calls: dict[Span, list[_Call[T, P]]] = field(default_factory=dict)
+    size: int = 0
+    root: _Call[T, P] | None = None
+    ended: float | None = None
+
+
+class Traces(Generic[T, P]):
+    """Calls that wait for those they are below; ``send`` is called with each of them.
+
+    It is given what was added, the place that it is below (None for none), and how. It returns the
+    place of what is to be below that.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[T, P | LeftOut | None, Via], P | LeftOut | None],
+        alone: Via = Via.ROOT,
+        unknown: Via = Via.UNATTRIBUTED,
+    ) -> None:
+        """``alone`` is how calls are called that begin traces since no edge leads to them.
+
+        ``unknown`` is the same of those whose beginning was not reported.
+        """
+        self._send = send
+        self.alone = alone
+        self._unknown = unknown
+        self._belonging = Belonging(SMALL)
+        #: In the order in which they began to wait.
+        self._waiting: OrderedDict[Work, _Waiting[T, P]] = OrderedDict()
+        self._ended: deque[_Waiting[T, P]] = deque()
+        #: Those for which somebody works still.
+        self._busy: list[_Waiting[T, P]] = []
+        #: Of goroutines whose open calls are not known.
+        self._strays: dict[Task, Work] = {}
+        #: Requests of which more than the root is kept.
+        self._kept: OrderedDict[Work, int] = OrderedDict()
+        self._kept_size = 0
+        self._size = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing waits."""
+        return not (self._waiting or self._ended or self._busy or self._size)
+
+    @property
+    def processes(self) -> set[int]:
+        """Return the processes whose goroutines are known."""
+        return self._belonging.processes
+
+    def edge(self, edge: Edge) -> None:
+        """Take an edge, but for beginnings: the next record in the order of time."""
+        self._belonging.add(edge)
+
+    def begin(
+        self, edge: Edge, task: Task, function: int, contexts: Sequence[int], is_apart: bool
+    ) -> None:
+        """Take the beginning of an outermost call of a function, by its number.
+
+        ``contexts`` are those that it was given. It begins a trace of its own if it ``is_apart``.
+        """
+        self._look_for_long(edge.at)
+        self._strays.pop(task, None)
+        frame = self._belonging.enter(edge, task, function + 1, contexts, is_apart)
+        if frame.span is frame.span.work.root and self.alone is Via.UNATTRIBUTED:
+            frame.span.work.is_doubted = not is_apart
+
+    def end(
+        self, task: Task, start: int, end: int, is_nested: bool, item: T, size: int, now: float
+    ) -> None:
+        """Take a call that has ended; ``now`` in seconds.
+
+        It ``is_nested`` if another call of its goroutine was open.
+        """
+        self._belonging.acts(task, start)
+        frame = self._belonging.leave(task, start, end) if start else None
+        if frame is None:
+            self._stray(task, start, end, is_nested, item, size, now)
+            return
+        work, is_own = frame.span.work, frame.start == start
+        call = _Call[T, P](start, end, item, size, is_own)
+        waiting = self._add(frame.span, call, now)
+        if is_own and frame.span is work.root:
+            waiting.root = call
+            if waiting.ended is None:
+                waiting.ended = now
+                self._ended.append(waiting)
+        if work.is_long:
+            self._give_out(waiting, is_last=True)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        while self._size > MAX_BYTES:
+            self._give_out(self._oldest(), is_last=True)
+
+    def _add(self, span: Span, call: _Call[T, P], now: float) -> _Waiting[T, P]:
+        work = span.work
+        waiting = self._waiting.get(work)
+        if waiting is None:
+            waiting = self._waiting[work] = _Waiting(work, now)
+            if work.memory is not None:
+                waiting.ended = now
+                self._ended.append(waiting)
+        waiting.calls.setdefault(span, []).append(call)
+        waiting.size += call.size
+        self._size += call.size
+        return waiting
+
+    def _oldest(self) -> _Waiting[T, P]:
+        """Return what is given out first if there is no room."""
+        for found in (*self._ended, *self._busy):
+            if self._waiting.get(found.work) is found:
+                return found
+        return next(iter(self._waiting.values()))
+
+    def _stray(
+        self, task: Task, start: int, end: int, is_nested: bool, item: T, size: int, now: float
+    ) -> None:
+        """Take a call of a goroutine whose open calls are not known."""
+        work = self._strays.get(task)
+        if work is None:
+            work = Work(task, start)
+            work.is_doubted = self._unknown is Via.UNATTRIBUTED
+            self._strays[task] = work
+        call = _Call[T, P](start, end, item, size, not is_nested)
+        waiting = self._add(work.root, call, now)
+        if not is_nested:
+            self._strays.pop(task, None)
+            waiting.root = call
+            self._give_out(waiting, is_last=True)
+
+    def turn(self, now: float, moment: int) -> None:
+        """Send what need not wait any longer: ``now`` in seconds, ``moment`` in ns.
+
+        All records up to the moment have been taken.
+        """
+        self._look_for_long(moment)
+        due, self._busy = self._busy, []
+        while self._ended and now - cast(float, self._ended[0].ended) >= LINGER:
+            due.append(self._ended.popleft())
+        for waiting in due:
+            if self._waiting.get(waiting.work) is not waiting:
+                continue
+            ended = cast(float, waiting.ended)
+            if waiting.work.is_busy and now - ended < PATIENCE:
+                self._busy.append(waiting)
+            else:
+                self._give_out(waiting)
+        self._make_room()
+        while self._waiting:
+            oldest = next(iter(self._waiting.values()))
+            if now - oldest.since < OVERDUE:
+                break
+            self._give_out(oldest, is_last=True)
+
+    def _look_for_long(self, at: int) -> None:
+        for work in self._belonging.long(at):
+            if work in self._waiting:
+                self._give_out(self._waiting[work], is_last=True)
+
+    def lose(self, at: int) -> None:
+        """Note that records are missing, among those up to a moment: edges may be wrong."""
+        self._belonging.forget(at)
+        for waiting in list(self._waiting.values()):
+            for spans in waiting.calls:
+                spans.is_doubted = True
+            waiting.work.is_doubted = True
+            self._give_out(waiting, is_last=True)
+        for work in self._kept:
+            work.memory = None
+        self._kept.clear()
+        self._kept_size = 0
+
+    def gone(self, process: int, at: int) -> None:
+        """Forget the goroutines of a process that has ended."""
+        self._belonging.gone(process, at)
+        for task in [task for task in self._strays if task[0] == process]:
+            del self._strays[task]
+
+    def rest(self) -> None:
+        """Send all that waits."""
+        for waiting in list(self._waiting.values()):
+            self._give_out(waiting, is_last=True)
+
+    def _give_out(self, waiting: _Waiting[T, P], is_last: bool = False) -> None:
+        """Send calls of a request, but for those within one that has not ended.
+
+        These, too, if it ``is_last``.
+        """
+        work = waiting.work
+        del self._waiting[work]
+        self._size -= waiting.size
+        memory = cast("_Memory[T, P] | None", work.memory) or _Memory()
+        memory.root = memory.root or waiting.root
+        for span, calls in waiting.calls.items():
+            memory.calls.setdefault(span, []).extend(calls)
+        wrong = set(wrong_spans(memory.calls, self._belonging.contexts))
+        nest = Nest(memory.calls)
+        below: dict[int, list[tuple[_Call[T, P], Via]]] = {}
+        first: list[tuple[_Call[T, P], _Call[T, P] | None, Via]] = []
+        held: dict[Span, list[_Call[T, P]]] = {}
+        tops: dict[Span, _Call[T, P] | None] = {}
+        for span, call, around in nest.within():
+            if call.item is None:
+                continue
+            above, via = around, Via.CALL
+            if around is None and not (call.is_own or is_last):
+                held.setdefault(span, []).append(call)
+                continue
+            if around is None:
+                if span not in tops:
+                    tops[span] = None if span in wrong else nest.above(span) or memory.root
+                above, via = tops[span], _VIAS[span.link]
+                if above is None or above is call:
+                    is_doubted = work.is_doubted or span in wrong or span is not work.root
+                    above, via = None, Via.UNATTRIBUTED if is_doubted else Via.ROOT
+            if above is None or above.item is None:
+                first.append((call, above, via))
+            else:
+                below.setdefault(id(above), []).append((call, via))
+        ready = deque(first)
+        while ready:
+            call, above, via = ready.popleft()
+            self._send_one(call, above, via)
+            ready.extend((each, call, via) for each, via in below.pop(id(call), ()))
+        self._keep(work, memory, held)
+        if held:
+            size = sum(call.size for calls in held.values() for call in calls)
+            again = _Waiting(work, waiting.since, held, size, None, waiting.ended)
+            self._waiting[work] = again
+            self._waiting.move_to_end(work, last=False)
+            self._size += size
+            self._busy.append(again)
+
+    def _send_one(self, call: _Call[T, P], above: _Call[T, P] | None, via: Via) -> None:
+        item, call.item = call.item, None
+        assert item is not None
+        call.place = self._send(item, above.place if above is not None else None, via)
+
+    def _keep(self, work: Work, memory: _Memory[T, P], held: dict[Span, list[_Call[T, P]]]) -> None:
+        """Remember what was sent of a request, as long as somebody works for it; then the root."""
+        if work in self._kept:
+            self._kept_size -= self._kept.pop(work)
+        work.spans.clear()
+        work.memory = memory
+        for span, calls in held.items():
+            memory.calls[span] = [call for call in memory.calls[span] if call not in calls]
+        if not work.is_busy or work.is_long:
+            memory.calls = {}
+            return
+        self._kept[work] = size = sum(map(len, memory.calls.values()))
+        self._kept_size += size
+        while self._kept_size > _MAX_KEPT:
+            one, size = self._kept.popitem(last=False)
+            self._kept_size -= size
+            cast("_Memory[T, P]", one.memory).calls = {}

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flights: records of a program's last seconds, which the kernel keeps and nobody reads.
+
+A condition has them read: a call that is waited for, a panic or a signal.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gotrace.errors import UsageError
+from gotrace.kernel.syscalls import online_cpus
+from gotrace.probes.spec import ProbeSpec
+from gotrace.requests.assemble import request_probes
+from gotrace.requests.recording import Recorder, Recording
+from gotrace.session.events import HEADER, function_of
+from gotrace.session.request import Asked
+from gotrace.session.trace import CallTracer, Flight, TraceOptions
+from gotrace.target.target import Target
+
+__all__ = ["FlightReader", "flight_of", "flight_size", "probes_in"]
+
+#: Where a record has what only the numbers of edges have: the highest byte of its function's.
+_EDGE = 35
+_PAGE = 4096
+#: What is kept at most if nobody says how much: 5 s of 600,000 events of 80 bytes a second. No more
+#: than a part of the memory that is free.
+_MAX_BYTES = 256 << 20
+_PART = 8
+_LEAST_PAGES = 64  # of one CPU
+_PANIC, _SIGNAL = "panic", "signal"
+#: What the runtime calls for a panic, and for an error that ends the program.
+_PANICS = ("runtime.gopanic(e any)", "runtime.fatalthrow(t uint32)")
+
+
+def probes_in(conditions: Sequence[str]) -> list[str]:
+    """Return the conditions that are probes. Raises UsageError."""
+    return [text for text in conditions if text != _PANIC and _signal_in(text) is None]
+
+
+def _signal_in(condition: str) -> signal.Signals | None:
+    """Return the signal that a condition waits for, None if it is another one."""
+    word, _, name = condition.partition(" ")
+    if word != _SIGNAL or not name.strip():
+        return None
+    name = name.strip().upper().removeprefix("SIG")
+    try:
+        return signal.Signals(int(name)) if name.isdecimal() else signal.Signals[f"SIG{name}"]
+    except (KeyError, ValueError):
+        raise UsageError(f"{condition!r}: there is no signal {name}") from None
+
+
+def flight_size() -> int:
+    """Return how many bytes to keep if nobody says so. Raises OSError."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        free = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable"))
+    return min(_MAX_BYTES, free // _PART)
+
+
+def _pages(size: int) -> int:
+    """Return how many pages each CPU has of so many bytes: a power of two. Raises UsageError."""
+    cpus = len(online_cpus())
+    pages = size // _PAGE // cpus
+    if pages < _LEAST_PAGES:
+        least = _LEAST_PAGES * _PAGE * cpus >> 10
+        raise UsageError(f"{size >> 10}K are too few to keep records in: give {least}K")
+    return 1 << pages.bit_length() - 1
+
+
+def flight_of(
+    asked: Asked, target: Target, conditions: Sequence[str], size: int
+) -> tuple[list[ProbeSpec], TraceOptions]:
+    """Return the probes and options of a flight that keeps ``size`` bytes.
+
+    ``asked`` has the conditions that are probes first: their calls begin requests. Raises
+    UsageError.
+    """
+    roots, probes = request_probes(asked, target, len(probes_in(conditions)))
+    until: list[ProbeSpec] = []
+    if _PANIC in conditions:
+        specs, _ = Asked(_PANICS).probes(target)
+        until = [replace(spec, at_entry=True) for spec in specs]
+    signals = {number for text in conditions if (number := _signal_in(text))}
+    if len(signals) > 1:
+        raise UsageError("a flight waits for one signal: leave the others out")
+    flight = Flight(_pages(size), until, signals.pop() if signals else 0)
+    return [*until, *probes], TraceOptions(roots=roots, states=True, flight=flight)
+
+
+class FlightReader:
+    """Takes the records of what is waited for, and gives out recordings of the time before it."""
+
+    def __init__(
+        self, tracer: CallTracer, recorder: Recorder, options: TraceOptions, seconds: float
+    ) -> None:
+        """Take what traces, by these options, and how long before its end a recording begins."""
+        flight = options.flight
+        assert flight is not None
+        self._signal = f"signal {signal.Signals(flight.signal).name}" if flight.signal else ""
+        self._tracer = tracer
+        self._recorder = recorder
+        self._ns = round(seconds * 1e9)
+        ids = {id(spec) for spec in (*options.roots, *flight.until)}
+        #: Numbers of the functions whose calls are waited for.
+        self._until = {
+            number
+            for number, decoder in enumerate(recorder.decoders)
+            if any(id(spec) in ids for spec, _ in decoder.traced.parts)
+        }
+        self._due: list[bytes] = []
+        self._asked = False
+        #: The calls that were waited for in the last recording, and when that was made.
+        self._seen: set[tuple[int, int, int]] = set()
+        self._made = 0
+        self._missing = self._lost = self._blind_until = 0
+
+    def ask(self) -> None:
+        """Have a recording made in any case. May be called in a signal handler."""
+        self._asked = True
+
+    def add(self, record: bytes) -> None:
+        """Take a record that the tracer has acquired. Raises RecordError."""
+        if not self._has(record) and self._is_wanted(record):
+            self._due.append(record)
+
+    def take(self) -> Recording | None:
+        """Return a recording if there is to be one. Raises RecordError."""
+        missing = self._tracer.missing_records()
+        if missing != self._missing:
+            self._lost += missing - self._missing
+            self._missing = missing
+            # Nobody knows which states goroutines were left in: what is before is of no use.
+            self._blind_until = time.monotonic_ns()
+        if not self._due and not self._asked:
+            return None
+        self._asked = False
+        due, self._due = self._due, []
+        return self._recording(due)
+
+    def _is_wanted(self, record: bytes) -> bool:
+        if record[_EDGE]:
+            return True
+        decoder = self._recorder.decoders[function_of(record)]
+        return decoder.wanted(record) is not None
+
+    def _has(self, record: bytes) -> bool:
+        """Return whether the last recording has a call, or was made after a signal."""
+        end, _, goid, _, _, function, *_ = HEADER.unpack_from(record)
+        return end <= self._made if record[_EDGE] else (end, goid, function) in self._seen
+
+    def _recording(self, due: list[bytes]) -> Recording:
+        now = time.monotonic_ns()
+        trigger = due[0] if due else None
+        begin = now - self._ns
+        if trigger is not None:
+            end, start, *_ = HEADER.unpack_from(trigger)
+            begin = min(end - self._ns, start - 1 if start else end)
+        begin = max(begin, self._blind_until)
+        records = self._tracer.past(begin)
+        self._seen = {
+            (header[0], header[2], header[5])
+            for record in records
+            if not record[_EDGE] and (header := HEADER.unpack_from(record))[5] in self._until
+        }
+        # It may have been overwritten by now, by events that come faster than there is room.
+        records += (one for one in due if not one[_EDGE] and not self._has(one))
+        self._made = now
+        lost, self._lost = self._lost if begin == self._blind_until else 0, 0
+        cause = "SIGUSR1" if trigger is None else self._signal
+        if trigger is not None and trigger[_EDGE]:
+            trigger = None
+        return self._recorder.recording(records, None, now, cause, trigger, lost)

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program did for some time: its requests, its other calls, and its goroutines' states."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import count
+
+from gotrace.calls import Call
+from gotrace.errors import UsageError
+from gotrace.probes.spec import ProbeSpec
+from gotrace.profiles.execution import (
+    CREATED,
+    ENDED,
+    RUNNABLE,
+    RUNNING,
+    UNKNOWN,
+    WAITING,
+    Change,
+    Recorded,
+    execution_trace,
+    is_execution_trace,
+    undisturbed,
+)
+from gotrace.profiles.perfetto import PerfettoFile, is_perfetto
+from gotrace.profiles.write import check_place, write_content, written_whole
+from gotrace.requests.assemble import Assembler
+from gotrace.requests.critical import reason_of
+from gotrace.requests.edges import FIRST, EdgeKind
+from gotrace.requests.model import Node, Request, region_of, slice_of
+from gotrace.session.decode import CallDecoder
+from gotrace.session.events import HEADER, CallFlag
+from gotrace.text import counted
+
+__all__ = ["Recorder", "Recording", "check_recording_file"]
+
+_JSON = ".json"
+#: By the statuses of Go's runtime, releases 1.19 to 1.27.
+_STATES = {1: RUNNABLE, 2: RUNNING, 4: WAITING}
+_WAITING = 4
+_STATE, _GO, _SWITCH, _DEAD = (
+    FIRST + kind for kind in (EdgeKind.STATE, EdgeKind.GO, EdgeKind.SWITCH, EdgeKind.DEAD)
+)
+_TIME = struct.Struct("<Q").unpack_from
+_UNWANTED = CallFlag.UNWANTED.value
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What was recorded of a program from one time to another, in ns since 1970.
+
+    ``requests`` are those that ended then, with their calls; ``calls`` are all others, in the order
+    in which they ended. ``states`` are the changes of goroutines' states, of each process by its
+    number: those of a goroutine together and in order, with times since 1970. ``cause`` says why it
+    ends, ``trigger`` is the call that has ended it, None if no call has. ``lost``: so many records
+    were lost before it began.
+    """
+
+    begin_ns: int
+    end_ns: int
+    requests: Sequence[Request[Call]] = ()
+    calls: Sequence[Call] = ()
+    states: Mapping[int, Sequence[Change]] = field(default_factory=dict)
+    cause: str = ""
+    trigger: Call | None = None
+    lost: int = 0
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to ``x.trace`` for ``go tool trace``, ``x.pftrace`` for Perfetto, ``x.json``.
+
+        The file is there as a whole or not at all. A file of JSON has a line for each request and
+        call, without the states. Raises GotraceError.
+        """
+        name = os.fspath(path)
+        _check_name(name)
+        if is_execution_trace(name):
+            lost = counted("{} record{s} lost here", self.lost) if self.lost else ""
+            cause = f"written for {self.cause}" if self.cause else ""
+            write_content(name, execution_trace(list(self._recorded()), lost, cause))
+        elif is_perfetto(name):
+            with written_whole(name) as part, closing(PerfettoFile(part)) as file:
+                arrows = count(1)
+                for number, request in enumerate(self.requests, 1):
+                    file.add(request.slices(arrows), number)
+                for call in self.calls:
+                    file.add([slice_of(_node(call), _start(call))], 0)
+        else:
+            lines = [request.to_json() for request in self.requests]
+            write_content(name, "".join([*lines, *(call.to_json() for call in self.calls)]))
+
+    def _recorded(self) -> Iterator[Recorded]:
+        """Yield it as an execution trace has it."""
+        for request in self.requests:
+            yield request.recorded()
+        others: dict[int, list[Call]] = {pid: [] for pid in self.states}
+        for call in self.calls:
+            others.setdefault(call.pid, []).append(call)
+        for pid, calls in others.items():
+            regions = [region_of(_node(call), _start(call)) for call in calls]
+            yield Recorded(pid, regions, self.states.get(pid, ()), is_request=False)
+
+
+def _node(call: Call) -> Node[Call]:
+    return Node(call, "call", 0)
+
+
+def _start(call: Call) -> int:
+    return call.time_ns - (call.duration_ns or 0)
+
+
+def _check_name(path: str) -> None:
+    if not (is_execution_trace(path) or is_perfetto(path) or path.endswith(_JSON)):
+        raise UsageError(f"{path}: give x.trace, x.pftrace or x.json, which says what to write")
+
+
+def check_recording_file(path: str) -> None:
+    """Raise GotraceError if a recording cannot be saved there; nothing is changed."""
+    _check_name(path)
+    check_place(path)
+
+
+class Recorder:
+    """Makes recordings of records."""
+
+    def __init__(
+        self,
+        decoders: Sequence[CallDecoder],
+        roots: Sequence[ProbeSpec],
+        reasons: Sequence[str],
+        epoch_ns: int,
+    ) -> None:
+        """Take the decoders of functions by number, and the probes whose calls begin requests.
+
+        ``reasons`` are Go's words for why goroutines wait, by number; ``epoch_ns`` is
+        CLOCK_MONOTONIC at the year 1970.
+        """
+        self.decoders = decoders
+        self._roots = roots
+        self._reasons = reasons
+        self._epoch = epoch_ns
+
+    def recording(
+        self,
+        records: Sequence[bytes],
+        begin: int | None,
+        end: int,
+        cause: str = "",
+        trigger: bytes | None = None,
+        lost: int = 0,
+    ) -> Recording:
+        """Return what records say of a time (ns, CLOCK_MONOTONIC), in whatever order they are.
+
+        ``begin`` None is when the first record is from. ``trigger`` is the record of the call that
+        has ended it. Raises RecordError.
+        """
+        with undisturbed():
+            # It has few runs that are in order already, if more than one: what sorting is good at.
+            ordered = sorted(records, key=_TIME)
+            if begin is None:
+                begin = _TIME(ordered[0])[0] if ordered else end
+            return self._recording(ordered, begin, end, cause, trigger, lost)
+
+    def _recording(
+        self,
+        records: Sequence[bytes],
+        begin: int,
+        end: int,
+        cause: str,
+        trigger: bytes | None,
+        lost: int,
+    ) -> Recording:
+        assembler = Assembler(self.decoders, self._roots) if self._roots else None
+        states = _States(self._reasons, self._epoch)
+        calls: list[bytes] = []
+        for record in records:
+            header = HEADER.unpack_from(record)
+            function = header[5]
+            if function < FIRST:
+                calls.append(record)
+                if assembler is not None and header[1]:
+                    assembler.add_read(record, header)
+                continue
+            if function == _STATE:
+                states.add_state(header)
+                continue
+            if function in (_GO, _SWITCH, _DEAD):
+                states.add(header)
+            if assembler is not None:
+                assembler.add_read(record, header)
+        requests = []
+        if assembler is not None:
+            requests = [
+                request.mapped(lambda call: call.as_call(self._epoch))
+                for request in assembler.take(0, is_over=True)
+            ]
+        known = {_identity(node.call) for request in requests for node in request.nodes()}
+        others = []
+        for record in calls:
+            call = self._call(record)
+            if call is not None and _identity(call) not in known:
+                others.append(call)
+        first = self._call(trigger) if trigger is not None else None
+        if first is not None:
+            cause = f"{first.function} in goroutine {first.goid}"
+        begin, end = begin - self._epoch, end - self._epoch
+        return Recording(begin, end, requests, others, states.all(end), cause, first, lost)
+
+    def _call(self, record: bytes) -> Call | None:
+        """Return a record's call, None if no probe wants it."""
+        header = HEADER.unpack_from(record)
+        function: int = header[5]
+        decoder = self.decoders[function]
+        if header[8] & _UNWANTED:
+            return decoder.bare(record).as_call(self._epoch)
+        shown = decoder.calls(record, is_counted=False)
+        return shown[0][1].as_call(self._epoch) if shown else None
+
+
+def _identity(call: Call) -> tuple[int, int, int, str]:
+    return call.pid, call.goid, call.time_ns, call.function
+
+
+class _States:
+    """The changes of all goroutines' states."""
+
+    def __init__(self, reasons: Sequence[str], epoch: int) -> None:
+        # A number of a reason has eight bits.
+        self._reasons = [reason_of(number, reasons) for number in range(256)]
+        self._epoch = epoch
+        self._living: dict[tuple[int, int], list[Change]] = {}
+        self._ended: dict[tuple[int, int], list[Change]] = {}
+
+    def add_state(self, header: tuple[int, ...]) -> None:
+        """Take the header of a change's record: the next one in the order of time."""
+        at, other, goid, tgid, tid, _, _, _, _, state, reason = header
+        changes = self._living.get((tgid, other))
+        if changes is None:
+            changes = self._begun(tgid, other)
+        why = self._reasons[reason] if state == _WAITING else ""
+        # As Change(...), in half of the time.
+        row = (at - self._epoch, other, _STATES[state], why, goid, tid)
+        changes.append(tuple.__new__(Change, row))
+
+    def add(self, header: tuple[int, ...]) -> None:
+        """Take the header of another edge's record: the next one in the order of time."""
+        at, other, goid, tgid, tid, kind, *_ = header
+        at -= self._epoch
+        if kind == _GO:
+            # What was reported before was for the number that it was to have, or had by chance.
+            if other and (tgid, other) not in self._ended:
+                self._living[tgid, other] = [Change(at, other, CREATED, "", goid)]
+        elif kind == _SWITCH:
+            self._begun(tgid, goid).append(Change(at, goid, WAITING, "coroutine", 0, tid))
+            self._begun(tgid, other).append(Change(at, other, RUNNING, "", goid, tid))
+        elif goid and (tgid, goid) not in self._ended:
+            changes = self._living.pop((tgid, goid), [])
+            changes.append(Change(at, goid, ENDED))
+            self._ended[tgid, goid] = changes
+
+    def _begun(self, tgid: int, goid: int) -> list[Change]:
+        """Return the changes of a goroutine."""
+        # Up to Go 1.23 a new goroutine has the number of an ended one for a moment, or none.
+        if not goid or (tgid, goid) in self._ended:
+            return []
+        return self._living.setdefault((tgid, goid), [])
+
+    def all(self, end: int) -> dict[int, list[Change]]:
+        """Return all changes of each process; what is known ends at a time."""
+        found: dict[int, list[Change]] = {}
+        for (tgid, _), changes in self._ended.items():
+            found.setdefault(tgid, []).extend(changes)
+        for (tgid, goid), changes in self._living.items():
+            own = found.setdefault(tgid, [])
+            own += changes
+            own.append(Change(max(end, changes[-1].at), goid, UNKNOWN))
+        return found
