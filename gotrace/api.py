@@ -24,7 +24,7 @@ from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import Choice
 from gotrace.goroutines.live import GoFiles
-from gotrace.goroutines.model import Frame, Stack
+from gotrace.goroutines.model import Frame, Stack, State
 from gotrace.goroutines.model import Goroutine as ReadGoroutine
 from gotrace.goroutines.program import Program
 from gotrace.histogram import Histogram, ValueHistogram
@@ -53,9 +53,11 @@ from gotrace.session.keys import (
     key_of,
 )
 from gotrace.session.latency import LatencyOptions, LatencyRequest, Measurement
+from gotrace.session.oncpu.groups import WALL_FORM, WallGroup, wall_groups
 from gotrace.session.oncpu.meter import HERTZ, CpuPeriod, CpuRequest
 from gotrace.session.oncpu.naming import FORM as CPU_FORM
 from gotrace.session.oncpu.naming import CpuNames, function_times
+from gotrace.session.oncpu.wall import WallRequest
 from gotrace.session.plan import ProgramFunction
 from gotrace.session.probing import Probing, Returns
 from gotrace.session.request import Asked, Request
@@ -65,6 +67,7 @@ from gotrace.session.trace import MAX_STACK_FRAMES, CallTracer, TraceOptions, Tr
 from gotrace.session.trace_plan import TraceChoices
 from gotrace.session.undisturbed import Opened
 from gotrace.session.waits.meter import WaitRequest
+from gotrace.session.waits.names import SyscallRequest, SyscallSums, syscall_price
 from gotrace.session.waits.naming import (
     FORM,
     NamedWait,
@@ -76,6 +79,7 @@ from gotrace.session.waits.naming import (
 from gotrace.session.waits.probes import WaitState
 from gotrace.session.why.parts import PartSums
 from gotrace.session.why.price import MAX_SHARE, price_of
+from gotrace.session.why.price import Price as CountedPrice
 from gotrace.session.why.probes import WhyOptions
 from gotrace.tables import Table
 from gotrace.target.process import ProcessError, process_numbers
@@ -97,13 +101,17 @@ __all__ = [
     "Function",
     "Goroutine",
     "GoroutineState",
+    "GoroutineTime",
     "Group",
     "Groups",
     "RequestStream",
     "Session",
+    "Syscall",
+    "Syscalls",
     "TracingWarning",
     "Wait",
     "Waits",
+    "WallTime",
     "attach",
     "path",
     "start",
@@ -338,6 +346,81 @@ class CpuTime(list[CpuSamples], Table, _Profiled):
         """Return a row for each of the functions: its own time, with what it calls, its name."""
         rows = ((one.self_ns, one.total_ns, one.function) for one in self.functions)
         return ("self_ns", "total_ns", "function"), rows
+
+
+@dataclass(frozen=True, slots=True)
+class Syscall:
+    """The system calls of one name: their ``times``, and how many failed, by the error's name."""
+
+    name: str
+    times: Histogram
+    errors: Mapping[str, int]
+
+
+class Syscalls(list[Syscall], Table):
+    """System calls by name, those that took most time first; ``stacks`` says where they are made.
+
+    Calls that had begun before are in neither: ``stacks.earlier`` is how many.
+    """
+
+    def __init__(self, sums: Iterable[SyscallSums], stacks: Waits) -> None:
+        super().__init__(Syscall(one.name, one.times, one.errors) for one in sums)
+        self.stacks = stacks
+
+    def __repr__(self) -> str:
+        """Return the sums."""
+        calls, ns = sum(one.times.count for one in self), sum(one.times.sum for one in self)
+        return f"<gotrace.Syscalls: {calls:,} calls of {len(self):,} names, {ns:,} ns>"
+
+    def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        """Return a row for each name: its calls' times, how many failed, and the name."""
+        rows = ((*_times(one.times), sum(one.errors.values()), one.name) for one in self)
+        return (*_TIMES, "errors", "name"), rows
+
+
+@dataclass(frozen=True, slots=True)
+class GoroutineTime:
+    """The time of a group of goroutines, by what they did; ``wall_ns`` is the sum.
+
+    Threads without a goroutine, and the scheduler, have nothing but ``running_ns``.
+    """
+
+    group: str
+    wall_ns: int
+    running_ns: int
+    runnable_ns: int
+    syscall_ns: int
+    waiting_ns: int
+
+
+class WallTime(list[GoroutineTime], Table, _Profiled):
+    """All of goroutines' time by group, the most first.
+
+    ``wall_ns`` is the sum, with ``others``: how many stays in a state found no row, and their time.
+    """
+
+    def __init__(
+        self, groups: Iterable[WallGroup], others: tuple[int, int], names: CpuNames
+    ) -> None:
+        groups = list(groups)
+        states = State.RUNNING, State.RUNNABLE, State.SYSCALL, State.WAITING
+        super().__init__(
+            GoroutineTime(one.name, one.wall_ns, *(one.ns[state] for state in states))
+            for one in groups
+        )
+        self.others = others
+        self.wall_ns = others[1] + sum(one.wall_ns for one in groups)
+        found, now = [row for one in groups for row in one.profile_rows(names)], time.time_ns()
+        self._profile = StackProfile(WALL_FORM, found, "goroutines' time", names.mappings(), now)
+
+    def __repr__(self) -> str:
+        """Return the sum."""
+        return f"<gotrace.WallTime: {len(self):,} groups, {self.wall_ns:,} ns>"
+
+    def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        """Return a row for each group: its time, by what its goroutines did, and its name."""
+        names = ("wall_ns", "running_ns", "runnable_ns", "syscall_ns", "waiting_ns", "group")
+        return names, ([getattr(one, name) for name in names] for one in self)
 
 
 def _innermost(stack: Sequence[StackFrame]) -> str:
@@ -1135,6 +1218,73 @@ class Session:
             with _STARTING, _os_errors():
                 return CpuTime(CpuNames(run.meter), period, run.meter.period, inside)
 
+    def syscalls(
+        self,
+        *inside: str,
+        seconds: float | None = None,
+        lossy: bool = False,
+        force: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> Syscalls:
+        """Add system calls up by name, for some ``seconds``, or until the target ends or ``stop``.
+
+        ``inside``: of the stacks, only those within calls of functions that one of these patterns
+        selects. The runtime's own calls count, too. For the others see ``waits``, also for what is
+        raised.
+        """
+        _check(seconds)
+        self._check_one("syscalls()")
+        with _STARTING, _os_errors():
+            if not force and self._target.process is not None and self._target.has_started:
+                what = "makes {} system calls a second: syscalls() would"
+                _refuse(syscall_price(self._target), what)
+        with Opened() as opened:
+            request = SyscallRequest(target=self._target, inside=inside)
+            run = self._ran(opened, request, seconds, ready)
+            meter = run.meter
+            with _os_errors():
+                period, names, losses = meter.take(), meter.names(), meter.losses()
+        lost = {"unseen": losses.unseen, "stacks": losses.stacks}
+        if any(lost.values()) and not lossy:
+            raise LostCalls({what: count for what, count in lost.items() if count})
+        with _STARTING, _os_errors():
+            choice = WaitChoice(inside, (), system=True, wakers=False)
+            rows = named_waits(meter.program, WaitState.SYSCALL, period.rows, choice)
+            return Syscalls(names, Waits(meter.program, rows, period.others, losses.earlier))
+
+    def wall(
+        self,
+        *,
+        seconds: float | None = None,
+        hertz: int = HERTZ,
+        kernel: bool = False,
+        lossy: bool = False,
+        force: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> WallTime:
+        """Add up all of goroutines' time: running, runnable, in system calls and waiting.
+
+        That is for some ``seconds``, or until the target ends or ``stop``. What ran is divided by
+        samples: for ``hertz`` and ``kernel`` see ``on_cpu``; for the others see ``waits``, also for
+        what is raised.
+        """
+        _check(seconds)
+        self._check_one("wall()")
+        cpu = CpuRequest(target=self._target, hertz=hertz, kernel=kernel)
+        with Opened() as opened:
+            request = WallRequest(target=self._target, cpu=cpu)
+            run = self._ran(opened, request, seconds, ready, force, "wall()")
+            with _os_errors():
+                (rows, others, period), (unseen, stacks) = run.meter.take(), run.meter.losses()
+            lost = {"unseen": unseen, "stacks": stacks}
+            if any(lost.values()) and not lossy:
+                raise LostCalls({what: count for what, count in lost.items() if count})
+            with _STARTING, _os_errors():
+                names = CpuNames(run.meter.cpu)
+                samples = names.named(period.rows)
+                groups = wall_groups(rows, samples, names, run.meter.cpu.period)
+                return WallTime(groups, others, names)
+
     def stop(self) -> None:
         """End all runs that are attached; what they have seen is still returned.
 
@@ -1247,14 +1397,17 @@ def _refusing(what: str) -> Callable[[SchedulerProbes], None]:
     def accept(probes: SchedulerProbes) -> None:
         if probes.target.process is None or not probes.target.has_started:
             return
-        price = price_of(probes, None)
-        if price.share > MAX_SHARE:
-            raise GotraceError(
-                f"this program changes {round(price.changes):,} states a second: {what} would"
-                f" take about {price.share:.0%} of one CPU: force=True accepts it"
-            )
+        _refuse(price_of(probes, None), f"{probes.COUNTED}: {what} would")
 
     return accept
+
+
+def _refuse(price: CountedPrice, text: str) -> None:
+    """Raise GotraceError if what watches a program takes too much; ``text`` has the number."""
+    if price.share > MAX_SHARE:
+        counted = text.format(f"{round(price.changes):,}")
+        share = f"{price.share:.0%} of one CPU"
+        raise GotraceError(f"this program {counted} take about {share}: force=True accepts it")
 
 
 def _states(dump: Dump, goroutines: Iterable[ReadGoroutine]) -> Iterator[GoroutineState]:

@@ -31,7 +31,8 @@ from gotrace.errors import UsageError
 from gotrace.profiles.rows import StackProfile
 from gotrace.report.cpu import CpuReading, write_cpu, write_cpu_json
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
-from gotrace.report.wall import WALL_FORM, wall_groups, write_wall, write_wall_json
+from gotrace.report.wall import write_wall, write_wall_json
+from gotrace.session.oncpu.groups import WALL_FORM, wall_groups
 from gotrace.session.oncpu.meter import (
     HERTZ,
     CpuMeter,

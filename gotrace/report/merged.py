@@ -29,8 +29,9 @@ from gotrace.report.latencies import FoldedLatency, Interval, LatencyGroup, writ
 from gotrace.report.output import JsonOutput, Output, TextOutput
 from gotrace.report.syscalls import write_syscalls
 from gotrace.report.waits import WaitTotals, write_waits
-from gotrace.report.wall import WallGroup, write_wall
+from gotrace.report.wall import write_wall
 from gotrace.report.why import BucketParts
+from gotrace.session.oncpu.groups import WallGroup
 from gotrace.session.oncpu.naming import FunctionTime, NamedSamples
 from gotrace.session.waits.names import SyscallSums
 from gotrace.session.waits.naming import NamedWait, WokenBy

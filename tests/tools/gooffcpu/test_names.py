@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import gotrace
 from gotrace.histogram import BUCKETS, bucket_bounds
 from gotrace.kernel.syscall_names import errno_name, syscall_name
 from tests.live import skip_or_fail
@@ -79,6 +80,26 @@ def test_calls_are_those_that_the_program_knows(toolchain: Toolchain) -> None:
             result = tracing.end()
         assert fixture.finish() == 0
     check(truth, result)
+
+
+def test_the_library_has_them() -> None:
+    with Fixture([program()]) as fixture, gotrace.attach(fixture.ready) as go:
+        truth: Json = {}
+
+        def work() -> None:
+            truth.update(fixture.work("go"))
+            go.stop()
+
+        calls = go.syscalls(force=True, ready=work)
+        assert fixture.finish() == 0
+    found = {one.name: one for one in calls}
+    for name, known in truth.items():
+        assert found[name].times.count == known["calls"]
+        assert sum(found[name].errors.values()) == sum(known["errors"].values())
+        assert 0 < found[name].times.sum <= known["ns"]
+    assert calls.stacks.contentions == sum(one.times.count for one in calls)
+    names, rows = calls.table()
+    assert names[-2:] == ("errors", "name") and [row[-1] for row in rows] == list(found)
 
 
 @pytest.mark.parametrize("mode", ["stripped", "pie"])

@@ -410,6 +410,30 @@ def test_the_library_has_it(tmp_path: Path) -> None:
     assert sum(one.values[1] for one in read) == time.cpu_ns
 
 
+def test_the_library_has_all_of_goroutines_time(tmp_path: Path) -> None:
+    with Fixture([*ALONE, program()]) as fixture, gotrace.attach(fixture.ready) as go:
+        known: Json = {}
+
+        def work() -> None:
+            known.update(fixture.work("wall 1s"))
+            go.stop()
+
+        time = go.wall(hertz=499, force=True, ready=work)
+        assert fixture.finish() == 0
+    groups = {one.group.split()[0]: one for one in time}
+    for name, function in (("computes", "main.computes"), ("reads", "main.blocks")):
+        one = groups[function]
+        assert one.wall_ns == pytest.approx(known[name]["lived"], rel=0.02)
+        states = one.running_ns, one.runnable_ns, one.syscall_ns, one.waiting_ns
+        assert sum(states) == one.wall_ns
+    assert time.wall_ns == time.others[1] + sum(one.wall_ns for one in time)
+    names, rows = time.table()
+    assert [row[-1] for row in rows] == [one.group for one in time] and names[0] == "wall_ns"
+    time.to_pprof(tmp_path / "x.pb.gz")
+    times = sum(one.running_ns + one.runnable_ns + one.syscall_ns + one.waiting_ns for one in time)
+    assert sum(one.values[1] for one in raw_profile(tmp_path / "x.pb.gz").samples) == times
+
+
 def test_what_cannot_be_sampled_is_refused_in_a_line() -> None:
     for words, text in (
         (("-p", str(os.getpid())), "runs no program of the Go compiler"),
