@@ -26,6 +26,7 @@ from gotrace.profiles.execution import (
 )
 from gotrace.profiles.perfetto import PerfettoFile, Slice, is_perfetto
 from gotrace.requests.critical import Part
+from gotrace.values.python import as_json
 
 __all__ = [
     "Node",
@@ -234,16 +235,16 @@ def slice_of(node: Node[Call], start: int, begins: Sequence[int] = (), ends: int
 
 def region_of(node: Node[Call], start: int, above: Node[Call] | None = None) -> Region:
     """Return a call as an execution trace has it; ``above``: it was made for that one elsewhere."""
-    call, row = node.call, node.call.to_row()
-    begun = [("arguments", _values(row["args"]))] if row["args"] else []
+    call = node.call
+    begun = [("arguments", _values(call.args))] if call.args else []
     if above is not None:
         text = f"{node.edge}: for {above.call.function} of goroutine {above.goid}"
         begun.insert(0, ("edge", text))
-    ended = [("results", _values(row["results"]))] if row["results"] else []
+    ended = [("results", _values(call.results))] if call.results else []
     if call.unwound is not None:
         ended.append(("unwound", call.unwound))
     if call.why is not None:
-        ended.append(("why (ns)", _values(row["why"]["parts"])))
+        ended.append(("why (ns)", _values(call.why.parts)))
     return Region(
         *(call.goid, call.tid, call.function, start, start + node.duration_ns),
         *(call.file or "", call.line or 0, begun, ended),
@@ -251,15 +252,17 @@ def region_of(node: Node[Call], start: int, above: Node[Call] | None = None) -> 
 
 
 def _values(values: Mapping[str, Any]) -> str:
-    """Return values as a log has them."""
+    """Return values as a log has them: as JSON has them in short, much as Go has them."""
     return ", ".join(
-        _text(value) if name.startswith("$ret") else f"{name}={_text(value)}"
+        # Most are numbers, and there may be a million.
+        f"{'' if name.startswith('$ret') else f'{name}='}"
+        f"{value if type(value) is int else _text(as_json(value))}"
         for name, value in values.items()
     )
 
 
 def _text(value: Any) -> str:
-    """Return a value as JSON has it in short, much as Go has it."""
+    """Return a value that JSON has in short."""
     if isinstance(value, Mapping):
         first = next(iter(value), "")
         if first.startswith("$"):  # what JSON has no value for
@@ -269,7 +272,11 @@ def _text(value: Any) -> str:
         return "{" + ", ".join(f"{name}: {_text(one)}" for name, one in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_text, value)) + "]"
-    return "nil" if value is None else json.dumps(value, ensure_ascii=False)
+    return "nil" if value is None else _encoded(value)
+
+
+#: An encoder is as dear to make as ten to use.
+_encoded = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class RequestFile:

@@ -514,10 +514,19 @@ def as_json(value: Any) -> Any:
     """
     if value is None or isinstance(value, bool):
         return value
-    for kind, writer in _WRITERS:
-        if isinstance(value, kind):
-            return writer(value)
-    raise TypeError(f"not a value of a call: {value!r}")
+    kind: type = type(value)
+    writer = _KNOWN_WRITERS.get(kind)
+    if writer is None:
+        writer = _KNOWN_WRITERS[kind] = _writer(kind)
+    return writer(value)
+
+
+def _writer(kind: type) -> Callable[[Any], Any]:
+    """Return what makes JSON of the objects of a class. Raises TypeError."""
+    for each, writer in _WRITERS:
+        if issubclass(kind, each):
+            return writer
+    raise TypeError(f"a {kind.__name__} is not a value of a call")
 
 
 def _text_as_json(value: str) -> Any:
@@ -596,3 +605,5 @@ _WRITERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (Unavailable, lambda value: {"$unavailable": value.why}),
     (datetime.datetime, datetime.datetime.isoformat),
 )
+#: By the very class: to look for it takes longer than to write a number.
+_KNOWN_WRITERS: dict[type, Callable[[Any], Any]] = {}
