@@ -97,6 +97,8 @@ class Recording:
     unit: str = ""  # of amounts that are not numbers of calls: ns, bytes
     units: float = 0.0
     amounts: dict[Key, Amount] = field(default_factory=dict)
+    #: The expressions that rows are by.
+    by: set[str] = field(default_factory=set)
     #: Lengths of intervals by when they ended.
     intervals: dict[float, float] = field(default_factory=dict)
     #: What is missing from it, in words.
@@ -122,13 +124,13 @@ class Recording:
         return found
 
     def _read(self, rows: Iterator[_Json]) -> None:
-        when = 0.0
+        when, units = 0.0, 0.0
         for row in rows:
             name = row.get("kind")
             if name == "lost":
                 self.lost.append(str(row.get("message")))
             elif name == "detached":
-                self.units = row.get("seconds", 0.0) or self.units
+                units += row.get("seconds", 0.0)  # of each run, if there are several
             elif name in _HEADS:
                 self._set_kind(_HEADS[name])
                 when, length = row["ts"], row.get("seconds", row.get("dumps", 1.0))
@@ -138,6 +140,7 @@ class Recording:
                 kind = _KINDS[name]
                 self.unit = row.get("unit") or "" if "of" in row else kind.unit
                 key = kind.key(row)
+                self.by.update(row.get("by") or ())
                 if "host" in row:
                     key = key._replace(name=f"{row['host']}: {key.name}")
                 amount = self.amounts.setdefault(key, Amount())
@@ -146,6 +149,7 @@ class Recording:
                 before = amount.value
                 kind.add(amount, row)
                 amount.each[ended] += amount.value - before
+        self.units = units
         if self.kind in _HEADS.values():
             self.units = sum(self.intervals.values())
 
@@ -243,11 +247,14 @@ def diff(a: Source, b: Source) -> Diff:
     Raises GotraceError if one cannot be read, UsageError if they are not of one kind.
     """
     first, second = Recording.read(a, "the first"), Recording.read(b, "the second")
-    if first.kind != second.kind:
-        raise UsageError(
-            f"{first.name} is of {first.tool} and {second.name} of {second.tool}: compare two of"
-            " one command"
-        )
+    for is_of, other_is_of in (
+        (first.tool, second.tool),
+        (f"{first.tool}'s {first.events}", f"{second.tool}'s {second.events}"),
+        *([(_keys(first), _keys(second))] if first.amounts and second.amounts else ()),
+    ):
+        if is_of != other_is_of:
+            text = f"{first.name} is of {is_of} and {second.name} of {other_is_of}"
+            raise UsageError(f"{text}: compare two of one command with the same options")
     keys = {**first.amounts, **second.amounts}
     none = Amount()
     pairs = {k: (first.amounts.get(k, none), second.amounts.get(k, none)) for k in keys}
@@ -292,6 +299,12 @@ def _common_noise(
         for ratio, chance in zip(ratios, chances, strict=True)
     ]
     return _MAD * math.sqrt(statistics.median(beyond))
+
+
+def _keys(recording: Recording) -> str:
+    """Return what a recording's rows are by, in words."""
+    keys = ", ".join(sorted(recording.by))
+    return f"{recording.tool} --by {keys}" if keys else f"{recording.tool} without --by"
 
 
 def rows_of(source: Source, name: str) -> Iterator[_Json]:

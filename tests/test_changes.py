@@ -263,3 +263,29 @@ def test_samples_are_time_on_the_cpu_and_all_time_its_states() -> None:
     b = [{"kind": "wall", **head}, {**wall, "ns": 4}]
     (change,) = gotrace.diff(lines(a), lines(b)).changes
     assert (change.key.name, change.change) == ("[runnable]", -3)
+
+
+def test_a_file_with_two_runs_is_as_long_as_both() -> None:
+    run = [_counted(100), {"kind": "detached", "seconds": 2.0}]
+    one, both = ([json.dumps(row) for row in run * times] for times in (1, 2))
+    (change,) = gotrace.diff(one, both).changes
+    assert change.before == change.after == 50
+
+
+@pytest.mark.parametrize(
+    ("rows", "others", "text"),
+    [
+        ({"by": {"x": 1}}, {}, "gofunccount --by x and the second of gofunccount without --by"),
+        ({"by": {"x": 1}}, {"by": {"y": 1}}, "--by x and the second of gofunccount --by y"),
+    ],
+)
+def test_recordings_of_different_options_are_refused(
+    rows: dict[str, object], others: dict[str, object], text: str
+) -> None:
+    lines = [[json.dumps(_counted(1) | more)] for more in (rows, others)]
+    with pytest.raises(gotrace.UsageError, match=text):
+        gotrace.diff(*lines)
+
+
+def _counted(count: int) -> dict[str, object]:
+    return {"kind": "count", "func": "main.f", "count": count, "ts": 1.0, "interval_s": 2.0}

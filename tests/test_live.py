@@ -145,6 +145,22 @@ def test_only_goroutines_that_have_run_are_read_again() -> None:
 
 
 @pytest.mark.live
+def test_the_first_interval_is_as_long_as_it_says() -> None:
+    """What counts errors is attached as well, before calls count."""
+    with Fixture([build(FIXTURES / "live_storm", newest())]) as fixture:
+        fixture.say("1 500")
+        fixture.read_until("busy")
+        with gotrace.attach(fixture.ready) as go:
+            for number, snapshot in enumerate(go.live(interval=0.5, functions=["main.hit"])):
+                (row,) = snapshot.functions or ()
+                assert row.times.count == pytest.approx(500 * row.seconds, rel=0.2, abs=30)
+                if number == 2:
+                    go.stop()
+        fixture.work()
+        assert fixture.finish() == 0
+
+
+@pytest.mark.live
 def test_the_library_yields_snapshots_until_the_program_ends() -> None:
     with Fixture([build(TOP, newest())]) as fixture:
         with gotrace.attach(fixture.ready) as go:

@@ -8,7 +8,7 @@ import argparse
 from gotrace.changes import diff
 from gotrace.cli.run import run_output
 from gotrace.errors import UsageError
-from gotrace.profiles.write import write_content
+from gotrace.profiles.write import is_profile, write_content
 from gotrace.report.diff import diff_page, write_diff
 from gotrace.report.output import Notice, NoticeKind
 from gotrace.text import printable
@@ -26,6 +26,11 @@ def compare(options: argparse.Namespace) -> int:
         raise UsageError(f"{found.a.name} is of {found.a.tool}: type {found.a.tool} --diff")
     path = getattr(options, "output", None) or getattr(options, "pprof", None)
     page = path if path and path.endswith(".html") else None
+    if path and not page and is_profile(path):
+        raise UsageError(
+            f"-o {path} is a profile, and --diff has none: give x.html, or type go tool pprof"
+            " -diff_base A.pb.gz B.pb.gz"
+        )
     options.output = None if page else path
     options.quiet = getattr(options, "quiet", False)
     output = run_output(options)

@@ -40,6 +40,7 @@ from gotrace.session.waits.names import SyscallMeter, SyscallRequest, SyscallSum
 from gotrace.session.waits.naming import FORM, NamedWait, WaitChoice, named_waits, profile_rows
 from gotrace.session.waits.probes import WaitState
 from gotrace.target.target import Target
+from gotrace.text import counted
 
 __all__ = ["main"]
 
@@ -237,7 +238,7 @@ class _Writer:
             what = f"process {self._target.pid}"
             out, top = self._output.out, options.top
             if isinstance(self._meter, SyscallMeter):
-                write_syscalls(out, self._syscalls(self._meter))
+                write_syscalls(out, self._syscalls(self._meter)[:top])
                 out.write("\n")
             write_waits(out, self._meter.program, waits, totals, what, options.system, top)
 
@@ -275,6 +276,11 @@ def _footer(writer: _Writer, meter: _Meter) -> Iterator[Notice]:
         text = f"{count:,} {'of them have' if is_counted else 'more have'} not ended"
         text += f", after {duration(ns)}" + ("" if is_counted else ": --open counts them")
         yield _summary(text, {"what": "open", "count": count, "delay_ns": ns})
+    if isinstance(meter, SyscallMeter) and meter.unfinished:
+        names = meter.unfinished.most_common()
+        text = counted("{} thread{s} still in a call, not counted", meter.unfinished.total())
+        text += f": {', '.join(f'{count:,} {name}' for name, count in names)}"
+        yield _summary(text, {"what": "unfinished", "calls": dict(names)})
     if losses.earlier:
         text = f"{losses.earlier:,} not counted: they had begun before tracing"
         yield _summary(text, {"what": "earlier", "count": losses.earlier})

@@ -22,7 +22,7 @@ NO_LABELS: Labels = ()
 
 #: A goroutine with more is not looked at: no program at hand has more than twenty.
 _MAX_LABELS = 1024
-#: Bytes of a key or value that are read.
+#: Bytes of a key or value that are read; "..." stands for the others.
 _MAX_TEXT = 4096
 #: Buckets of a map one after the other, and how long a chain of those that overflowed may be.
 _MAX_BUCKETS, _MAX_CHAIN = 512, 16
@@ -116,7 +116,8 @@ def _texts(memory: Memory, texts: Iterable[_Text]) -> Mapping[_Text, str]:
     read: dict[_Text, str] = {}
     start = 0
     for place, size in zip(places, sizes, strict=True):
-        read[place] = content[start : start + size].decode("utf-8", "surrogateescape")
+        text = content[start : start + size].decode("utf-8", "surrogateescape")
+        read[place] = text if size == place[1] else f"{text}..."
         start += size
     return read
 

@@ -189,16 +189,19 @@ class Functions:
             accept(price)
         options = LatencyOptions(per_function=True, intervals=True)
         with ExitStack() as opened:
+            self._errors = self._open_errors(target, opened)
             self.run: Run[LatencyMeter, ProbeCost] = opened.enter_context(
                 open_run(LatencyRequest(target=target, asked=asked, options=options))
             )
+            if self._errors is not None:
+                self._errors.begin()
             self.run.begin()
-            self._errors = self._open_errors(target, opened)
+            self._take_errors()  # of calls before that
             self._opened = opened.pop_all()
         self._history: _History[str] = _History()
         #: What was measured last, as gofunclatency prints it.
         self.latest: Measurement | None = None
-        self._taken = time.monotonic()
+        self._taken = self.run.began
         #: How long the latest reading is of.
         self.seconds = 0.0
 
@@ -239,7 +242,6 @@ class Functions:
             run = opened.enter_context(open_run(request))
         except GotraceError:
             return None
-        run.begin()
         return run
 
     @property
@@ -253,9 +255,11 @@ class Functions:
         meter = self.run.meter
         meter.poll(time.monotonic() + _READING)
         errors = self._take_errors()
-        seconds, self._taken = _passed(self._taken)
-        self.seconds = seconds
+        began = time.monotonic()
         self.latest = meter.take()  # last: it waits for programs that run, which can take seconds
+        # What comes while it waits is of the next interval.
+        seconds, self._taken = began - self._taken, began
+        self.seconds = seconds
         names = self.run.plan.names
         found = {names[row].text: times for row, times in self.latest.rows.items()}
         self._history.add({name: times.count for name, times in found.items()})

@@ -381,7 +381,8 @@ class _View:
 
     def _bottom(self, count: int) -> str:
         order = self._orders[self._pane]
-        shown = f"{count:,} {self._levels[-1].title if self._levels else self._pane.value}"
+        title = "groups" if self._pane is _Pane.GROUPS else self._pane.value
+        shown = f"{count:,} {self._levels[-1].title if self._levels else title}"
         if not self._has_choice():
             shown = self._levels[-1].title
         snapshot = self._current.snapshot

@@ -176,6 +176,18 @@ class Process:
         except OSError:
             return None
 
+    def system_calls(self) -> list[int]:
+        """Return the numbers of the system calls that threads are in, as far as that is known.
+
+        That is what /proc/PID/task/TID/syscall has (proc_pid_syscall(5)).
+        """
+        numbers = []
+        for thread in self.threads():
+            with suppress(OSError, ValueError):  # it has ended, or runs
+                number = int(_text(f"/proc/{self.tgid}/task/{thread}/syscall").split(" ", 1)[0])
+                numbers += [number] if number >= 0 else []
+        return numbers
+
     def is_untouched(self, address: int, size: int) -> bool:
         """Return whether memory reads as zeros because the process has never touched its pages.
 

@@ -46,7 +46,7 @@ class NamedSamples:
     ``group`` is whose they are: a go statement's goroutines, the main goroutine, or what the
     runtime works for. ``frames`` are the logical ones, innermost first, the kernel's included;
     ``locations`` the physical ones; ``is_cut``: there are more than could be kept. ``created_by``,
-    ``status`` and ``label`` are as in rows.
+    ``status`` and ``label`` are as in rows, but that the runtime's work has no empty label.
     """
 
     work: Work
@@ -64,10 +64,8 @@ class NamedSamples:
         if self.label is None:
             return self.group
         from gotrace.values.go_syntax import by_text
-        from gotrace.values.model import StringValue
 
-        has_none = self.label == StringValue(b"", 0)
-        return self.group if has_none and self.work is not Work.PROGRAM else by_text(self.label)
+        return by_text(self.label)
 
     def label_text(self) -> str:
         """Return the label's value, empty if there is none or it is not known."""
@@ -89,16 +87,15 @@ class CpuNames:
 
     def __init__(self, meter: CpuMeter) -> None:
         self._meter = meter
-        self._program: Program | None = None
         self._stacks: InterruptedStacks | None = None
         self._kernel = KernelSymbols()
 
     @property
     def program(self) -> Program:
         """Return what names Go's addresses: of a command, once it runs. Raises GotraceError."""
-        if self._program is None:
-            self._program = self._meter.files.program()
-        return self._program
+        if self._meter.program is None:
+            self._meter.program = self._meter.files.program()
+        return self._meter.program
 
     def mappings(self) -> list[CodeMapping]:
         """Return where the code is, for profiles."""
@@ -140,6 +137,8 @@ class CpuNames:
         located = [PprofLocation(pc, (Line(name, _KERNEL, 0),)) for pc, name in names]
         frames = stacks.frames(stack)
         work = work_of([frame.function for frame in frames])
+        if work is not Work.PROGRAM and not getattr(label, "text", b"?"):
+            label = None  # the runtime's own time is not that of goroutines without the label
         return NamedSamples(
             work,
             self.group(work, created_by),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import struct
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,9 @@ SYSCALLS = 512
 
 _CALLS, _ERRORS, _STACKS, _ROWS = 1 << 15, 1 << 12, 1 << 13, 1 << 13
 
+#: What the kernel's program takes for any call above it.
+_LAST = SYSCALLS - 1
+
 _ROW = struct.Struct("=QQ")  # struct syscall_row
 _SUM = struct.Struct("=QQ")  # struct syscall_sum
 _ERROR = struct.Struct("=II")  # struct syscall_error
@@ -45,6 +49,10 @@ _COUNTING = 0.2  # seconds
 _TRIES, _TRIED = 8, 500  # calls of each
 #: What following a stack of Go takes more than one of those calls, in ns.
 _STACK_NS = 300
+
+
+def _name(number: int) -> str:
+    return syscall_name(number) if number < _LAST else f"{_LAST} or above"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +86,16 @@ class SyscallMeter(Probing):
             text_start=start,
             text_end=end,
         )
+        assert target.process is not None
+        self._process = target.process
+        #: The calls by name in which threads were when it was stopped.
+        self.unfinished: Counter[str] = Counter()
         self._files = GoFiles(target)
         if tasks and target.has_started:
             self._files.code_name(0)  # while it is there
-        self._program: Program | None = None
+        # Of the price nothing is named.
+        is_named = tasks is not None and target.has_started
+        self._program = self._files.program() if is_named else None
         self._stacks: InterruptedStacks | None = None
         self.attached: Attached = attach(settings, [], prepare=self._prepare)
         program = self.attached.program
@@ -116,7 +130,7 @@ class SyscallMeter(Probing):
             if count:
                 stack, number = _ROW.unpack(key)
                 found = self._stacks.stack(kept.find(stack))
-                rows.append(WaitRow(found, EndedBy.NONE, (), syscall_name(number), count, ns))
+                rows.append(WaitRow(found, EndedBy.NONE, (), _name(number), count, ns))
         value = self._others.lookup(bytes(4)) or bytes(_SUM.size)
         count, ns = self._new(self._others, b"", _SUM.unpack(value))
         return WaitPeriod(rows, (count, ns))
@@ -131,9 +145,7 @@ class SyscallMeter(Probing):
             if count:
                 errors.setdefault(number, {})[errno_name(error)] = count
         found = self._times.take(half)
-        sums = [
-            SyscallSums(syscall_name(n), times, errors.get(n, {})) for n, times in found.items()
-        ]
+        sums = [SyscallSums(_name(n), times, errors.get(n, {})) for n, times in found.items()]
         return sorted(sums, key=lambda one: (-one.times.sum, one.name))
 
     def _new(self, table: Map, key: bytes, value: tuple[int, ...]) -> tuple[int, ...]:
@@ -143,8 +155,14 @@ class SyscallMeter(Probing):
         return tuple(now - then for now, then in zip(value, before, strict=True))
 
     def open(self) -> list[WaitRow]:
-        """Return nothing: calls that have not ended are not known by their stacks alone."""
+        """Return nothing: ``unfinished`` are known by their names alone."""
         return []
+
+    def stop(self) -> None:
+        """Stop, as others do, and note in which calls threads are then."""
+        if not self.stopped:
+            self.unfinished = Counter(map(_name, self._process.system_calls()))
+        super().stop()
 
     def losses(self) -> WaitLosses:
         """Return what has not been added up so far."""

@@ -438,6 +438,19 @@ def test_the_library_has_all_of_goroutines_time(tmp_path: Path) -> None:
     assert sum(one.values[1] for one in raw_profile(tmp_path / "x.pb.gz").samples) == times
 
 
+@pytest.mark.parametrize("more", [(), ("--off", "--force"), ("-g",)])
+def test_what_has_ended_meanwhile_is_named(more: tuple[str, ...]) -> None:
+    with (
+        Fixture([program()]) as fixture,
+        tool("gooncpu", "-p", str(fixture.ready), *more) as sampling,
+    ):
+        fixture.work("hot 1s")
+        assert fixture.finish() == 0
+        result = sampling.result()
+    assert result.status == 0, result.errors
+    assert "main" in "".join(result.lines)
+
+
 def test_what_cannot_be_sampled_is_refused_in_a_line() -> None:
     for words, text in (
         (("-p", str(os.getpid())), "runs no program of the Go compiler"),
