@@ -5,7 +5,8 @@
  * space from their order in time (gotrace/requests/belonging.py).
  *
  * The probes in chansend, chanrecv and selectgo are at calls that these make while they hold the
- * channel's lock, so that the events of a channel are in the order of what they report.
+ * channel's lock, so that the events of a channel are in the order of what they report. Those that
+ * find no item need none.
  *
  * Settings (common.h), all of one runtime:
  *   GOTRACE_EDGES           1 where events are reported
@@ -46,8 +47,9 @@ enum edge {
      * may: when, its depth, 0, its function; and all contexts that it is given follow.
      */
     EDGE_BEGIN,
-    EDGE_GO,    /* executes a go statement: the new goroutine, its closure */
-    EDGE_TIMER, /* makes or resets a timer: 0, the closure that it calls if it calls one */
+    EDGE_GO, /* executes a go statement: the new goroutine, its closure, the code of that */
+    /* Makes or resets a timer: the code of the closure that it calls if it calls one, that. */
+    EDGE_TIMER,
     EDGE_WRITE, /* puts an item into a buffer: the item's first word, the slot, the channel */
     EDGE_READ,  /* takes an item from there: 0, the slot, the channel, the depth of its frame */
     EDGE_HAND,  /* ends a goroutine's wait by an item: who, first word, channel, that one's depth */
@@ -59,16 +61,20 @@ enum edge {
     EDGE_DEAD,   /* has ended */
     EDGE_FREED,  /* none: the collector knows what is not in use, which may be used again */
     EDGE_STATE,  /* changes the state of a goroutine, if any does: whose, to which, why it waits */
-    EDGE_REST,  /* ends a sleep, a wait for the network, or a join, if any does: whose, if a join */
-    EDGE_SIGNAL /* none: the process gets the signal that is waited for */
+    EDGE_REST, /* ends a sleep, a wait for the network, or a join, if any does: whose, if a join */
+    EDGE_SIGNAL, /* none: the process gets the signal that is waited for */
+    EDGE_MISS,   /* finds no item, without a wait: 0, 0, channel if known, depth of its frame */
+    EDGE_AFTER,  /* gives a context a closure to call when that ends: its code, the closure */
 };
 
 /*
  * The number in a cookie of a channel's probe: where the stack has the channel, where hchan has
- * recvx, both in words, and how many frames are between and that of who receives.
+ * elemtype, sendx and recvx, one after the other, all in words, and how many frames are between and
+ * that of who receives.
  */
 #define EDGE_SPILL(cookie) (((cookie) & 0xff) * 8)
-#define EDGE_RECVX(cookie) (((cookie) >> 8 & 0xff) * 8)
+#define EDGE_ELEMTYPE(cookie) (((cookie) >> 8 & 0xff) * 8)
+#define EDGE_RECVX(cookie) (EDGE_ELEMTYPE(cookie) + 16)
 #define EDGE_FRAMES(cookie) ((cookie) >> 16 & 3)
 
 /* runtime.hchan, src/runtime/chan.go, releases 1.19 to 1.27. */
@@ -76,8 +82,30 @@ enum edge {
 #define HCHAN_BUF 16
 #define HCHAN_ELEMSIZE 24
 
-/* An item has more than a byte: a smaller one is a signal, which says that there is work somewhere. */
-#define EDGE_MIN_ITEM 2
+/* runtime._type, src/internal/abi/type.go, as far as it is read, and where a slice's has its item's. */
+struct edge_type {
+    u64 size;
+    u64 pointers; /* so many bytes from the beginning have all pointers */
+    u64 rest;     /* the upper byte has the kind, and flags */
+};
+#define EDGE_TYPE_ELEM 48
+#define EDGE_KIND(type) ((type).rest >> 56 & 31)
+#define EDGE_KIND_SLICE 23
+
+/* An item of nothing is not reported where it is sent: it is a signal, that there is work somewhere. */
+#define EDGE_MIN_ITEM 1
+/*
+ * In place of the first word of items that do not say whose work is where they are received: one
+ * word or less without a pointer may be a signal as well, and a slice a batch of several requests.
+ * Shared with gotrace/requests/edges.py.
+ */
+#define EDGE_NOTHING (~0ULL)
+
+/*
+ * edge_receivers: key = a goroutine that has received an item since it was last reported to find
+ * none, value = 1. Inserted at a receipt, deleted with the report, or as the least recently used.
+ */
+BPF_TABLE("lru_hash", struct task_key, u8, edge_receivers, 32768);
 
 static __always_inline void edges_submit(struct pt_regs *ctx, enum edge what, u64 goid, u64 other,
                                          u64 first, u64 second, u64 third)
@@ -136,6 +164,13 @@ static __always_inline u64 edges_goid(struct pt_regs *ctx, u64 cookie)
     return goroutine_find_task(ctx, cookie, &task) ? task.goid : 0;
 }
 
+/* The same of who sends: 0 if a timer does, whichever goroutine's thread it runs in. */
+static __always_inline u64 edges_sender(struct pt_regs *ctx, u64 cookie)
+{
+    struct task task = {};
+    return goroutine_find_task(ctx, cookie, &task) && task.id == task.goid ? task.goid : 0;
+}
+
 static __always_inline u64 edges_goid_of(u64 g)
 {
     return read_word(g + GOTRACE_G_GOID);
@@ -171,6 +206,41 @@ static __always_inline u32 edges_item_size(u64 channel)
     return (u16)read_word(channel + HCHAN_ELEMSIZE);
 }
 
+/* Return what tells an item from others: EDGE_NOTHING if it may say nothing of whose work it is. */
+static __always_inline u64 edges_word(u64 type, u64 item)
+{
+    struct edge_type is = {};
+    u64 words[2] = {};
+    if (bpf_probe_read_user(&is, sizeof(is), (void *)type) ||
+        (!is.pointers && is.size <= sizeof(u64)))
+        return EDGE_NOTHING;
+    if (EDGE_KIND(is) == EDGE_KIND_SLICE)
+        return read_word(read_word(type + EDGE_TYPE_ELEM)) > 1 ? EDGE_NOTHING : read_word(item);
+    if (is.size < sizeof(words))
+        return read_word(item);
+    /* An interface's first word is its type. */
+    if (bpf_probe_read_user(words, sizeof(words), (void *)item))
+        return 0;
+    return words[0] ^ (words[1] << 32 | words[1] >> 32);
+}
+
+static __always_inline void edges_received(u64 goid)
+{
+    struct task_key key = {goid, site_user_pid_tgid() >> 32};
+    u8 one = 1;
+    edge_receivers.update(&key, &one);
+}
+
+/* Report that a goroutine has found no item, if it has received one since it did last. */
+static __always_inline void edges_miss(struct pt_regs *ctx, u64 goid, u64 channel, u64 depth)
+{
+    struct task_key key = {goid, site_user_pid_tgid() >> 32};
+    if (!edge_receivers.lookup(&key))
+        return;
+    edge_receivers.delete(&key);
+    edges_submit(ctx, EDGE_MISS, goid, 0, 0, channel, depth);
+}
+
 /* Return the channel that a function works on, from where it keeps that. */
 static __always_inline u64 edges_channel(struct pt_regs *ctx, u64 cookie)
 {
@@ -191,7 +261,8 @@ int on_write(struct pt_regs *ctx)
     if (!site_hit(ctx, &cookie) || read_word(GO_REGISTER(ctx, 0)) < EDGE_MIN_ITEM)
         return 0;
     u64 slot = GO_REGISTER(ctx, 1), channel = edges_channel(ctx, cookie);
-    edges_submit(ctx, EDGE_WRITE, edges_goid(ctx, cookie), read_word(GO_REGISTER(ctx, 2)), slot,
+    edges_submit(ctx, EDGE_WRITE, edges_sender(ctx, cookie),
+                 edges_word(GO_REGISTER(ctx, 0), GO_REGISTER(ctx, 2)), slot,
                  edges_is_slot(channel, slot) ? channel : 0, 0);
     return 0;
 }
@@ -215,6 +286,7 @@ int on_read(struct pt_regs *ctx)
         slot = other;
     bool is_item = !registers_equal(ctx) && edges_item_size(channel) >= EDGE_MIN_ITEM;
     edges_submit(ctx, is_item ? EDGE_READ : EDGE_DROP, task.goid, 0, slot, channel, depth);
+    edges_received(task.goid);
     return 0;
 }
 
@@ -225,10 +297,12 @@ int on_send(struct pt_regs *ctx)
     if (!site_hit(ctx, &cookie) || edges_item_size(GO_REGISTER(ctx, 0)) < EDGE_MIN_ITEM ||
         !read_word(GO_REGISTER(ctx, 1) + GOTRACE_EDGE_SUDOG_ELEM)) /* it throws the item away */
         return 0;
-    u64 g = read_word(GO_REGISTER(ctx, 1));
-    edges_submit(ctx, EDGE_HAND, edges_goid(ctx, cookie), edges_goid_of(g),
-                 read_word(GO_REGISTER(ctx, 2)), GO_REGISTER(ctx, 0),
+    u64 g = read_word(GO_REGISTER(ctx, 1)), channel = GO_REGISTER(ctx, 0);
+    u64 goid = edges_goid_of(g), type = read_word(channel + EDGE_ELEMTYPE(cookie));
+    edges_submit(ctx, EDGE_HAND, edges_sender(ctx, cookie), goid,
+                 edges_word(type, GO_REGISTER(ctx, 2)), channel,
                  edges_waiting_depth(g, sched_wait_reason(g)));
+    edges_received(goid);
     return 0;
 }
 
@@ -249,7 +323,8 @@ int on_receive(struct pt_regs *ctx)
     u64 depth = edges_depth(task.g, registers_frame(ctx), EDGE_FRAMES(cookie));
     bool has_buffer = read_word(channel + HCHAN_DATAQSIZ) != 0, is_item = size >= EDGE_MIN_ITEM;
     if (is_item)
-        word = read_word(read_word(GO_REGISTER(ctx, 1) + GOTRACE_EDGE_SUDOG_ELEM));
+        word = edges_word(read_word(channel + EDGE_ELEMTYPE(cookie)),
+                          read_word(GO_REGISTER(ctx, 1) + GOTRACE_EDGE_SUDOG_ELEM));
     if (has_buffer)
         slot = read_word(channel + HCHAN_BUF) + read_word(channel + EDGE_RECVX(cookie)) * size;
     if (!is_item || !GO_REGISTER(ctx, 2))
@@ -260,6 +335,35 @@ int on_receive(struct pt_regs *ctx)
         edges_submit(ctx, EDGE_TAKE, task.goid, sender, word, channel, depth);
     if (has_buffer && is_item)
         edges_submit(ctx, EDGE_WRITE, sender, word, slot, channel, 0);
+    edges_received(task.goid);
+    return 0;
+}
+
+/*
+ * Where chanrecv and selectgo clear what a receive from a closed channel is to give, and where
+ * selectgo has found that none of its cases is ready, and does not wait.
+ */
+int on_miss(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    struct task task = {};
+    if (site_hit(ctx, &cookie) && goroutine_find_task(ctx, cookie, &task))
+        edges_miss(ctx, task.goid, 0,
+                   edges_depth(task.g, registers_frame(ctx), EDGE_FRAMES(cookie)));
+    return 0;
+}
+
+/*
+ * At a call of selectnbrecv(place of the item, channel), whose result is not known yet. But whoever
+ * looks for the next item is done with the last one, found or not.
+ */
+int on_try(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    struct task task = {};
+    if (!site_hit(ctx, &cookie) || !GO_REGISTER(ctx, 0) || !goroutine_find_task(ctx, cookie, &task))
+        return 0;
+    edges_miss(ctx, task.goid, GO_REGISTER(ctx, 1), edges_depth(task.g, registers_frame(ctx), 0));
     return 0;
 }
 
@@ -267,9 +371,11 @@ int on_receive(struct pt_regs *ctx)
 int on_edge_go(struct pt_regs *ctx)
 {
     u64 cookie = 0;
-    if (site_hit(ctx, &cookie))
-        edges_submit(ctx, EDGE_GO, edges_goid(ctx, cookie), edges_goid_of(GO_REGISTER(ctx, 1)),
-                     read_word(GO_REGISTER(ctx, 1) + GOTRACE_EDGE_SCHED_CTXT), 0, 0);
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    u64 closure = read_word(GO_REGISTER(ctx, 1) + GOTRACE_EDGE_SCHED_CTXT);
+    edges_submit(ctx, EDGE_GO, edges_goid(ctx, cookie), edges_goid_of(GO_REGISTER(ctx, 1)), closure,
+                 read_word(closure), 0);
     return 0;
 }
 
@@ -284,8 +390,17 @@ int on_timer(struct pt_regs *ctx)
     if (!site_hit(ctx, &cookie))
         return 0;
     u64 at = cookie & COOKIE_INDEX_MASK;
-    edges_submit(ctx, EDGE_TIMER, edges_goid(ctx, cookie), 0,
-                 at ? read_word(GO_REGISTER(ctx, 0) + at) : GO_REGISTER(ctx, 4), 0, 0);
+    u64 closure = at ? read_word(GO_REGISTER(ctx, 0) + at) : GO_REGISTER(ctx, 4);
+    edges_submit(ctx, EDGE_TIMER, edges_goid(ctx, cookie), read_word(closure), closure, 0, 0);
+    return 0;
+}
+
+/* At context.AfterFunc(context, closure). */
+int on_after(struct pt_regs *ctx)
+{
+    u64 cookie = 0, closure = GO_REGISTER(ctx, 2);
+    if (site_hit(ctx, &cookie))
+        edges_submit(ctx, EDGE_AFTER, edges_goid(ctx, cookie), read_word(closure), closure, 0, 0);
     return 0;
 }
 

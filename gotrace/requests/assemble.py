@@ -264,10 +264,10 @@ class Assembler:
         if is_unwanted and work is None:
             return
         given = self._given_work(entry, task) if entry.function in self._given else None
-        if given is not None and span is None and belonging.left(task) in (None, given[0]):
+        is_trusted = belonging.trusts(task, span, given)
+        if is_trusted and given is not None:
             self._take_over(entry, task, *given)
-        elif given and (span is None or (span.work is not given[0] and span.link is not Link.CALL)):
-            # One of the two edges is wrong: a context may be of several requests, one by one.
+        elif is_trusted is False:
             self.tally.unattributed += 1
         elif span is None:
             self.tally.unattributed += 1
@@ -328,6 +328,7 @@ class Assembler:
         span = Span(work, task, entry.start, Link.CONTEXT, None, context)
         span.end = entry.end
         work.working -= 1
+        self._belonging.gives(task, span)
         entry.is_given = True
         within = [one for one in self._loose.get(task, ()) if one.start >= entry.start]
         for one in within:

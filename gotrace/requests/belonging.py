@@ -15,7 +15,7 @@ A goroutine works for a request
 Else it works for nobody: no edge is a guess. So an item counts only if the channel is seen to be a
 queue: one of its receivers has received twice, and has put nothing back between. Channels to which
 items come back that were taken from them are pools, semaphores and free lists: nothing of these is
-handed over.
+handed over. Nor is anything by what may be a signal or a batch of several requests: NOTHING.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from gotrace.requests.edges import Edge, EdgeKind
+from gotrace.requests.edges import NOTHING, Edge, EdgeKind
 
 __all__ = [
     "LONG_CALL_NS",
@@ -73,6 +73,14 @@ _MIN_CONTEXTS = 8
 #: The same of a function once two of its calls were given one.
 _MANY_CONTEXTS = 256
 _MAX_CONTEXTS = 1 << 16
+#: Spans of a channel's items that are known, and as how many other returns one of a thing counts
+#: that was taken for other work.
+_MAX_CHANNEL_SPANS = 64
+_LENT = 4
+#: Spans of calls whose contexts say whose they are, of a goroutine.
+_MAX_GIVEN = 64
+#: How far back it is looked for the timer whose function sets it again.
+_MAX_TIMERS = 8
 #: Channels of which is known what a goroutine has taken from them.
 _MAX_TAKEN = 64
 
@@ -121,10 +129,12 @@ class Span:
     It is handed the work by ``above``, at its beginning, through ``link``; None above the root's,
     and of one whose work a ``context`` shows: of which process, and its address. If it
     ``is_doubted``, something that the goroutine has done says that it worked for another request.
+    ``code`` is that of the function of the timer that has begun it, 0 if none has.
     """
 
     __slots__ = (
-        *("above", "begin", "context", "depth", "end", "goroutine", "is_doubted", "link", "work"),
+        *("above", "begin", "code", "context", "depth", "end", "goroutine", "is_doubted", "link"),
+        "work",
     )
 
     def __init__(
@@ -145,6 +155,7 @@ class Span:
         self.context = context
         self.depth: int = above.depth + 1 if above is not None else 0
         self.is_doubted = False
+        self.code = 0
         work.working += 1
         if len(work.spans) < _MAX_SPANS:
             work.spans.append(self)
@@ -179,7 +190,8 @@ class Frame:
 class _Taken:
     """Items that a goroutine has had from a channel: how many since the collector had run so often.
 
-    ``word`` is the first one of the last item.
+    ``word`` is the first one of the last item. If ``count`` is -1, it has sent a signal there, and
+    has had nothing since.
     """
 
     count: int = 0
@@ -201,6 +213,13 @@ class _Goroutine:
     is what it has had from a channel without sending to that, by channel. ``left`` is what it was
     started for, if it works for nobody since; it ``has_rested`` if only a sleep or the network says
     so.
+
+    ``starter`` is the request whose ``go`` statement or timer has begun it. It ``is_new`` until it
+    has done anything: what it is given then may be one of several things that it works on.
+    ``given`` are the spans of its latest calls whose contexts have said that they are of one
+    request, and ``has_waited`` is whether it has waited since. ``kept`` is a request that it had a
+    context of, or was started for, while it worked for others: it may keep what is that request's.
+    ``sender`` is the one that its latest item was sent for, if that has not made it work.
     """
 
     roots: list[_Root] = field(default_factory=list)
@@ -210,6 +229,12 @@ class _Goroutine:
     work: Span | None = None
     left: Span | None = None
     has_rested: bool = False
+    starter: Work | None = None
+    is_new: bool = False
+    given: deque[Span] = field(default_factory=lambda: deque(maxlen=_MAX_GIVEN))
+    has_waited: bool = False
+    kept: Work | None = None
+    sender: Work | None = None
     mode: _Mode | None = None
     channel: int = 0
     depth: int = 0
@@ -234,7 +259,13 @@ class _Goroutine:
         """Return whether no more is known of it than of any other."""
         has_calls = self.frames or self.roots or self.times
         has_work = self.work or self.left or self.mode or self.is_answered
-        return not (has_calls or has_work or self.taken or self.received)
+        has_had = self.taken or self.received or self.starter or self.given
+        return not (has_calls or has_work or has_had)
+
+    def has_taken(self, channel: int, taken: _Taken) -> None:
+        if len(self.taken) >= _MAX_TAKEN:
+            self.taken.clear()
+        self.taken[channel] = taken
 
     def changed(self, at: int) -> None:
         if not self.most:
@@ -251,13 +282,15 @@ class _Goroutine:
 class _Item:
     """What has been sent: for whom, by whom, and its first word.
 
-    ``doubtful`` is what is to be doubted if that answers another request.
+    ``doubtful`` is what is to be doubted if that answers another request. It ``is_lent`` if it is
+    given back to where it was taken.
     """
 
     span: Span | None
     doubtful: Span | None
     sender: Task
     word: int
+    is_lent: bool
 
 
 @dataclass(slots=True)
@@ -265,15 +298,43 @@ class _Channel:
     """What is seen of a channel: of the items ``sent``, so many ``returned`` that came from it.
 
     ``queue`` is how often the collector had run when the channel was last seen to be a queue.
+    ``spans`` are the latest that it has begun.
     """
 
     queue: int = -1
     sent: int = 0
     returned: int = 0
+    spans: deque[Span] = field(default_factory=lambda: deque(maxlen=_MAX_CHANNEL_SPANS))
 
     @property
     def is_pool(self) -> bool:
         return self.returned > 0 and 2 * self.returned >= self.sent
+
+
+@dataclass(slots=True)
+class _Lent:
+    """Something that was taken from a channel, when the collector had run so often.
+
+    It was sent for the request that began then, 0 for none. It ``is_used`` if it was taken for work
+    that the channel has not brought.
+    """
+
+    collected: int
+    began: int
+    is_used: bool
+
+
+@dataclass(slots=True)
+class _Timer:
+    """A closure that is to be called: for whom, and how often the collector had run before.
+
+    ``code`` is that of the closure. It ``is_after`` the end of a context, whoever ends that.
+    """
+
+    span: Span | None
+    collected: int
+    code: int
+    is_after: bool
 
 
 #: Of which process, and its address.
@@ -425,8 +486,10 @@ class Belonging:
         self._goroutines: dict[Task, _Goroutine] = {}
         self._items: OrderedDict[tuple[int, int], _Item] = OrderedDict()
         self._channels: OrderedDict[tuple[int, int], _Channel] = OrderedDict()
-        #: By the timer's closure: for whom it was made, and how often the collector had run.
-        self._timers: OrderedDict[tuple[int, int], tuple[Span | None, int]] = OrderedDict()
+        #: By the timer's closure: what is known of it.
+        self._timers: OrderedDict[tuple[int, int], _Timer] = OrderedDict()
+        #: What was taken from channels, by process, channel and first word.
+        self._lent: OrderedDict[tuple[int, int, int], _Lent] = OrderedDict()
         self._kinds = {
             EdgeKind.GO: self._go,
             EdgeKind.TIMER: self._timer,
@@ -441,6 +504,8 @@ class Belonging:
             EdgeKind.DEAD: self._dead,
             EdgeKind.FREED: self._freed,
             EdgeKind.REST: self._rest,
+            EdgeKind.MISS: self._miss,
+            EdgeKind.AFTER: self._timer,
         }
         self.contexts = Contexts()
 
@@ -507,13 +572,12 @@ class Belonging:
         if given is not None and span is None and given[0].function == function:
             given = None  # two of one function: they share it
         is_doubted = span is None and goroutine.is_unsure
-        if given is not None and span is None and self.left(task) in (None, given[0]):
+        is_trusted = self.trusts(task, span, given)
+        if is_trusted and given is not None:
             span = Span(given[0], task, start, Link.CONTEXT, None, given[1])
             goroutine.roots.append(_Root(depth, span))
-        elif given is not None and (
-            span is None or (span.work is not given[0] and span.link is not Link.CALL)
-        ):
-            # One of the two edges is wrong: a context may be of several requests, one by one.
+            self.gives(task, span)
+        elif is_trusted is False:
             span, is_doubted = None, True
         if span is None:
             work = Work(task, start)
@@ -585,13 +649,58 @@ class Belonging:
         """Note that a goroutine has made a call since a moment."""
         goroutine = self._goroutines.get(task)
         if goroutine is not None and begun >= goroutine.received:
-            goroutine.is_idle = False
+            goroutine.is_idle = goroutine.is_new = False
 
     def left(self, task: Task) -> Work | None:
         """Return what a goroutine may still work for, which has only rested since its end."""
         goroutine = self._goroutines.get(task)
         has_rested = goroutine is not None and goroutine.has_rested
         return goroutine.left.work if goroutine and has_rested and goroutine.left else None
+
+    def trusts(
+        self, task: Task, span: Span | None, given: tuple[Work, _Context] | None
+    ) -> bool | None:
+        """Return whether a call's context says whose it is; None if it says nothing more.
+
+        That is so if there is no request that it was ``given`` a context of, or if the goroutine
+        worked for that in a ``span`` anyway. It is not to be trusted if it contradicts that, or if
+        the goroutine keeps what is another request's.
+        """
+        if given is None or (
+            span is not None and (span.work is given[0] or span.link is Link.CALL)
+        ):
+            return None
+        work, goroutine = given[0], self._goroutines.get(task)
+        if span is not None:
+            # One of the two edges is wrong: a context may be of several requests, one by one.
+            if goroutine is not None:
+                self._keeps(goroutine, work)
+            return False
+        if goroutine is None:
+            return True
+        if self.left(task) not in (None, work) or goroutine.kept is work:
+            return False
+        before = goroutine.given
+        is_same = before and before[0].work is work and goroutine.starter is work
+        if is_same and goroutine.has_waited and not work.is_open:
+            self._keeps(goroutine, work)
+            return False
+        return goroutine.sender in (None, work) or goroutine.held != 0
+
+    def gives(self, task: Task, span: Span) -> None:
+        """Note that a goroutine's call is in a span since its context says so."""
+        goroutine = self._of(task)
+        if goroutine.given and goroutine.given[0].work is not span.work:
+            goroutine.given.clear()
+        goroutine.given.append(span)
+        goroutine.has_waited = False
+
+    @staticmethod
+    def _keeps(goroutine: _Goroutine, work: Work) -> None:
+        """Note that a goroutine has contexts of a request and works for others as well."""
+        goroutine.kept = work
+        for span in goroutine.given:
+            span.is_doubted = span.is_doubted or span.work is work
 
     def forget(self, at: int) -> None:
         """Forget all: edges are missing, and what follows from the others may be wrong."""
@@ -600,6 +709,7 @@ class Belonging:
         self._items.clear()
         self._channels.clear()
         self._timers.clear()
+        self._lent.clear()
         self.contexts.forget()
         for goroutine in goroutines:
             self._finish(goroutine, at)
@@ -642,44 +752,76 @@ class Belonging:
         goroutine = self._goroutines.get(task) if task[1] else None
         return (goroutine.current or goroutine.left) if goroutine is not None else None
 
-    def _answered(self, work: Work, span: Span | None, at: int) -> None:
-        """Note that a root's goroutine has been answered by one in a span.
+    def _answered(self, work: Work, sender: Task, span: Span | None, at: int) -> None:
+        """Note that one who works for a request has been answered by a goroutine in a span.
 
         If that is of another request, it has worked for this one, nobody knows since when. The
         goroutine of a root may answer others.
         """
+        goroutine = self._goroutines.get(sender)
+        given = goroutine.given if goroutine is not None else None
+        if goroutine is not None and given and given[0].work is not work:
+            current = goroutine.current
+            if current is None or current.link is not Link.CALL:
+                self._keeps(goroutine, given[0].work)
         if span is None or span.above is None or span.work is work:
             return
         span.is_doubted = True
-        goroutine = self._goroutines.get(span.goroutine)
-        if goroutine is not None and goroutine.work is span:
+        if goroutine is None:
+            return
+        goroutine.kept = span.work
+        if goroutine.work is span:
             mode = _Mode.ITEM if goroutine.mode is _Mode.ITEM else None
-            self._set(span.goroutine, goroutine, at, mode, None)
+            self._set(sender, goroutine, at, mode, None)
 
     def _go(self, edge: Edge) -> None:
         self.acts((edge.tgid, edge.goid), edge.at)
         key = (edge.tgid, edge.first)
-        made = self._timers.get(key)
+        made, above = self._timers.get(key), self._current((edge.tgid, edge.goid))
+        code = 0
         # A timer that is due runs as well where another goroutine stops or resets it. Once the
         # collector has run, that may be another closure, at the address of a stopped timer's.
-        if made is not None and (not edge.goid or made[1] == self.contexts.collected):
-            above = made[0]
+        is_new = made is not None and made.collected == self.contexts.collected
+        if made is not None and made.is_after and made.code == edge.second:
+            # Whoever ends a context that several have does not begin what the others want then.
+            is_own = above is not None and made.span is not None and above.work is made.span.work
+            above = made.span if is_own else None
+        elif made is not None and not made.is_after and (not edge.goid or is_new):
+            above, code = made.span, made.code
             del self._timers[key]
-        else:
-            above = self._current((edge.tgid, edge.goid))
         if above is not None:
-            self._started((edge.tgid, edge.other), edge.at, above)
+            self._started((edge.tgid, edge.other), edge.at, above, code)
 
-    def _started(self, task: Task, at: int, above: Span) -> None:
+    def _started(self, task: Task, at: int, above: Span, code: int) -> None:
         span = Span(above.work, task, at, Link.GO, above)
-        self._set(task, self._of(task), at, _Mode.STARTED, span)
+        span.code = code
+        goroutine = self._of(task)
+        goroutine.starter, goroutine.is_new = above.work, True
+        goroutine.received = at
+        self._set(task, goroutine, at, _Mode.STARTED, span)
 
     def _timer(self, edge: Edge) -> None:
-        """A goroutine makes a timer, or resets one."""
-        self.acts((edge.tgid, edge.goid), edge.at)
+        """A goroutine makes a timer, or resets one, or wants something done after a context."""
+        # One that calls nothing is no work.
+        if edge.other:
+            self.acts((edge.tgid, edge.goid), edge.at)
         key = (edge.tgid, edge.first)
         span = self._current((edge.tgid, edge.goid))
-        self._timers[key] = span, self.contexts.collected
+        is_after = edge.kind is EdgeKind.AFTER
+        above = span
+        for _ in range(_MAX_TIMERS):
+            if above is None or not edge.other:
+                break
+            if above.code == edge.other:
+                # It begins itself again and again, and nobody knows for whom.
+                span = None
+                break
+            above = above.above
+        before = self._timers.get(key)
+        if is_after and before is not None and before.is_after:
+            others = before.span.work if before.span is not None else None
+            span = span if span is not None and span.work is others else None
+        self._timers[key] = _Timer(span, self.contexts.collected, edge.other, is_after)
         self._timers.move_to_end(key)
         if len(self._timers) > self._limits.timers:
             self._timers.popitem(last=False)
@@ -695,56 +837,83 @@ class Belonging:
             self._channels.move_to_end(key)
         return found
 
-    def _sends(self, task: Task, edge: Edge, word: int) -> None:
-        """Note that a goroutine sends to a channel."""
+    def _sends(self, task: Task, edge: Edge, word: int) -> bool:
+        """Note that a goroutine sends to a channel; return whether it gives back what was lent."""
         channel = self._channel(edge.tgid, edge.second)
         channel.sent += 1
         self.acts(task, edge.at)
         goroutine = self._goroutines.get(task)
         taken = goroutine.taken.pop(edge.second, None) if goroutine is not None else None
-        if taken is not None and taken.word == word:
-            channel.returned += 1
+        is_back = taken is not None and taken.word == word
+        channel.returned += is_back
+        if word == NOTHING and taken is None and goroutine is not None:
+            goroutine.has_taken(edge.second, _Taken(-1, self.contexts.collected, NOTHING))
+        if word in (0, NOTHING):
+            return False
+        if goroutine is not None and goroutine.current is not None:
+            for address, other in goroutine.taken.items():
+                is_work = goroutine.mode is _Mode.ITEM and goroutine.channel == address
+                key = (edge.tgid, address, word)
+                lent = self._lent.get(key) if other.word == word and not is_work else None
+                if lent is not None:
+                    lent.is_used = True
+        lent = self._lent.pop((edge.tgid, edge.second, word), None)
+        if lent is None or not lent.is_used or lent.collected != self.contexts.collected:
+            return False
+        span = self._current(task)
+        is_worker = goroutine is not None and goroutine.mode is _Mode.ITEM
+        if span is not None and span.work.root.begin == lent.began and not is_worker:
+            return False  # sent again by those who have sent it
+        channel.returned += _LENT
+        if channel.is_pool:
+            for begun in channel.spans:
+                begun.is_doubted = True
+            channel.spans.clear()
+        return True
 
     def _write(self, edge: Edge) -> None:
         task = (edge.tgid, edge.goid)
-        self._sends(task, edge, edge.other)
+        is_lent = self._sends(task, edge, edge.other)
         key = (edge.tgid, edge.first)
         self._lost(self._items.pop(key, None))
         span = self._current(task)
-        self._items[key] = _Item(span, self._doubtful(task), task, edge.other)
-        if span is not None:
+        self._items[key] = _Item(span, self._doubtful(task), task, edge.other, is_lent)
+        if span is not None and edge.other != NOTHING:
             span.work.sent += 1
         if len(self._items) > self._limits.items:
             self._lost(self._items.popitem(last=False)[1])
 
+    def _releases(self, goroutine: _Goroutine, channel: _Channel, address: int) -> bool:
+        """Return whether a goroutine that receives only has a semaphore's signal back."""
+        taken = goroutine.taken.get(address)
+        if taken is None or taken.count >= 0:
+            return False
+        del goroutine.taken[address]
+        channel.returned += 1
+        return True
+
     def _lost(self, item: _Item | None) -> None:
         """Note that nobody takes an item any more, or that somebody has begun to work on it."""
-        if item is not None and item.span is not None:
+        if item is not None and item.span is not None and item.word != NOTHING:
             item.span.work.sent -= 1
 
     def _read(self, edge: Edge) -> None:
         item = self._items.pop((edge.tgid, edge.first), None)
-        task = (edge.tgid, edge.goid)
-        above, doubtful, word = None, None, 0
-        if item is not None:
-            word, doubtful = item.word, item.doubtful
-            # A goroutine hands nothing to itself, nor does a timer that it has looked after.
-            above = item.span if item.sender != task else None
-        self._receives(task, edge, above, doubtful, word)
+        self._receives((edge.tgid, edge.goid), edge, item)
         self._lost(item)
 
     def _hand(self, edge: Edge) -> None:
-        sender, task = (edge.tgid, edge.goid), (edge.tgid, edge.other)
-        self._sends(sender, edge, edge.first)
-        self._of(task).is_answered = True
-        above, doubtful = self._current(sender), self._doubtful(sender)
-        self._receives(task, edge, above, doubtful, edge.first)
+        self._of((edge.tgid, edge.other)).is_answered = True
+        self._passes(edge, (edge.tgid, edge.goid), (edge.tgid, edge.other))
 
     def _take(self, edge: Edge) -> None:
-        sender, task = (edge.tgid, edge.other), (edge.tgid, edge.goid)
-        self._sends(sender, edge, edge.first)
-        above, doubtful = self._current(sender), self._doubtful(sender)
-        self._receives(task, edge, above, doubtful, edge.first)
+        self._passes(edge, (edge.tgid, edge.other), (edge.tgid, edge.goid))
+
+    def _passes(self, edge: Edge, sender: Task, task: Task) -> None:
+        """One gives another an item without a buffer between."""
+        is_lent = self._sends(sender, edge, edge.first)
+        span, doubtful = self._current(sender), self._doubtful(sender)
+        self._receives(task, edge, _Item(span, doubtful, sender, edge.first, is_lent))
 
     def _sent(self, edge: Edge) -> None:
         self._of((edge.tgid, edge.other)).is_answered = True
@@ -755,81 +924,124 @@ class Belonging:
         self._lost(item)
         task = (edge.tgid, edge.goid)
         goroutine = self._goroutines.get(task)
-        if goroutine is not None and goroutine.roots:
-            doubtful = item.doubtful if item else self._doubtful((edge.tgid, edge.other))
-            if not self._channel(edge.tgid, edge.second).is_pool:
-                self._answered(goroutine.roots[-1].span.work, doubtful, edge.at)
+        if goroutine is None:
             return
-        if goroutine is None or goroutine.mode is not _Mode.ITEM:
-            return
-        work = goroutine.work
+        sender = item.sender if item is not None else (edge.tgid, edge.other)
+        channel, work = self._channel(edge.tgid, edge.second), goroutine.current
+        is_item = goroutine.mode is _Mode.ITEM and not goroutine.roots
         is_inside = edge.depth > goroutine.depth and edge.second != goroutine.channel
-        above = item.span if item is not None and item.sender != task else None
+        if self._releases(goroutine, channel, edge.second) and (is_inside or not is_item):
+            return
+        if work is not None and not channel.is_pool and (is_inside or not is_item):
+            doubtful = item.doubtful if item else self._doubtful(sender)
+            self._answered(work.work, sender, doubtful, edge.at)
+        if not is_item:
+            return
+        above = item.span if item is not None and sender != task else None
         is_own = above is not None and work is not None and above.work is work.work
         if not is_inside and not is_own:
             self._set(task, goroutine, edge.at, None, None)
 
-    def _receives(
-        self, task: Task, edge: Edge, above: Span | None, doubtful: Span | None, word: int
-    ) -> None:
-        """A goroutine has an item, which one that works for ``above`` has sent."""
+    def _miss(self, edge: Edge) -> None:
+        """A goroutine finds no item, or a channel closed: its work on the last item is done."""
+        task = (edge.tgid, edge.goid)
+        goroutine = self._goroutines.get(task)
+        if goroutine is None or goroutine.mode is not _Mode.ITEM:
+            return
+        is_same = goroutine.place == (edge.depth, edge.place)
+        if is_same or (edge.second and edge.second == goroutine.channel):
+            self._set(task, goroutine, edge.at, None, None)
+
+    def _receives(self, task: Task, edge: Edge, item: _Item | None) -> None:
+        """A goroutine has an item, of which nothing is known if it was sent before the run."""
         if not task[1]:
             return
         goroutine, address = self._of(task), edge.second
         channel = self._channel(edge.tgid, address)
-        self._takes(goroutine, channel, edge, word)
+        # A goroutine hands nothing to itself.
+        above = item.span if item is not None and item.sender != task else None
+        is_signal = item is not None and item.word == NOTHING
+        is_elsewhere = goroutine.place != (edge.depth, edge.place)
+        is_item = goroutine.mode is _Mode.ITEM
+        is_inside = edge.depth > goroutine.depth and address != goroutine.channel
+        is_released = self._releases(goroutine, channel, address)
+        if is_released and (is_inside or not is_item):
+            return
+        self._takes(goroutine, channel, edge, item)
+        goroutine.has_waited = True
         work = goroutine.current
         is_own = work is not None and above is not None and above.work is work.work
-        is_item = goroutine.mode is _Mode.ITEM
-        if goroutine.roots or (channel.is_pool and not (is_item and address == goroutine.channel)):
-            if goroutine.roots and not channel.is_pool:
-                self._answered(goroutine.roots[-1].span.work, doubtful, edge.at)
+        is_lent = item is not None and item.is_lent
+        if is_lent or (channel.is_pool and not (is_item and address == goroutine.channel)):
             return
-        is_inside = edge.depth > goroutine.depth and address != goroutine.channel
+        if item is not None and item.sender == task and not is_item:
+            return
+        is_queue = channel.queue == self.contexts.collected
+        is_answer = not is_queue and (is_inside or is_elsewhere or not is_item)
+        if item is not None and work is not None and (goroutine.roots or is_answer):
+            self._answered(work.work, item.sender, item.doubtful, edge.at)
+        if goroutine.roots:
+            return
         is_part = is_inside and (above is None or is_own)
         is_given = above is not None and not is_own
-        depth, place = goroutine.place
-        is_elsewhere = is_given and depth == edge.depth and place != edge.place
-        if is_elsewhere or (goroutine.is_idle and not is_part):
-            goroutine.held = address
+        if not is_signal:
+            is_second = is_given and goroutine.place[0] == edge.depth and is_elsewhere
+            if is_second or (goroutine.is_idle and not is_part):
+                goroutine.held = address
         if is_item and is_inside:
             if not is_part:
                 self._set(task, goroutine, edge.at, _Mode.ITEM, None)
             return
-        is_queue = channel.queue == self.contexts.collected
-        if is_own and not (is_item and is_queue):
+        if is_own and (is_signal or not (is_item and is_queue)):
             return
-        if not (goroutine.is_idle and is_part):
-            goroutine.is_idle, goroutine.received = True, edge.at
-            goroutine.channel, goroutine.depth = address, edge.depth
-        if is_given:
-            goroutine.place = edge.depth, edge.place
+        is_new, goroutine.is_new = goroutine.is_new, False
+        if not is_signal:
+            if not (goroutine.is_idle and is_part):
+                goroutine.is_idle, goroutine.received = True, edge.at
+                goroutine.channel, goroutine.depth = address, edge.depth
+            if is_given:
+                goroutine.place = edge.depth, edge.place
         is_queue = is_queue and address != 0 and not channel.is_pool
-        if above is not None and is_queue and not self._holds(edge.tgid, goroutine):
+        has_work = above is not None and is_queue and not is_signal and not is_new
+        if above is not None and has_work and not self._holds(edge.tgid, goroutine):
             goroutine.queue = address
             span = Span(above.work, task, edge.at, Link.ITEM, above)
             self._set(task, goroutine, edge.at, _Mode.ITEM, span)
+            channel.spans.append(span)
         elif work is not None:
             self._set(task, goroutine, edge.at, None, None)
         goroutine.is_unsure = above is not None and goroutine.work is None
+        goroutine.sender = above.work if above is not None and goroutine.is_unsure else None
 
-    def _takes(self, goroutine: _Goroutine, channel: _Channel, edge: Edge, word: int) -> None:
+    def _takes(
+        self, goroutine: _Goroutine, channel: _Channel, edge: Edge, item: _Item | None
+    ) -> None:
         """Note that a goroutine has an item, and whether that shows its channel to be a queue.
 
         Once the collector has run, there may be another channel at an address: but for that of a
         goroutine which goes on to receive from where it has its work.
         """
         address, collected = edge.second, self.contexts.collected
+        word = item.word if item is not None else 0
         taken = goroutine.taken.pop(address, None)
         if taken is None or taken.collected != collected:
             taken = _Taken(0, collected)
         taken.count += 1
         taken.word = word
-        if len(goroutine.taken) >= _MAX_TAKEN:
-            goroutine.taken.clear()
-        goroutine.taken[address] = taken
+        goroutine.has_taken(address, taken)
         if taken.count > 1 or goroutine.queue == address:
             channel.queue = collected
+        if item is None or word in (0, NOTHING):
+            return
+        # Whoever has work from elsewhere takes what it needs for that, not more work.
+        has_work = goroutine.mode is _Mode.ITEM and goroutine.place != (edge.depth, edge.place)
+        is_used = bool(goroutine.roots or goroutine.starter) or has_work
+        key = (edge.tgid, address, word)
+        began = item.span.work.root.begin if item.span is not None else 0
+        self._lent[key] = _Lent(collected, began, is_used)
+        self._lent.move_to_end(key)
+        if len(self._lent) > self._limits.items:
+            self._lent.popitem(last=False)
 
     def _holds(self, tgid: int, goroutine: _Goroutine) -> bool:
         """Return whether a goroutine may hold several items, but for what is a pool's."""
@@ -839,29 +1051,32 @@ class Belonging:
         return goroutine.held != 0
 
     def _wake(self, edge: Edge) -> None:
-        self.acts((edge.tgid, edge.goid), edge.at)
         task = (edge.tgid, edge.other)
         goroutine = self._goroutines.get(task)
-        if goroutine is None:
-            return
-        if goroutine.is_answered:
+        if goroutine is not None and goroutine.is_answered:
             goroutine.is_answered = False
             return
+        self.acts((edge.tgid, edge.goid), edge.at)
+        if goroutine is None:
+            return
+        goroutine.has_waited = True
         work = goroutine.current
         if work is None:
             return
         waker = (edge.tgid, edge.goid)
-        if goroutine.roots:
-            # Of a sync.Cond no depth is known: that may be a lock's.
-            if edge.depth:
-                self._answered(work.work, self._doubtful(waker), edge.at)
-            return
         above = self._current(waker)
         if above is not None and above.work is work.work:
             return
-        is_inside = goroutine.mode is _Mode.ITEM and edge.depth > goroutine.depth
-        if not is_inside and goroutine.mode is not _Mode.COROUTINE:
-            self._set(task, goroutine, edge.at, None, None)
+        is_item = goroutine.mode is _Mode.ITEM and not goroutine.roots
+        is_inside = is_item and edge.depth > goroutine.depth
+        # Of a sync.Cond no depth is known: that may be a lock's.
+        if edge.depth and (is_inside or not is_item):
+            self._answered(work.work, waker, self._doubtful(waker), edge.at)
+        if goroutine.roots or goroutine.mode is _Mode.COROUTINE:
+            return
+        if not is_inside or above is not None:
+            mode = _Mode.ITEM if is_inside else None
+            self._set(task, goroutine, edge.at, mode, None)
 
     def _switch(self, edge: Edge) -> None:
         self.acts((edge.tgid, edge.goid), edge.at)
@@ -884,15 +1099,19 @@ class Belonging:
 
         If the request that has started it has ended, it may be a loop that serves others as well.
         """
-        task = (edge.tgid, edge.other)
+        task, waker = (edge.tgid, edge.other), (edge.tgid, edge.goid)
         goroutine = self._goroutines.get(task)
-        work = goroutine.current if goroutine is not None else None
-        if goroutine is None or work is None:
+        if goroutine is None:
             return
-        if goroutine.roots:
-            if edge.first:
-                self._answered(work.work, self._doubtful((edge.tgid, edge.goid)), edge.at)
-        elif goroutine.mode is _Mode.STARTED and not edge.first and not work.work.is_open:
+        goroutine.has_waited = True
+        work = goroutine.current
+        if work is None:
+            return
+        if edge.first:
+            self._answered(work.work, waker, self._doubtful(waker), edge.at)
+        elif goroutine.roots:
+            return
+        elif goroutine.mode is _Mode.STARTED and not work.work.is_open:
             self._set(task, goroutine, edge.at, None, None)
             goroutine.has_rested = True
 

@@ -6,10 +6,12 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["FIRST", "Edge", "EdgeKind", "edge_of"]
+__all__ = ["FIRST", "NOTHING", "Edge", "EdgeKind", "edge_of"]
 
 #: Numbers in the place of a function's that are those of edges: EDGE_FIRST of bpf/edges.h.
 FIRST = 0x1000000
+#: The word of items that do not say whose work is where they are received: EDGE_NOTHING.
+NOTHING = (1 << 64) - 1
 
 
 class EdgeKind(IntEnum):
@@ -31,6 +33,8 @@ class EdgeKind(IntEnum):
     STATE = 13
     REST = 14
     SIGNAL = 15
+    MISS = 16
+    AFTER = 17
 
 
 # A tuple: there may be a million a second, and a frozen dataclass takes five times as long to make.

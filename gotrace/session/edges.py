@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from gotrace.errors import GotraceError
@@ -13,7 +14,7 @@ from gotrace.kernel.attach import ProbeGroup
 from gotrace.session.scheduler import SchedulerFile, SchedulerProbes, go_version, scheduler_files
 from gotrace.session.tasks import Tasks, runtime_group
 from gotrace.settings import EdgeSettings
-from gotrace.sites.edges import EdgeSite, channel_sites, collection_site, timer_sites
+from gotrace.sites.edges import EdgeSite, channel_sites, collection_site, timer_sites, try_sites
 from gotrace.sites.scheduler import SchedulerSites, start_site
 from gotrace.sites.sites import Site, SiteError
 from gotrace.target.target import Target, TargetBinary
@@ -81,16 +82,16 @@ class EdgeProbes(SchedulerProbes):
 
     def groups(self) -> list[ProbeGroup]:
         """Return the groups to attach, before those of any traced function."""
+        return list(self._groups)
+
+    @cached_property
+    def _groups(self) -> Sequence[ProbeGroup]:
+        sites: dict[tuple[str, int], tuple[TargetBinary, list[Site]]] = {}
+        for file, edge in self._edges():
+            sites.setdefault((edge.function, edge.number), (file, []))[1].append(edge.site)
         return [
-            runtime_group(
-                edge.function,
-                self.target,
-                file,
-                [edge.site],
-                self.tasks.runtime_kind(file),
-                edge.number,
-            )
-            for file, edge in self._edges()
+            runtime_group(function, self.target, file, found, self.tasks.runtime_kind(file), number)
+            for (function, number), (file, found) in sites.items()
         ]
 
     def rare(self) -> list[ProbeGroup]:
@@ -114,9 +115,7 @@ class EdgeProbes(SchedulerProbes):
             if not self.is_whose:
                 continue
             yield file, collection_site(table)
-            for edge in channel_sites(table):
-                yield file, edge
-            for edge in timer_sites(table):
+            for edge in (*channel_sites(table), *try_sites(table), *timer_sites(table)):
                 yield file, edge
 
 

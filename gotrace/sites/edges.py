@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gotrace.elf.functions import Function, FunctionTable
+from gotrace.sites.landings import Callers
 from gotrace.sites.machine import machine_code
 from gotrace.sites.sites import Site, SiteError, SiteForm, SiteKind, function_sites
 
-__all__ = ["EdgeSite", "channel_sites", "collection_site", "timer_sites"]
+__all__ = ["EdgeSite", "channel_sites", "collection_site", "timer_sites", "try_sites"]
 
 #: mov disp(%rsp),%A; mov disp8(%A),%B: the channel, then the index of its next slot.
 _LOADS = re.compile(
@@ -35,12 +36,17 @@ _NEAR = 32
 _TEST = re.compile(rb"\x48\x85\xd2(?P<branch>\x74)", re.DOTALL)
 _BEFORE = 40
 _CALL = 0xE8
+#: mov $-1,%rax; mov $-1,%rcx: what selectgo returns if no case is ready.
+_NO_CASE = bytes.fromhex("48c7c0ffffffff48c7c1ffffffff")
+#: xor %eax,%eax, and what aligns the call after it: what is received there is thrown away.
+_NOWHERE = re.compile(rb"\x31\xc0(?:\x90|\x66\x90|\x0f\x1f[\x00\x40\x44]\x00{0,2})?\Z", re.DOTALL)
 #: The frames between a function and that of the statement: chanrecv1 or the like is one of them.
 _FRAMES = {"runtime.chanrecv": 2, "runtime.selectgo": 1}
 #: Bytes from a timer to the word of its function's argument, from a release on: struct timer, and
 #: what has it within from Go 1.23 on. That of time.newTimer is in a register.
 _TIMER_ARGUMENTS = {(1, 25): 72, (1, 23): 64, (1, 15): 40}
 _TIMERS = ("time.newTimer", "time.startTimer", "time.resetTimer")
+_AFTER = "context.AfterFunc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,7 @@ class _Calls:
         return spill // 8, index // 8
 
 
-_CALLED = ("typedmemmove", "typedmemclr", "send", "recv")
+_CALLED = ("typedmemmove", "typedmemclr", "send", "recv", "selunlock")
 
 
 def channel_sites(table: FunctionTable) -> list[EdgeSite]:
@@ -104,10 +110,11 @@ def _senders(calls: _Calls) -> list[EdgeSite]:
     moves, sends = calls.of("typedmemmove"), calls.of("send")
     if not moves or len(sends) != 1:
         raise SiteError(f"{calls.name} does not copy as in any release known")
-    spill, _ = calls.loads(moves[0])
+    spill, sendx = calls.loads(moves[0])
+    number = spill | sendx - 1 << 8
     return [
-        EdgeSite("on_write", calls.site(moves[0]), spill),
-        EdgeSite("on_send", calls.site(sends[0])),
+        EdgeSite("on_write", calls.site(moves[0]), number),
+        EdgeSite("on_send", calls.site(sends[0]), number),
     ]
 
 
@@ -122,11 +129,28 @@ def _receivers(calls: _Calls) -> list[EdgeSite]:
         raise SiteError(f"{calls.name} does not copy as in any release known")
     branch = Site(calls.entry + tests[0].start("branch"), SiteKind.ENTRY, SiteForm.EMULATED, 0)
     spill, recvx = calls.loads(cleared[0])
-    number = spill | recvx << 8 | _FRAMES[calls.name] << 16
+    number = spill | recvx - 2 << 8 | _FRAMES[calls.name] << 16
+    # Before the last copy: of a closed channel.
+    misses = [at for at in clears if at < moves[-1]]
+    misses += [at for at in calls.of("selunlock") if calls.code[at + 5 :].startswith(_NO_CASE)]
     return [
         EdgeSite("on_read", branch, number),
         EdgeSite("on_receive", calls.site(receives[0]), number),
+        *(EdgeSite("on_miss", calls.site(at), number) for at in misses),
     ]
+
+
+def try_sites(table: FunctionTable) -> list[EdgeSite]:
+    """Return where a program looks for an item without a wait for it, in statements of one case."""
+    entries = [function.entry for function in _functions(table, "runtime.selectnbrecv")]
+    calls = Callers(table).search(entries, proves=False).run().calls
+    found = []
+    for return_pc in sorted(at for places in calls.values() for at in places):
+        *before, call = bytes(table.image.read(return_pc - _NEAR, _NEAR - 4))
+        if call == _CALL and not _NOWHERE.search(bytes(before)):
+            site = Site(return_pc - 5, SiteKind.ENTRY, SiteForm.EMULATED, 0)
+            found.append(EdgeSite("on_try", site))
+    return found
 
 
 def collection_site(table: FunctionTable) -> EdgeSite:
@@ -149,6 +173,9 @@ def timer_sites(table: FunctionTable) -> list[EdgeSite]:
                 raise SiteError(f"{name} cannot be probed: {sites.problem}")
             number = 0 if name == _TIMERS[0] else argument
             found.append(EdgeSite("on_timer", sites.entry, number))
+    for function in _functions(table, _AFTER):
+        if (site := function_sites(table.image, function, returns=False).entry) is not None:
+            found.append(EdgeSite("on_after", site))
     return found
 
 

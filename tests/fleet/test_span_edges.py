@@ -13,7 +13,7 @@ import pytest
 from tests.fleet.test_gotraced import Daemon, wait_until
 from tests.fleet.test_otlp import Received, attributes, over_http
 from tests.toolchains import FIXTURES, build, require
-from tests.tools.gotrace.test_tree import HELD, KINDS
+from tests.tools.gotrace.test_tree import HELD, KINDS, MISLEADING, SILENT
 from tests.tools.harness import Fixture
 
 REQUESTS = 60
@@ -121,6 +121,8 @@ def test_no_span_is_below_that_of_another_request(minor: str, tmp_path: Path) ->
             assert one.traces <= 1.2 * one.truth["requests"], kind
     edges = sum((one.edges for one in found.values()), Counter[str]())
     assert {"call", "go", "item", "context"} <= set(edges)
+    misled = play(tmp_path, program, (*MISLEADING, *SILENT), REQUESTS)
+    assert {kind: one.wrong[:3] for kind, one in misled.items() if one.wrong} == {}
 
 
 @pytest.mark.live

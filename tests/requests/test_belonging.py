@@ -11,7 +11,7 @@ import pytest
 from gotrace.capture.ops import MAX_REPORTED_CONTEXTS
 from gotrace.requests import belonging
 from gotrace.requests.belonging import Belonging, Contexts, Limits, Link, Span, Work
-from gotrace.requests.edges import FIRST, Edge, EdgeKind, edge_of
+from gotrace.requests.edges import FIRST, NOTHING, Edge, EdgeKind, edge_of
 from gotrace.session.events import HEADER
 
 BPF = Path(__file__).parents[2] / "bpf"
@@ -66,7 +66,7 @@ class Played:
 
     def serve(self, sender: int, receiver: int, channel: int = QUEUE) -> Span | None:
         """Send, and have the receiver work on it."""
-        self.pass_on(sender, receiver, channel, SHALLOW, 5)
+        self.pass_on(sender, receiver, channel, SHALLOW, self.now)
         return self.call(receiver)
 
     def queue(self) -> None:
@@ -250,32 +250,32 @@ def test_a_goroutine_that_takes_in_two_statements_works_for_nobody(played: Playe
     played.queue()
     work, other = played.begin(ROOT), played.begin(SECOND)
     for worker, second, depth in ((12, 1, SHALLOW), (WORKER, 2, SHALLOW), (13, 2, DEEP)):
-        played.pass_on(ROOT, worker, QUEUE, SHALLOW, 5, 1)
+        played.pass_on(ROOT, worker, QUEUE, SHALLOW, played.now, 1)
         span = played.call(worker)
         assert span is not None
         assert span.work is work
-        played.pass_on(ROOT, worker, OTHER, depth, 5, second)  # of the same request
-        played.pass_on(92, worker, OTHER, depth, 5, second)  # of nobody
+        played.pass_on(ROOT, worker, OTHER, depth, played.now, second)  # of the same request
+        played.pass_on(92, worker, OTHER, depth, played.now, second)  # of nobody
         played.call(worker)
-        played.pass_on(SECOND, worker, QUEUE, depth, 5, second)
+        played.pass_on(SECOND, worker, QUEUE, depth, played.now, second)
         span = played.call(worker)
         assert (span is not None) == (worker != WORKER)
         assert span is None or span.work is other
-    played.pass_on(ROOT, WORKER, QUEUE, SHALLOW, 5, 1)
+    played.pass_on(ROOT, WORKER, QUEUE, SHALLOW, played.now, 1)
     assert played.call(WORKER) is None
 
 
 def answer(played: Played, sender: int, how: str) -> None:
     """Answer the second root."""
     if how == "item":
-        played.pass_on(sender, SECOND, OTHER, DEEP, 9)
+        played.pass_on(sender, SECOND, OTHER, DEEP, played.now)
     elif how == "thrown away":
-        played.add(EdgeKind.WRITE, sender, 9, OTHER + 8, OTHER)
+        played.add(EdgeKind.WRITE, sender, played.now, OTHER + 8, OTHER)
         played.add(EdgeKind.DROP, SECOND, 0, OTHER + 8, OTHER, DEEP)
     elif how == "to be thrown away":
         played.add(EdgeKind.DROP, SECOND, sender, 0, OTHER, DEEP)
     elif how == "at once":
-        played.add(EdgeKind.HAND, sender, SECOND, 9, OTHER, DEEP)
+        played.add(EdgeKind.HAND, sender, SECOND, played.now, OTHER, DEEP)
         played.add(EdgeKind.WAKE, sender, SECOND, 1, 0, DEEP)
     elif how == "signal":
         played.add(EdgeKind.WAKE, sender, SECOND, 1, 0, DEEP)
@@ -482,6 +482,211 @@ def test_all_is_forgotten_where_records_are_missing(played: Played) -> None:
     assert played.of(ROOT) is None
     assert not work.is_open
     assert work.working == 0
+
+
+def test_a_thing_that_is_lent_says_nothing(played: Played) -> None:
+    """Another goroutine gives it back than the one that has taken it: a free list."""
+    played.begin(ROOT)
+    work = played.begin(SECOND)
+    played.queue()
+    for number in range(8):
+        worker = 40 + number
+        played.add(EdgeKind.GO, SECOND, worker)
+        played.call(worker)
+        played.pass_on(90, worker, POOL, DEEP, 0xB0)
+        before = played.of(worker)
+        assert before is work or number == 0  # whose the first one is, is not known
+        played.serve(ROOT, 91)
+        played.add(EdgeKind.WRITE, 91, 0xB0, POOL + 8, POOL)
+        # The same goroutine takes another one, that was given back for another request.
+        played.add(EdgeKind.READ, worker, 0, POOL + 8, POOL, DEEP)
+        assert played.of(worker) is before
+        played.add(EdgeKind.WRITE, 90, 0xB0, POOL + 8, POOL)
+
+
+def test_what_was_taken_for_a_pools_things_is_doubted_when_that_is_seen(played: Played) -> None:
+    played.begin(ROOT)
+    played.begin(SECOND)
+    played.queue()
+    for word in range(10, 13):
+        played.pass_on(ROOT, WORKER, POOL, SHALLOW, word)
+        span = played.call(WORKER)
+    assert span is not None
+    assert not span.is_doubted
+    for word in range(20, 23):
+        played.pass_on(ROOT, SECOND, POOL, DEEP, word)
+        played.pass_on(WORKER, 90, POOL, DEEP, word)
+    assert span.is_doubted
+
+
+def test_what_is_sent_again_by_those_who_have_sent_it_is_not_lent(played: Played) -> None:
+    work = played.begin(ROOT)
+    played.add(EdgeKind.GO, ROOT, WORKER)
+    played.call(WORKER)
+    played.begin(SECOND)
+    for _ in range(4):
+        played.pass_on(ROOT, WORKER, QUEUE, SHALLOW, 0xB0)
+        span = played.call(WORKER)
+        assert span is not None
+        assert span.work is work
+
+
+def test_signals_and_batches_say_nothing(played: Played) -> None:
+    work = played.begin(ROOT)
+    for _ in range(3):
+        played.pass_on(ROOT, WORKER, QUEUE, SHALLOW, NOTHING)
+        assert played.call(WORKER) is None
+    assert work.sent == 0
+    # But they end work, and are answers.
+    other = played.begin(SECOND)
+    played.add(EdgeKind.GO, SECOND, CHILD)
+    played.pass_on(SECOND, CHILD, OTHER, DEEP, NOTHING)
+    assert played.of(CHILD) is other
+    played.pass_on(ROOT, CHILD, OTHER, DEEP, NOTHING)
+    assert played.of(CHILD) is None
+
+
+def test_a_semaphores_signal_that_comes_back_is_no_answer(played: Played) -> None:
+    works = [played.begin(ROOT), played.begin(SECOND)]
+    for root, child in ((ROOT, CHILD), (SECOND, 12)):
+        played.add(EdgeKind.GO, root, child)
+    for slot, child in ((8, CHILD), (16, 12)):
+        played.add(EdgeKind.WRITE, child, NOTHING, POOL + slot, POOL)
+    for slot, child in ((16, CHILD), (8, 12)):
+        kind = EdgeKind.DROP if child == 12 else EdgeKind.READ
+        rest = (POOL + slot,) if kind is EdgeKind.DROP else (0, POOL + slot)
+        played.add(kind, child, *((0,) if kind is EdgeKind.DROP else ()), *rest, POOL, DEEP)
+    assert [played.of(child) for child in (CHILD, 12)] == works
+
+
+@pytest.mark.parametrize(("channel", "place"), [(QUEUE, 9), (0, 3)])
+def test_who_finds_no_item_is_done_with_the_last_one(
+    played: Played, channel: int, place: int
+) -> None:
+    played.queue()
+    work = played.begin(ROOT)
+    played.pass_on(ROOT, WORKER, QUEUE, SHALLOW, 5, 3)
+    played.add(EdgeKind.MISS, WORKER, 0, 0, OTHER, SHALLOW, 9)
+    assert played.of(WORKER) is work
+    played.add(EdgeKind.MISS, WORKER, 0, 0, channel, SHALLOW, place)
+    assert played.of(WORKER) is None
+
+
+def test_a_first_item_may_be_one_of_several_things(played: Played) -> None:
+    """One that was started with something has that, too, until it is seen to do anything."""
+    played.queue()
+    played.begin(ROOT)
+    other = played.begin(SECOND)
+    for does, expected in ((False, None), (True, other)):
+        played.add(EdgeKind.GO, ROOT, CHILD)
+        played.add(EdgeKind.TIMER, CHILD, 0, 0xAAA)  # a timeout, which calls nothing
+        if does:
+            played.call(CHILD)
+        played.pass_on(SECOND, CHILD, QUEUE, SHALLOW, 5)
+        assert played.of(CHILD) is expected
+        played.call(CHILD)
+        played.pass_on(SECOND, CHILD, QUEUE, SHALLOW, 6)
+        assert played.of(CHILD) is other
+        played.add(EdgeKind.DEAD, CHILD)
+
+
+@pytest.mark.parametrize("how", ANSWERS)
+def test_who_answers_a_goroutine_of_another_request_has_worked_for_that(
+    played: Played, how: str
+) -> None:
+    played.begin(ROOT)
+    other = played.begin(97)
+    played.add(EdgeKind.GO, ROOT, CHILD)
+    played.add(EdgeKind.GO, 97, SECOND)
+    span = played.call(CHILD)
+    assert span is not None
+    answer(played, CHILD, how)
+    assert span.is_doubted
+    assert played.of(CHILD) is None
+    assert played.of(SECOND) in (other, None)
+
+
+def test_a_goroutine_may_take_what_it_has_sent(played: Played) -> None:
+    """As a connection that is kept goes through a channel of who asks for it."""
+    work = played.begin(ROOT)
+    played.add(EdgeKind.GO, ROOT, CHILD)
+    played.pass_on(CHILD, CHILD, OTHER, DEEP, 5)
+    assert played.of(CHILD) is work
+
+
+def test_who_takes_an_item_from_one_that_waits_has_not_worked_on_the_last(played: Played) -> None:
+    played.queue()
+    played.begin(ROOT)
+    played.begin(SECOND)
+    for sender in (ROOT, SECOND):
+        played.add(EdgeKind.SENT, WORKER, sender)
+        played.add(EdgeKind.TAKE, WORKER, sender, played.now, QUEUE, SHALLOW)
+        played.add(EdgeKind.WAKE, WORKER, sender, 1, 0, DEEP)
+    assert played.of(WORKER) is None
+
+
+def test_a_timer_that_its_function_sets_again_is_of_nobody(played: Played) -> None:
+    work = played.begin(ROOT)
+    for number, expected in enumerate((work, None, None)):
+        goid = 40 + number
+        # The closure may be another one, of the same code.
+        played.add(EdgeKind.TIMER, goid - 1 if number else ROOT, 0xC0DE, 0xA00 + number % 2)
+        played.add(EdgeKind.GO, 0, goid, 0xA00 + number % 2, 0xC0DE)
+        assert played.of(goid) is expected
+    played.add(EdgeKind.TIMER, 40, 0xC1DE, 0xA08)
+    played.add(EdgeKind.GO, 0, 43, 0xA08, 0xC1DE)
+    assert played.of(43) is work
+
+
+def test_the_end_of_a_shared_context_begins_work_of_who_ends_it_alone(played: Played) -> None:
+    works = [played.begin(ROOT), played.begin(SECOND)]
+    for number, root in enumerate((ROOT, SECOND)):
+        played.add(EdgeKind.AFTER, root, 0xC0DE, 0xA00 + number)
+        played.add(EdgeKind.AFTER, root, 0xC0DE, 0xB00)  # one closure of both
+    for number, closure in enumerate((0xA00, 0xA01, 0xB00)):
+        played.add(EdgeKind.GO, ROOT, 40 + number, closure, 0xC0DE)
+    assert [played.of(goid) for goid in (40, 41, 42)] == [works[0], None, None]
+    # Another closure at the address of one that has no use any more.
+    played.add(EdgeKind.GO, SECOND, 44, 0xA00, 0xC1DE)
+    assert played.of(44) is works[1]
+
+
+def kept(played: Played, work: Work, goid: int = WORKER) -> Span:
+    """Have a goroutine's call be given a request's context, which says whose it is."""
+    assert played.belonging.trusts((7, goid), None, (work, (7, 0x100)))
+    span = Span(work, (7, goid), played.now, Link.CONTEXT, None, (7, 0x100))
+    played.belonging.gives((7, goid), span)
+    return span
+
+
+def test_a_context_that_is_kept_says_nothing(played: Played) -> None:
+    """It was used for others: for an item, or for who is answered."""
+    played.queue()
+    work = played.begin(ROOT)
+    other = played.begin(SECOND)
+    context = (work, (7, 0x100))
+    span = kept(played, work)
+    assert played.belonging.trusts((7, WORKER), played.serve(SECOND, WORKER), context) is False
+    assert span.is_doubted
+    assert played.belonging.trusts((7, WORKER), None, context) is False
+    assert played.belonging.trusts((7, WORKER), None, (other, (7, 0x200)))
+    for how in ANSWERS:
+        played.add(EdgeKind.DEAD, 12)
+        span = kept(played, work, 12)
+        answer(played, 12, how)
+        assert span.is_doubted
+        assert played.belonging.trusts((7, 12), None, context) is False
+
+
+def test_a_starters_context_is_not_to_be_used_again_after_its_end(played: Played) -> None:
+    work = played.begin(ROOT)
+    played.add(EdgeKind.GO, ROOT, CHILD)
+    played.add(EdgeKind.WAKE, 0, CHILD, 1, 0, DEEP)
+    span = kept(played, work, CHILD)
+    played.end(work)
+    played.add(EdgeKind.WAKE, 0, CHILD, 1, 0, DEEP)
+    assert played.belonging.trusts((7, CHILD), None, (work, (7, 0x100))) is False
+    assert span.is_doubted
 
 
 def given(count: int, first: int = 0x100) -> tuple[Contexts, list[Work]]:

@@ -9,9 +9,9 @@ import pytest
 
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.binary import Binary
-from gotrace.sites.edges import channel_sites, collection_site, timer_sites
+from gotrace.sites.edges import channel_sites, collection_site, timer_sites, try_sites
 from gotrace.sites.sites import SiteError, SiteForm
-from tests.toolchains import FIXTURES, Toolchain, build, every_toolchain, require
+from tests.toolchains import FIXTURES, Toolchain, build, every_toolchain, minor, require
 
 
 @every_toolchain
@@ -24,24 +24,53 @@ def test_sites_of_channels(toolchain: Toolchain) -> None:
             return
         found = channel_sites(binary.functions)
         # Of chansend and chanrecv, and of selectgo.
-        assert Counter(site.function for site in found) == dict.fromkeys(
-            ("on_write", "on_send", "on_read", "on_receive"), 2
-        )
+        assert Counter(site.function for site in found) == {
+            **dict.fromkeys(("on_write", "on_send", "on_read", "on_receive"), 2),
+            "on_miss": 4,
+        }
         assert binary.dwarf is not None
         members = binary.dwarf.struct_members("runtime.hchan")
-        received = [site.number for site in found if site.function in ("on_read", "on_receive")]
-        assert {(number >> 8 & 0xFF) * 8 for number in received} == {members["recvx"]}
+        assert {(site.number >> 8 & 0xFF) * 8 for site in found} == {members["elemtype"]}
+        assert [members[name] - members["elemtype"] for name in ("sendx", "recvx")] == [8, 16]
         # HCHAN_... of bpf/edges.h.
         places = [members[name] for name in ("dataqsiz", "buf", "elemsize")]
         assert places == [8, 16, 24]
         assert {site.site.form for site in found} == {SiteForm.EMULATED}
-        made, *reset = timer_sites(binary.functions)
+        made, *reset = [
+            site for site in timer_sites(binary.functions) if site.function == "on_timer"
+        ]
         timer = binary.dwarf.struct_members("runtime.timer")["arg"] + 8
         if is_new := binary.go_version.release >= (1, 23):
             timer += binary.dwarf.struct_members("runtime.timeTimer")["timer"]
         assert made.number == (0 if is_new else timer)
         assert [site.number for site in reset] == [timer] * len(reset)
         assert collection_site(binary.functions).function == "on_collected"
+        # EDGE_KIND and the like of bpf/edges.h.
+        if binary.go_version.release >= (1, 21):
+            kind, elem = binary.dwarf.struct_members("internal/abi.Type"), "internal/abi.SliceType"
+            assert (kind["PtrBytes"], kind["Kind_"]) == (8, 23)
+            assert binary.dwarf.struct_members(elem)["Elem"] == 48
+
+
+@every_toolchain
+def test_sites_of_tries(toolchain: Toolchain) -> None:
+    """Those alone whose item is wanted: others are polled for often, such as a context's end."""
+    if minor(toolchain) < 19:
+        return
+    with Binary(ElfImage.open(str(build(FIXTURES / "live_requests", toolchain)))) as binary:
+        found = {
+            function.name
+            for site in try_sites(binary.functions)
+            if (function := binary.functions.find(site.site.address)) is not None
+            and function.name.startswith("main.")
+        }
+        assert found == {
+            "main.leaky.func2.1",
+            "main.afterDefault.func1",
+            "main.afterCond.func1",
+        }
+        after = [each.function for each in timer_sites(binary.functions)]
+        assert ("on_after" in after) == (minor(toolchain) >= 21)
 
 
 def test_a_stripped_program_has_the_same_sites() -> None:
