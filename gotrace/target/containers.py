@@ -31,8 +31,11 @@ _POD = re.compile(
 )
 #: Where the kubelet keeps logs: of this file system, and of the node where this is a container's.
 _LOGS = ("/var/log", "/proc/1/root/var/log")
-#: Where control groups of version 2 are mounted, beside others of version 1 in the last place.
-_GROUPS = ("/sys/fs/cgroup", "/proc/1/root/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+#: Where control groups of version 2 are mounted: alone, or beside others of version 1, here or on
+#: the node. If this process is in a container, its own mount has only the container's groups.
+_GROUPS = tuple(
+    f"{root}/sys/fs/cgroup{below}" for below in ("", "/unified") for root in ("", "/proc/1/root")
+)
 _LINK = re.compile(r"(.+)_([^_]+)_(.+)-([0-9a-f]{64})\.log")
 _MAX_NAMES = 100_000
 

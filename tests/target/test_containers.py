@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.target.containers import Container, Containers, container_of_cgroups
+from gotrace.target.containers import _GROUPS, Container, Containers, container_of_cgroups
 
 ID, OTHER = "0123456789abcdef" * 4, "fedcba9876543210" * 4
 UID = "8b7e0f6c-3d1a-4b57-9a0e-5f0c2d1e3a4b"
@@ -112,6 +112,21 @@ def test_the_control_group_is_the_containers_own(node: Path) -> None:
     group = node / "groups" / "kubepods" / f"pod{UID}" / ID
     assert found.group(7) == group.stat().st_ino
     assert found.group(9) is found.group(10) is None
+
+
+@pytest.mark.parametrize("root", ["", "/proc/1/root"])
+@pytest.mark.parametrize("below", ["", "/unified"])
+def test_control_groups_are_found_wherever_they_are_mounted(
+    node: Path, root: str, below: str
+) -> None:
+    places = [f"{node}{place}" for place in _GROUPS]
+    for place in places:
+        (Path(place) / "memory" / "kubepods").mkdir(parents=True, exist_ok=True)  # of version 1
+    within = Path(f"{node}{root}/sys/fs/cgroup{below}/kubepods/pod{UID}")
+    within.parent.mkdir(parents=True)
+    (node / "groups" / "kubepods" / f"pod{UID}").rename(within)
+    found = Containers(str(node / "proc"), (), places)
+    assert found.group(7) == (within / ID).stat().st_ino
 
 
 def test_control_groups_that_are_not_visible_are_those_that_a_container_sees(node: Path) -> None:
