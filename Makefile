@@ -62,7 +62,7 @@ test-kernels: setup-kernels ## Try the tools on Linux 5.10 to the newest, emulat
 test-kernels-quick: setup-kernels ## The same on 6.1 and the newest, in eight minutes
 	$(PYTHON) -m tests.kernels --quick $(FOR_ARCH) $(KERNELS)
 
-test-packages: setup-test ## Try the Debian package, the image, and pages in a browser: ten minutes, 700 MB
+test-packages: setup-test ## Try the Debian package, the image, and pages in a browser, the OpenTelemetry Collector: 20 minutes, 1 GB
 	@tools/setup.sh packages
 	$(AS_ROOT) GOTRACE_PACKAGES=1 GOTRACE_COLD=1 $(PYTHON) -m pytest tests/packages
 
