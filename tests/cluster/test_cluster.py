@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The DaemonSet of deploy/kubernetes: pods are traced, and left as they were."""
+"""The DaemonSet of deploy/kubernetes, and gofleet: pods are traced, and left as they were."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -23,7 +24,7 @@ from tests.kustomize import kustomize
 from tests.live import skip_or_fail
 from tests.packages.test_image import Builder, make_image
 from tests.toolchains import FIXTURES, build, newest
-from tests.tools.harness import CLONE, code_of
+from tests.tools.harness import CLONE, Process, code_of, tool_command
 
 pytestmark = [
     pytest.mark.skipif(os.environ.get("GOTRACE_CLUSTER") != "1", reason="make test-cluster"),
@@ -234,6 +235,23 @@ def test_pods_are_traced(node: Node, tmp_path: Path) -> None:
     assert {*programs().values()} == {*before.values()}
 
 
+@pytest.fixture
+def web(node: Node) -> Iterator[list[Json]]:
+    """Run two pods, whose programs have to be as they were in the end."""
+    node.apply(deployment("web", 2))
+    found = node.pods("shop", "app=web")
+    code = programs()
+    yield found
+    wait_until(lambda: programs() == code)
+    wait_until(lambda: not pods_of_gofleet(node))
+
+
+def pods_of_gofleet(node: Node) -> list[Json]:
+    words = ("get", "pods", "-A", "-l", "app.kubernetes.io/name=gofleet", "-o", "json")
+    found: list[Json] = json.loads(node.kubectl(*words))["items"]
+    return found
+
+
 def wait_until(holds: Callable[[], bool]) -> None:
     end = time.monotonic() + _PATIENCE
     while not holds():
@@ -241,9 +259,115 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.5)
 
 
+def fleet(node: Node, *words: str) -> Process:
+    """Start gofleet; what it says on standard error comes with its results."""
+    command = node.within(*tool_command("gofleet", "--image", "localhost/gotraced:1", *words))
+    return Process(["sh", "-c", 'exec "$@" 2>&1', "sh", *command], _PATIENCE)
+
+
 def order(node: Node, pod: Json, calls: int) -> None:
     node.get(f"{pod['status']['podIP']}:8080/order?n={calls}")
 
 
+def counts(lines: Sequence[str]) -> dict[str, int]:
+    rows = (json.loads(line) for line in lines if line.startswith("{"))
+    return {row.get("host", ""): row["count"] for row in rows if row["kind"] == "count"}
+
+
+@pytest.mark.parametrize("place", ["k8s:shop/deploy/web", "k8s:shop/-l app=web"])
+def test_gofleet_adds_up_what_pods_do(node: Node, web: list[Json], place: str) -> None:
+    question = ["--", "gofunccount", "main.order"]
+    with fleet(node, "--on", place, "--json", "--by-host", *question) as asking:
+        asking.read_until("gofleet: tracing on 2 pods")
+        for pod, calls in zip(web, (3, 40), strict=True):
+            order(node, pod, calls)
+        asking.signal(signal.SIGINT)
+        lines = asking.rest()
+        assert asking.wait() == 0
+    assert counts(lines) == {
+        f"node/{pod['metadata']['name']}": calls for pod, calls in zip(web, (3, 40), strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        (["gofunclatency", "main.order"], "avg = "),
+        (["gooffcpu", "-d", "2"], " of 2 hosts"),
+        (["gooncpu", "-d", "2"], " of CPU time of 2 hosts"),
+        (["gostacks"], "goroutines of 2 hosts"),
+    ],
+)
+def test_gofleet_asks_other_commands(
+    node: Node, web: list[Json], question: list[str], expected: str
+) -> None:
+    with fleet(node, "--on", "k8s:shop/deploy/web", "--", *question) as asking:
+        if question[0] == "gofunclatency":
+            asking.read_until("gofleet: tracing on 2 pods")
+            for pod in web:
+                order(node, pod, 5)
+            asking.signal(signal.SIGINT)
+        lines = asking.rest()
+        assert asking.wait() == 0, lines
+    assert any(expected in line for line in lines), lines
+    assert question[0] != "gofunclatency" or any("count: 10" in line for line in lines)
+
+
+def test_the_time_ends_what_gofleet_asks(node: Node, web: list[Json]) -> None:
+    place = f"k8s:shop/pod/{web[0]['metadata']['name']}"
+    words = ["--on", place, "--ttl", "15", "--json", "--", "gofunccount", "main.order"]
+    with fleet(node, *words) as asking:
+        asking.read_until("gofleet: tracing on 1 pod")
+        order(node, web[0], 9)
+        order(node, web[1], 9)
+        lines = asking.rest()
+        assert asking.wait() == 0, lines
+    assert "ended by --ttl, after 15 s" in lines[0]
+    assert counts(lines) == {"": 9}
+
+
+@pytest.mark.parametrize("how", ["killed", "twice"])
+def test_nothing_outlives_gofleet(node: Node, web: list[Json], how: str) -> None:
+    code = programs()
+    question = ["--", "gofunccount", "main.order"]
+    with fleet(node, "--on", "k8s:shop/deploy/web", *question) as asking:
+        asking.read_until("gofleet: tracing on 2 pods")
+        assert sum(now != code[pid] for pid, now in programs().items()) == len(web)
+        if how == "killed":
+            asking.signal(signal.SIGKILL)
+        else:
+            asking.signal(signal.SIGINT)
+            asking.signal(signal.SIGINT)
+            asking.rest()
+        wait_until(lambda: programs() == code)
+        if how == "killed":  # nobody deletes the pod, so it ends by itself
+            wait_until(lambda: [pod["status"]["phase"] for pod in pods_of_gofleet(node)] == _ENDED)
+            node.kubectl("delete", "pod", "-l", "app.kubernetes.io/name=gofleet")
+
+
+def test_a_node_that_does_not_answer_is_named(node: Node, web: list[Json]) -> None:
+    labels, spec = {"app": "web"}, {"nodeName": "ghost", "containers": [_CONTAINER]}
+    about = {"name": "web-ghost", "namespace": "shop", "labels": labels}
+    ghost = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "ghost"}}
+    node.apply([ghost, {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}])
+    words = ("-n", "shop", "get", "pod/web-ghost", "-o", "json")
+    pod = json.loads(node.kubectl(*words))
+    own = {"name": "server", "image": "", "imageID": "", "ready": True, "restartCount": 0}
+    own |= {"containerID": f"containerd://{'a' * 64}", "state": {"running": {"startedAt": None}}}
+    pod["status"] = {"phase": "Running", "containerStatuses": [own]}
+    status = "/api/v1/namespaces/shop/pods/web-ghost/status"
+    node.kubectl("replace", "--raw", status, "-f", "-", said=json.dumps(pod))
+    question = ["--", "gofunccount", "-d", "1", "main.order"]
+    with fleet(node, "--on", "k8s:shop/-l app=web", *question) as asking:
+        lines = asking.rest()
+        assert asking.wait() == 1
+    (said,) = (line for line in lines if line.startswith("gofleet: ghost/web-ghost: "))
+    assert "its pod has not started within 120 s" in said
+    assert any(line.startswith("2 hosts: node/web-") for line in lines)
+    for one in ("-n shop pod/web-ghost", "node/ghost"):
+        node.kubectl("delete", "--grace-period=0", "--force", *one.split())
+
+
 _LIST: Json = {"apiVersion": "v1", "kind": "List"}
 _CONTAINER = {"name": "server", "image": "localhost/shop:1", "imagePullPolicy": "Never"}
+_ENDED = ["Succeeded"]
