@@ -165,7 +165,7 @@ class Kubernetes:
             state = _status(found, _NAME).get("state", {})
             if "running" in state:
                 return
-            waits = state.get("waiting", {})
+            waits: _Object = state.get("waiting") or state.get("terminated") or {}
             why = ": ".join(filter(None, (waits.get("reason"), waits.get("message"))))
             if found.get("phase") in ("Failed", "Succeeded"):
                 raise HostError(f"its pod has failed: {_why(found) or why or 'it ended'}")
