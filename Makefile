@@ -66,7 +66,7 @@ test-packages: setup-test ## Try the Debian package, the image, and pages in a b
 	@tools/setup.sh packages
 	$(AS_ROOT) GOTRACE_PACKAGES=1 GOTRACE_COLD=1 $(PYTHON) -m pytest tests/packages
 
-test-cluster: setup-test ## Trace pods of a Kubernetes on this machine: half an hour at first, 700 MB
+test-cluster: setup-test ## Trace pods of a Kubernetes on this machine: ten minutes, at first half an hour and 700 MB
 	$(AS_ROOT) GOTRACE_CLUSTER=1 GOTRACE_COLD=1 $(PYTHON) -m pytest tests/cluster
 
 test-install: setup-test bundle deb ## Install without LLVM, and measure that: wheel, bundle, Debian package

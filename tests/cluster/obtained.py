@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of a Kubernetes, fetched and built once: 180 MB, and six minutes of CPU time."""
+"""The programs of a Kubernetes, fetched and built once: 180 MB, and four minutes of CPU time."""
 
 from __future__ import annotations
 
