@@ -69,6 +69,7 @@ _OPEN_CALLS = 8192
 _PAGES = 32  # of each CPU's buffer of what is waited for
 _STRING_BYTES = 256
 _PERIOD = 0.1  # seconds between two looks at what is waited for
+_LOOK = 1.0  # seconds between two looks at what is missing
 _TURN = 0.05  # seconds of reading at a time
 _LAST_TURNS = 10
 #: Records of a file: a process needs 100 MB for so many, and a second or two.
@@ -214,6 +215,7 @@ class FlightProbe(Probe):
         tracer, options = self._tracer, request.options
         self._reader = FlightReader(tracer, self._recorder, options, spec.keep, _MAX_RECORDS)
         self._read_ns = 0
+        self._next_look = 0.0
         flights.add(self)
 
     def read(self) -> None:
@@ -229,7 +231,9 @@ class FlightProbe(Probe):
                 self._reader.add(record)
             except (RecordError, struct.error) as error:
                 log.error("flight %s: %s", self.spec.name, printable(str(error)))
-        self._reader.look()
+        if self._reader.due or time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK
+            self._reader.look()
         if self._is_spare:
             self._reader.drop()
         elif self._reader.due:
@@ -529,6 +533,8 @@ def _write(probe: FlightProbe, path: str, pipe: int, turn: int) -> NoReturn:
         probe.get_hold()
         os.write(pipe, _MAPPED)
         os.nice(_LOW)
+        with suppress(OSError):  # if memory is short, this process is to go, and not the daemon
+            Path("/proc/self/oom_score_adj").write_text("1000")
         fcntl.lockf(turn, fcntl.LOCK_EX)
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + _MOST_MEMORY

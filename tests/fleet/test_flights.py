@@ -7,13 +7,24 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from gotrace.errors import UsageError
-from gotrace.fleet.config import parse_config
-from gotrace.fleet.flights import check_folder
+from gotrace.errors import GotraceError, UsageError
+from gotrace.fleet.config import FlightSpec, parse_config
+from gotrace.fleet.flights import (
+    FlightProbe,
+    FlightProblem,
+    Flights,
+    FlightTally,
+    PassedOver,
+    check_folder,
+)
+from gotrace.fleet.targets import ProgramKey
 from gotrace.requests.model import load
 from tests.fleet.test_gotraced import Daemon, wait_until
 from tests.requests.test_flight import do, read_all, said
@@ -60,6 +71,11 @@ def written(daemon: Daemon) -> float:
 @pytest.mark.apart
 def test_the_call_that_is_waited_for_is_in_a_file(program: Path, tmp_path: Path) -> None:
     """With what was made for it, as gotrace reads it again."""
+    (tmp_path / "flights").mkdir(0o700)
+    left = [tmp_path / "flights" / f".gotrace-{name}" for name in ("old", "new")]
+    for part in left:
+        part.touch()
+    os.utime(left[0], (0, 0))
     config = configured(tmp_path, program, ", form: json, probes: [main.part, main.other]")
     with Daemon(config, probes=1) as daemon, Fixture([program]) as fixture:
         assert counts(daemon, "gotraced_flights_passed_over_total") == {"every": 0, "busy": 0}
@@ -73,6 +89,8 @@ def test_the_call_that_is_waited_for_is_in_a_file(program: Path, tmp_path: Path)
         (request,) = load(str(file))
         assert request.root.call.args == {"id": 30}
         assert [node.call.function for node in request.nodes()] == ["main.handle", "main.part"]
+        # What was left by somebody who cannot be writing it any more is removed.
+        assert [part.exists() for part in left] == [False, True]
         assert written(daemon) == 1
         assert counts(daemon, "gotraced_flight_memory_bytes") == {"": 2 << 20}
         daemon.end()
@@ -196,6 +214,88 @@ def test_the_budget_holds_for_flights(program: Path, tmp_path: Path) -> None:
         assert counts(daemon, "gotraced_flight_memory_bytes") == {"": 0}
         fixture.say()
         daemon.end()
+
+
+@dataclass
+class Written:
+    """What a process that writes takes of a probe."""
+
+    folder: Path
+    saving: Callable[[], None] = lambda: None
+    holding: Callable[[], None] = lambda: None
+    is_open = True
+
+    @property
+    def spec(self) -> FlightSpec:
+        return FlightSpec("f", ("shop",), ("panic",), str(self.folder), every=3600.0)
+
+    @property
+    def key(self) -> tuple[str, ProgramKey]:
+        return "f", ProgramKey("shop", id(self), 0, 0)
+
+    def get_hold(self) -> None:
+        self.holding()
+
+    def save(self, path: str) -> dict[str, object]:
+        self.saving()
+        Path(path).touch()
+        return {"cause": "", "ns": 1, "calls": 0}
+
+
+def fail(error: BaseException) -> Callable[[], None]:
+    def raised() -> None:
+        raise error
+
+    return raised
+
+
+def tally_of(flights: Flights, written: Written) -> FlightTally:
+    (tally,) = flights.tallies([written.spec])
+    return tally
+
+
+@pytest.mark.parametrize(
+    ("saving", "holding", "problem"),
+    [
+        (lambda: None, lambda: None, None),
+        (fail(OSError(28, "full")), lambda: None, FlightProblem.WRITE),
+        (fail(GotraceError("x" * 5000)), lambda: None, FlightProblem.WRITE),
+        (fail(ValueError()), lambda: None, FlightProblem.BUG),
+        (fail(MemoryError()), lambda: None, FlightProblem.LIMIT),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: None, FlightProblem.LIMIT),
+        (lambda: None, fail(OSError(1, "no")), FlightProblem.PROCESS),
+    ],
+)
+def test_what_becomes_of_a_file_is_counted(
+    saving: Callable[[], None],
+    holding: Callable[[], None],
+    problem: FlightProblem | None,
+    tmp_path: Path,
+) -> None:
+    flights, written = Flights(), Written(tmp_path, saving, holding)
+    probe = cast(FlightProbe, written)
+    assert flights.passes_over(probe) is None
+    assert flights.write(probe, 7) is (problem is not FlightProblem.PROCESS)
+    assert flights.passes_over(probe) is PassedOver.EVERY
+    flights.close()
+    tally = tally_of(flights, written)
+    assert tally.written == len(list(tmp_path.iterdir())) == (problem is None)
+    assert [why for why, count in tally.problems.items() if count] == [problem] * bool(problem)
+
+
+def test_more_files_than_can_be_written_are_passed_over(tmp_path: Path) -> None:
+    """One process at a time has records in its memory, and so many may wait for that."""
+    flights = Flights()
+    several = [Written(tmp_path, lambda: time.sleep(0.05)) for _ in range(9)]
+    for one in several[:-1]:
+        assert flights.passes_over(cast(FlightProbe, one)) is None
+        assert flights.write(cast(FlightProbe, one), 7)
+    last = cast(FlightProbe, several[-1])
+    assert flights.passes_over(last) is PassedOver.BUSY
+    flights.count(last, PassedOver.BUSY, 3)
+    flights.close()
+    tally = tally_of(flights, several[0])
+    assert (tally.written, tally.passed_over) == (8, {PassedOver.EVERY: 0, PassedOver.BUSY: 3})
 
 
 CONFIG = """\
