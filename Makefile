@@ -13,7 +13,7 @@ AS_ROOT = sudo -H env "PATH=$$PATH" GOTRACE_LIVE=1 PYTHONPYCACHEPREFIX=/root/.ca
 endif
 
 .PHONY: help setup setup-test setup-kernels check test test-all lint test-real test-kernels \
-	test-kernels-quick test-packages test-install bench demo demo-fleet wheel bundle deb clean
+	test-kernels-quick test-packages test-cluster test-install bench demo demo-fleet wheel bundle deb clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -62,9 +62,12 @@ test-kernels: setup-kernels ## Try the tools on Linux 5.10 to the newest, emulat
 test-kernels-quick: setup-kernels ## The same on 6.1 and the newest, in eight minutes
 	$(PYTHON) -m tests.kernels --quick $(FOR_ARCH) $(KERNELS)
 
-test-packages: setup-test ## Try the Debian package, the image, and pages in a browser: ten minutes, 700 MB
+test-packages: setup-test ## Try the Debian package, the image, and pages in a browser, the OpenTelemetry Collector: 20 minutes, 1 GB
 	@tools/setup.sh packages
 	$(AS_ROOT) GOTRACE_PACKAGES=1 GOTRACE_COLD=1 $(PYTHON) -m pytest tests/packages
+
+test-cluster: setup-test ## Trace pods of a Kubernetes on this machine: ten minutes, at first half an hour and 700 MB
+	$(AS_ROOT) GOTRACE_CLUSTER=1 GOTRACE_COLD=1 $(PYTHON) -m pytest tests/cluster
 
 test-install: setup-test bundle deb ## Install without LLVM, and measure that: wheel, bundle, Debian package
 	$(AS_ROOT) GOTRACE_PACKAGES=1 GOTRACE_COLD=1 $(PYTHON) -m pytest -s tests/packages/test_install.py

@@ -60,6 +60,17 @@ class PrivateApt:
         self._run("apt-get", "-q", "download", *names, cwd=directory)
         return sorted(directory.glob("*.deb"))
 
+    def source(self, name: str, directory: Path) -> list[Path]:
+        """Download the files of a source package into a directory and return them."""
+        line = source_line(self.suite)
+        (self.place / "parts" / "source.list").write_text(line.replace("deb ", "deb-src ", 1))
+        self._run("apt-get", "-q", "update")
+        before = set(directory.iterdir())
+        self._run(
+            "apt-get", "-q", "source", "--download-only", "--only-source", name, cwd=directory
+        )
+        return sorted(set(directory.iterdir()) - before)
+
     def resolve(self, names: Sequence[str]) -> Mapping[str, str]:
         """Return the versions of packages and of all that they depend on, by name."""
         said = self._run("apt-get", "-q", "--simulate", *_INSTALL, *names)

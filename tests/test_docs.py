@@ -22,7 +22,7 @@ from gotrace.cli.options import parse, parse_plain
 from gotrace.doctor.precompile import packaged_settings
 from gotrace.gotypes.from_text import parse_signature
 from gotrace.gotypes.types import Kind, basic_type
-from gotrace.hosts.names import host_names
+from gotrace.hosts.names import are_pods, host_names, selections
 from gotrace.kernel.program_cache import cached_programs, program_key
 from gotrace.probes.pattern import Pattern, is_recipe
 from gotrace.probes.recipes import find_recipe, split_recipe
@@ -172,7 +172,8 @@ def test_examples_of_gofleet_parse() -> None:
         options = parse_plain(parser_of("gofleet"), words[:at])
         assert bool(options.on) == bool(words[at:]), command
         if options.on:
-            assert host_names(options.on)
+            are_all_pods = all(map(are_pods, options.on))
+            assert selections(options.on) if are_all_pods else host_names(options.on)
             tool, *rest = words[at + 1 :]
             known = parser_of(tool)._option_string_actions
             options_given = {word for word in rest if word.startswith("-")}

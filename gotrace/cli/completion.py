@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gotrace.elf.functions import FunctionTable
-from gotrace.elf.image import ElfImage
 from gotrace.elf.name_cache import kept_names
 from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.model import State
@@ -29,7 +28,7 @@ from gotrace.report.order import Order
 from gotrace.session.probing import Returns
 from gotrace.session.waits.probes import WaitState
 from gotrace.target.command import resolve_command
-from gotrace.target.process import file_test, process_numbers
+from gotrace.target.process import file_test, process_numbers, runs_go
 from gotrace.target.target import Target, TargetBinary
 
 __all__ = ["complete", "stepwise"]
@@ -242,18 +241,9 @@ def _go_processes() -> Iterator[tuple[str, str]]:
             continue
         file = status.st_dev, status.st_ino
         if file not in seen:
-            seen[file] = _is_go(str(program))
+            seen[file] = runs_go(str(program))
         if seen[file]:
             yield process.name, name
-
-
-def _is_go(path: str) -> bool:
-    try:
-        with ElfImage.open(path) as image:
-            names = (".go.buildinfo", ".gopclntab", ".data.rel.ro.gopclntab")
-            return any(image.section(name) is not None for name in names)
-    except GotraceError:
-        return False
 
 
 def _inside(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gofleet: ask many hosts at once, and add up what they answer."""
+"""gofleet: ask many hosts or pods at once, and add up what they answer."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from gotrace.cli.options import is_json, new_parser, parse_plain, positive, seconds
@@ -16,7 +17,9 @@ from gotrace.cli.run import run_command
 from gotrace.cli.stream import Patience, result_file, result_stream
 from gotrace.errors import GotraceError, UsageError
 from gotrace.hosts.bundle import Bundle, read_bundle
-from gotrace.hosts.names import host_names
+from gotrace.hosts.kubernetes import Kubernetes
+from gotrace.hosts.names import are_pods, host_names, selections
+from gotrace.hosts.remote import Way
 from gotrace.hosts.run import HostResult, HostRuns
 from gotrace.hosts.ssh import Ssh
 from gotrace.merging import Merged, merge
@@ -29,6 +32,15 @@ __all__ = ["main"]
 #: What can be added up.
 _TOOLS = ("gofunccount", "gofunclatency", "gooffcpu", "gooncpu", "gostacks")
 _AT_ONCE, _SECONDS = 64, 600.0
+#: Options for hosts, and those for pods, with what they are if they are not given.
+_OF_SSH: Mapping[str, object] = {"ssh": "ssh", "sudo": False, "push": None}
+_OF_KUBERNETES: Mapping[str, object] = {
+    "kubectl": "kubectl",
+    "image": None,
+    "container": None,
+    "pods_in": None,
+    "sys_admin": False,
+}
 #: Options of a command that leave less than is needed, and what does the same here.
 _ELSEWHERE = {
     **dict.fromkeys(("-o", "--output", "--pprof", "--speedscope"), "gofleet -o FILE writes one"),
@@ -43,6 +55,7 @@ examples:
   gofleet --on ssh:web[01-40],db1 --by-host -- gofunccount -d 5 -p shop 'main.*'
   gofleet --on ssh:web1 --sudo --push dist/gotrace.tar.gz -- gooffcpu -d 5 -p shop
   gofleet --on ssh:web1 --ssh 'ssh -F fleet.conf' -- gostacks -p shop
+  gofleet --on k8s:shop/deploy/web --image example.com/gotraced -- gofunclatency -d 10 main.handle
   gofleet --merge *.ndjson.gz                  add up what was recorded on each host
   gofleet --merge *.ndjson -o all.ndjson       as a recording, for --diff
 """
@@ -51,15 +64,17 @@ examples:
 def _parser() -> argparse.ArgumentParser:
     parser = new_parser(
         "gofleet",
-        "Run a command on many hosts at once, and add up exactly what it prints there.",
+        "Run a command on many hosts or pods at once, and add up exactly what it prints there.",
         _EPILOG,
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "--on",
         action="append",
-        metavar="ssh:HOSTS",
-        help="run the command that follows -- on these hosts: ssh:web[01-40],db1 (may be repeated)",
+        metavar="PLACE",
+        help="run the command that follows -- on these hosts, ssh:web[01-40],db1, or for these"
+        " pods, k8s:deploy/shop, k8s:NAMESPACE/sts/db, k8s:pod/web-0, 'k8s:-l app=shop' (may be"
+        " repeated)",
     )
     source.add_argument(
         "--merge",
@@ -110,6 +125,33 @@ def _parser() -> argparse.ArgumentParser:
         metavar="CMD",
         help="what the command is called there: /opt/gotrace/bin/gofunclatency",
     )
+    parser.add_argument(
+        "--image",
+        metavar="IMAGE",
+        help="for k8s: the image with the tools, of deploy/Containerfile, which a pod runs on each"
+        " node of the pods until the end",
+    )
+    parser.add_argument(
+        "--kubectl",
+        metavar="CMD",
+        default="kubectl",
+        help="how the cluster is reached: 'kubectl --context prod -n shop' (default kubectl)",
+    )
+    parser.add_argument(
+        "--container",
+        metavar="NAME",
+        help="this container of each pod (default: the one that kubectl logs takes)",
+    )
+    parser.add_argument(
+        "--pods-in",
+        metavar="NAMESPACE",
+        help="the namespace for the pods on the nodes (default: kubectl's)",
+    )
+    parser.add_argument(
+        "--sys-admin",
+        action="store_true",
+        help="give the pods on the nodes CAP_SYS_ADMIN, which Linux 5.15 to 6.5 asks for",
+    )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 
@@ -134,18 +176,13 @@ def _run(arguments: Sequence[str]) -> int:
 def _ask(options: argparse.Namespace, command: Sequence[str]) -> int:
     """Run the command everywhere, write what it says, and return the exit status."""
     words = _remote_words(options, command)
-    hosts = host_names(options.on)
-    bundle: Bundle | None = None
-    if options.push:
-        if options.remote_command:
-            raise UsageError("--push brings the command: leave out --remote-command")
-        bundle = read_bundle(options.push, command[0])
-    ssh = Ssh(_split("--ssh", options.ssh), max(1, round(options.ttl)), options.sudo, bundle)
+    way, hosts = _way(options, command)
+    what = "pod" if isinstance(way, Kubernetes) else "host"
     if not options.quiet:
-        what = counted("asking {} host{s}", len(hosts))
-        _say(f"{what}: {shlex.join(command)}: Ctrl-C ends it everywhere")
-    attached = _Attached(0 if options.quiet else len(hosts))
-    runs = HostRuns(ssh, hosts, words, min(options.at_once, len(hosts)), attached.one)
+        asked = counted(f"asking {{}} {what}{{s}}", len(hosts))
+        _say(f"{asked}: {shlex.join(command)}: Ctrl-C ends it everywhere")
+    attached = _Attached(0 if options.quiet else len(hosts), what)
+    runs = HostRuns(way, hosts, words, min(options.at_once, len(hosts)), attached.one)
     merged = Merged(options.by_host)
     failed: list[int] = []
     with _ended_by_signals(runs.stop, runs.abandon):
@@ -162,11 +199,44 @@ def _ask(options: argparse.Namespace, command: Sequence[str]) -> int:
     return failed[0] if len({*failed}) == 1 and not merged.hosts and failed[0] in (2, 3) else 1
 
 
-class _Attached:
-    """Says when the probes are in place on all of so many hosts."""
+def _way(options: argparse.Namespace, command: Sequence[str]) -> tuple[Way, list[str]]:
+    """Return how hosts or pods are reached, and their names. Raises UsageError, HostError."""
+    of_pods = {*map(are_pods, options.on)}
+    if len(of_pods) > 1:
+        raise UsageError("--on: hosts (ssh:) and pods (k8s:) cannot be asked at once")
+    (is_of_pods,) = of_pods
+    for name, default in (_OF_SSH if is_of_pods else _OF_KUBERNETES).items():
+        if getattr(options, name) != default:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} is for --on {'ssh' if is_of_pods else 'k8s'}: only")
+    ttl = max(1, round(options.ttl))
+    if is_of_pods:
+        wanted = selections(options.on)
+        kubectl = _split("--kubectl", options.kubectl)
+        for word in _own(command):
+            if re.match(r"-p|--pid\b|-c|--cmd\b|--core\b", word):
+                raise UsageError(f"{word}: the pods say what is traced: --container chooses one")
+        if not options.image:
+            raise UsageError(
+                "--image IMAGE has to be an image with the tools: deploy/Containerfile"
+            )
+        pods = Kubernetes(kubectl, options.image, ttl, options.pods_in, options.sys_admin)
+        return pods, pods.find(wanted, options.container)
+    hosts = host_names(options.on)
+    bundle: Bundle | None = None
+    if options.push:
+        if options.remote_command:
+            raise UsageError("--push brings the command: leave out --remote-command")
+        bundle = read_bundle(options.push, command[0])
+    return Ssh(_split("--ssh", options.ssh), ttl, options.sudo, bundle), hosts
 
-    def __init__(self, hosts: int) -> None:
+
+class _Attached:
+    """Says when the probes are in place on all of so many hosts, or pods."""
+
+    def __init__(self, hosts: int, what: str) -> None:
         self._hosts = hosts
+        self._what = what
         self._lock = threading.Lock()
         self._seen = 0
 
@@ -175,7 +245,7 @@ class _Attached:
         with self._lock:
             self._seen += 1
             if self._seen == self._hosts:
-                _say(counted("tracing on {} host{s}", self._hosts))
+                _say(counted(f"tracing on {{}} {self._what}{{s}}", self._hosts))
 
 
 def _remote_words(options: argparse.Namespace, command: Sequence[str]) -> list[str]:
@@ -186,7 +256,7 @@ def _remote_words(options: argparse.Namespace, command: Sequence[str]) -> list[s
     tool, *rest = command
     if tool not in _TOOLS:
         raise UsageError(f"{tool!r}: what can be added up is {tools}")
-    own = rest[: rest.index("--")] if "--" in rest else rest
+    own = _own(rest)
     for word in own:
         option = word.partition("=")[0]
         if option in _ELSEWHERE:
@@ -195,6 +265,11 @@ def _remote_words(options: argparse.Namespace, command: Sequence[str]) -> list[s
     if options.remote_command:
         called = _split("--remote-command", options.remote_command)
     return [*called, *(() if "--json" in own else ("--json",)), *rest]
+
+
+def _own(words: Sequence[str]) -> Sequence[str]:
+    """Return a command's words without those of a command that it starts."""
+    return words[: words.index("--")] if "--" in words else words
 
 
 def _split(option: str, text: str) -> list[str]:

@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         dest="processes",
         default=[],
         metavar="PROCESS",
-        help="read this process, by its number or name",
+        help="read this process, by its number or name, or container:ID",
     )
     source.add_argument(
         "--core", nargs=2, metavar=("FILE", "BINARY"), help="read a core file of a program"

@@ -66,8 +66,8 @@ def _parser() -> argparse.ArgumentParser:
         dest="processes",
         default=[],
         metavar="PROCESS",
-        help="watch this process, by its number or name; several by a list or a name that they"
-        " share",
+        help="watch this process, by its number or name, or container:ID; several by a list or a"
+        " name that they share",
     )
     parser.add_argument(
         "-d",

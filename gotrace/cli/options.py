@@ -160,8 +160,8 @@ def add_command_options(parser: argparse.ArgumentParser) -> None:
         dest="processes",
         default=[],
         metavar="PROCESS",
-        help="trace this process only, by its number or name; several by a list or a name that"
-        " they share",
+        help="trace this process only, by its number or name, or container:ID; several by a list or"
+        " a name that they share",
     )
     target.add_argument(
         "-c",

@@ -88,6 +88,8 @@ def _with_quota(settings: StateSettings, quota: KernelOffsets) -> StateSettings:
 #: Processes' and threads' numbers in a container that does not share the host's, as its own tools
 #: see them.
 _IN_CONTAINER = SiteSettings(pidns_dev=1, pidns_ino=1)
+#: The same for a process of a container within, as in a node that is a container itself.
+_BELOW = replace(_IN_CONTAINER, seen_tgid=1)
 #: Offsets of the kernel's structs, as far as there are any: of Linux 6.18 and newer, and of older.
 _KERNELS = (KernelOffsets(1, 1, 1, 1, None), KernelOffsets(1, 1, None, 1, 1))
 _WAITED = WaitedSettings(task_run_delay=1, task_last_queued=1, cfs_rq_rq=1, rq_clock=1)
@@ -121,13 +123,17 @@ def _packaged() -> Iterator[ProgramSettings]:
     for program in (LatencySettings, OnCpuSettings, SyscallSettings, TraceSettings, WaitSettings):
         for settings in program.usual():
             yield replace(settings, site=_IN_CONTAINER)
+            if program is not TraceSettings:
+                yield replace(settings, site=_BELOW)
+    # Of gotraced: what it adds up by labels.
+    for keyed in _keyed_plainly():
+        yield replace(keyed, site=_IN_CONTAINER)
 
 
 def _counts() -> Iterator[ProgramSettings]:
     """Yield what counts, in each way: it is small, and all there is before Linux 5.12."""
     numbers = {f"tgid_{number}": 1 for number in range(1, 9)}
-    named = replace(_IN_CONTAINER, seen_tgid=1)
-    for site in (SiteSettings(), _IN_CONTAINER, named):
+    for site in (SiteSettings(), _IN_CONTAINER, _BELOW):
         for chosen in (site, replace(site, **numbers)):
             settings = CountSettings(site=chosen, counters=1)
             yield settings
@@ -277,6 +283,17 @@ def _keyed() -> Iterator[ProgramSettings]:
         for returns in _EITHER:
             yield _trace(payload, returns, False, by=stacks, **values)
         yield _trace(payload, True, False, by=timed_stacks, **values)
+
+
+def _keyed_plainly() -> Iterator[TraceSettings]:
+    """Yield what adds up by keys of which no part is a stack, a label or a context."""
+    shared: dict[str, Any] = {"key": 256, "key_rows": 1, "keys": 1}
+    counted = KeySettings(times=False, durations=_TIMES, **shared)
+    timed = KeySettings(times=True, durations=_TIMES, **shared)
+    for interfaces, predicates, payload in product(_EITHER, _EITHER, TraceSettings.PAYLOADS[:4]):
+        values: dict[str, Any] = {"interfaces": interfaces, "predicates": predicates}
+        for by, returns in ((counted, False), (counted, True), (timed, True)):
+            yield _trace(payload, returns, False, by=by, **values)
 
 
 def _states() -> Iterator[ProgramSettings]:

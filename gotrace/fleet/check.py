@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TextIO
 
 from gotrace.errors import GotraceError, NoMatchError
-from gotrace.fleet.config import Config, MetricSpec, SpanSpec
+from gotrace.fleet.config import Config, FlightSpec, MetricSpec, SpanSpec
 from gotrace.fleet.leaving import leaving
 from gotrace.fleet.probing import metric_request, open_target
 from gotrace.fleet.targets import Finder, Program
@@ -51,6 +52,10 @@ def check(config: Config, out: TextIO) -> int:
             if config.waits is not None and program.key.target in config.waits.targets:
                 tried += 1
                 matched += _check_waits(opened, program, out)
+            for flight in config.flights:
+                if program.key.target in flight.targets:
+                    tried += 1
+                    matched += _check_flight(flight, opened, program, out)
             for span in config.spans:
                 if program.key.target in span.targets:
                     tried += 1
@@ -89,6 +94,27 @@ def _check_waits(target: Target, program: Program, out: TextIO) -> bool:
         print(f"{what}: nothing: {printable(str(error))}", file=out)
         return False
     print(f"{what}: what they cost is counted before they are attached", file=out)
+    return True
+
+
+def _check_flight(spec: FlightSpec, target: Target, program: Program, out: TextIO) -> bool:
+    from gotrace.fleet.flights import check_folder, flight_request
+
+    what = f"flight {spec.name} in {program.key.target}"
+    try:
+        prepared = flight_request(spec, target, program).prepare(None, None)
+    except GotraceError as error:
+        print(f"{what}: nothing: {printable(str(error))}", file=out)
+        return False
+    print(f"{what}: {_listed(prepared.plan)}", file=out)
+    problems = list(prepared.plan.problems)
+    if os.path.lexists(spec.folder):
+        try:
+            check_folder(spec.folder)
+        except GotraceError as error:
+            problems.append(str(error))
+    for problem in problems:
+        print(f"  {printable(problem)}", file=out)
     return True
 
 

@@ -22,12 +22,14 @@ from gotrace.fleet.yaml_lines import Document, Path, read_yaml
 from gotrace.probes.pattern import is_recipe
 from gotrace.probes.scope import did_you_mean
 from gotrace.probes.spec import KeyText, parse_key, parse_probe
+from gotrace.requests.flight import probes_in
 from gotrace.target.containers import Container
 
 __all__ = [
     "POD_LABELS",
     "Buckets",
     "Config",
+    "FlightSpec",
     "HeaderSpec",
     "Limit",
     "Listen",
@@ -60,6 +62,9 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|m|h)?")
 _NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9}
 _NS["h"] = 60 * _NS["m"]
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(s|m|h)")
+_SIZE = re.compile(r"(\d+) ?([KMG])iB")
+#: A flight's name is the beginning of its files' names, up to the first ``-``.
+_FLIGHT_NAME = re.compile(r"\w+", re.ASCII)
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 #: Label sets of all metrics, of all targets and of one.
 _MAX_SERIES, _MAX_TARGET_SERIES = 65536, 8192
@@ -204,6 +209,28 @@ class SpanSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class FlightSpec:
+    """Files of what a program did in the ``keep`` seconds before one of ``when``.
+
+    ``memory`` is what the kernel keeps of a program, in bytes. There are at most ``files`` of a
+    target in ``folder``, and one of a program in ``every`` seconds. Without ``probes`` they have
+    the calls of the program's own functions.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    when: tuple[str, ...]
+    folder: str
+    probes: tuple[str, ...] = ()
+    keep: float = 5.0
+    memory: int = 64 << 20
+    files: int = 20
+    every: float = 60.0
+    form: str = "trace"
+    privacy: Privacy = _AS_USUAL
+
+
+@dataclass(frozen=True, slots=True)
 class WaitsSpec:
     """Programs whose goroutines' waits are added up, with room for so many goroutines of each."""
 
@@ -287,7 +314,8 @@ class Config:
 
     ``host_budget`` is what all targets may pay together, None if nothing limits that.
     ``max_series`` is the most label sets of all metrics and targets. ``limits`` are of metrics that
-    are asked for beside the file's.
+    are asked for beside the file's. ``flight_memory`` is the most bytes that the kernel keeps of
+    all programs for ``flights``.
 
     ``pprof``: whether goroutines may be read through ``listen``.
     """
@@ -306,6 +334,8 @@ class Config:
     privacy: Privacy = _AS_USUAL
     planning: PlanningSpec = field(default_factory=PlanningSpec)
     limits: tuple[Limit, ...] = ()
+    flights: tuple[FlightSpec, ...] = ()
+    flight_memory: int = 256 << 20
 
 
 def load_config(path: str) -> Config:
@@ -398,13 +428,15 @@ class _Reader:
         spans = tuple(self._span(number, row, names) for number, row in self._rows("spans"))
         otlp = self._otlp(data["otlp"]) if "otlp" in data else None
         waits = self._waits(data["waits"], names) if "waits" in data else None
-        if not metrics and not spans and waits is None:
-            reason = "no metrics, waits or spans are configured: nothing to do"
+        flights = tuple(self._flight(number, row, names) for number, row in self._rows("flights"))
+        self._once("flights", [flight.name for flight in flights])
+        if not metrics and not spans and waits is None and not flights:
+            reason = "no metrics, waits, spans or flights are configured: nothing to do"
             raise self.document.error((), reason)
         if spans and otlp is None:
             raise self.document.error(("spans",), "spans are sent by OTLP: give otlp an endpoint")
         listen = self._listen("listen", data["listen"]) if "listen" in data else None
-        if listen is None and otlp is None:
+        if listen is None and otlp is None and (metrics or waits is not None):
             raise self.document.error((), "there is nowhere to send results: give listen or otlp")
         budget = self._share(("budget",), data.get("budget", _DEFAULT_BUDGET))
         pprof = data.get("pprof", False)
@@ -425,6 +457,8 @@ class _Reader:
             self._web(data),
             self.privacy,
             self._planning(data.get("planning", {})),
+            flights=flights,
+            flight_memory=self._flight_memory(data, flights),
         )
 
     def _planning(self, row: Mapping[str, int]) -> PlanningSpec:
@@ -576,6 +610,59 @@ class _Reader:
             return WaitsSpec(targets) if row else None
         rooms = {key: row[key] for key in ("goroutines",) if key in row}
         return WaitsSpec(self._targets(("waits",), row, targets), **rooms)
+
+    def _flight(self, number: int, row: Mapping[str, Any], targets: tuple[str, ...]) -> FlightSpec:
+        path = ("flights", number)
+        name, folder = row["name"], row["folder"]
+        if not _FLIGHT_NAME.fullmatch(name):
+            reason = f"{name!r} cannot be a flight's name: letters, digits and _"
+            raise self.document.error((*path, "name"), reason)
+        if not folder.startswith("/"):
+            raise self.document.error((*path, "folder"), f"{folder!r} is not an absolute path")
+        for key in ("when", "probes"):
+            for at, text in enumerate(row.get(key, ())):
+                self._flight_probe((*path, key, at), text, [text] if key == "probes" else None)
+        try:
+            probes_in(row["when"])
+        except UsageError as error:
+            raise self.document.error((*path, "when"), str(error)) from error
+        return FlightSpec(
+            name,
+            self._targets(path, row, targets),
+            tuple(row["when"]),
+            os.path.normpath(folder),
+            tuple(row.get("probes", ())),
+            self._seconds((*path, "keep"), row.get("keep", "5s")),
+            self._bytes((*path, "memory"), row.get("memory", "64MiB")),
+            every=self._seconds((*path, "every"), row.get("every", "1m")),
+            **{key: row[key] for key in ("files", "form") if key in row},
+            privacy=self.privacy,
+        )
+
+    def _flight_probe(self, path: Path, text: str, probes: Sequence[str] | None) -> None:
+        """Check a condition, or a probe that calls are kept of."""
+        if is_recipe(text):
+            raise self.document.error(path, "flights take functions, not recipes")
+        try:
+            probes = probes_in([text]) if probes is None else probes
+        except UsageError as error:
+            raise self.document.error(path, str(error)) from error
+        for probe in probes:
+            self._probe(path, probe)
+
+    def _flight_memory(self, data: Mapping[str, Any], flights: Sequence[FlightSpec]) -> int:
+        most = self._bytes(("flight_memory",), data.get("flight_memory", "256MiB"))
+        for number, flight in enumerate(flights):
+            if flight.memory > most:
+                reason = f"{flight.memory >> 20}MiB are more than flight_memory, {most >> 20}MiB"
+                raise self.document.error(("flights", number, "memory"), reason)
+        return most
+
+    def _bytes(self, path: Path, text: str) -> int:
+        found = _SIZE.fullmatch(text)
+        if found is None or not int(found[1]):
+            raise self.document.error(path, f"{text!r}: a size is as in 64MiB")
+        return int(found[1]) << 10 * (" KMG".index(found[2]))
 
     def _targets(
         self, path: Path, row: Mapping[str, Any], targets: tuple[str, ...]

@@ -12,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from gotrace.errors import GotraceError, NoMatchError, UsageError
-from gotrace.fleet.config import Config, MetricSpec, SpanSpec, WaitsSpec
+from gotrace.fleet.config import Config, FlightSpec, MetricSpec, SpanSpec, WaitsSpec
 from gotrace.fleet.pauses import Pauses
 from gotrace.fleet.probing import (
     MetricProbe,
@@ -41,6 +42,9 @@ from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target
 from gotrace.text import printable
+
+if TYPE_CHECKING:
+    from gotrace.fleet.flights import Flights, FlightTally
 
 __all__ = ["DETAILS", "Engine", "Job", "ProbeStatus", "StartSpan", "measure_cost"]
 
@@ -72,7 +76,7 @@ StartSpan = Callable[[Sequence[SpanSpec], Program, Target, ProbeCost, float, boo
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One metric, all spans, or all waits, in the programs of its targets.
+    """One metric, one flight, all spans, or all waits, in the programs of its targets.
 
     ``name`` is unique.
     """
@@ -82,6 +86,7 @@ class Job:
     metric: Metric | None = None
     spans: tuple[SpanSpec, ...] = ()
     waits: WaitsSpec | None = None
+    flight: FlightSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +201,7 @@ class Engine:
         self._budgets: dict[str, Budget[_Place]] = {}
         self._pauses: Pauses[_Place] = Pauses()
         self._waits = WaitTotals()
+        self._flights: Flights | None = None  # while there are any, or were
         self._said: dict[_Place, str] = {}
         self._takers = ThreadPoolExecutor(_TAKERS, "take")
         self._leavers = ThreadPoolExecutor(_LEAVERS, "leave")
@@ -211,6 +217,10 @@ class Engine:
         with self._lock:
             self.config = config
             self._jobs = jobs
+            if config.flights and self._flights is None:
+                from gotrace.fleet.flights import Flights  # loads what makes recordings
+
+                self._flights = Flights()
             self._budgets = {target.name: Budget(config.budget) for target in config.targets}
             self._limits = [Budget[_Place](limit.share) for limit in config.limits]
             share = config.host_budget
@@ -405,6 +415,10 @@ class Engine:
                     yield partial(try_metric, job.metric.spec, target, program)
                 elif job.waits is not None:
                     yield partial(plan_waits, target, program)
+                elif job.flight is not None:
+                    from gotrace.fleet.flights import try_flight
+
+                    yield partial(try_flight, job.flight, target, program)
                 else:
                     from gotrace.fleet.spans import try_spans  # loads the SDK
 
@@ -465,6 +479,12 @@ class Engine:
             return MetricProbe(job.metric, program, target, self.cost)
         if job.waits is not None:
             return WaitsProbe(job.waits, program, target, self.cost, self._waits, config.budget)
+        if job.flight is not None:
+            from gotrace.fleet.flights import FlightProbe
+
+            assert self._flights is not None
+            shared = program, target, self.cost, self._flights, config.budget, config.flight_memory
+            return FlightProbe(job.flight, *shared, is_spare)
         assert start_span is not None
         specs = [span for span in job.spans if program.key.target in span.targets]
         return start_span(specs, program, target, self.cost, config.budget, is_spare)
@@ -719,6 +739,12 @@ class Engine:
         targets = asked.targets if asked is not None else ()
         return self._waits.points(targets, reader)
 
+    def flights(self) -> list[FlightTally]:
+        """Return what has become of each flight in each target."""
+        with self._lock:
+            specs, flights = self.config.flights, self._flights
+        return [] if flights is None else list(flights.tallies(specs))
+
     def processes(self) -> dict[str, int]:
         """Return how many processes run each target."""
         with self._lock:
@@ -775,6 +801,8 @@ class Engine:
             self._let_go(running)
         self._leavers.shutdown()
         self._takers.shutdown()
+        if self._flights is not None:
+            self._flights.close()
 
 
 def _jobs(config: Config, metrics: Mapping[str, Metric]) -> dict[str, Job]:
@@ -790,6 +818,9 @@ def _jobs(config: Config, metrics: Mapping[str, Metric]) -> dict[str, Job]:
     if config.waits is not None:
         name = _WAITS if _WAITS not in jobs else f"{_WAITS}:"
         jobs[name] = Job(name, config.waits.targets, waits=config.waits)
+    for flight in config.flights:
+        name = f"flight {flight.name}"  # which no metric can be called
+        jobs[name] = Job(name, flight.targets, flight=flight)
     return jobs
 
 
@@ -799,6 +830,8 @@ def _asks_alike(one: Job, other: Job, target: str, keeps_spans: bool) -> bool:
         return one.metric is other.metric
     if one.waits is not None and other.waits is not None:
         return one.waits.goroutines == other.waits.goroutines
+    if one.flight is not None and other.flight is not None:
+        return replace(one.flight, targets=()) == replace(other.flight, targets=())
     if one.waits is not None or other.waits is not None or not keeps_spans:
         return False
     mine, its = (
@@ -819,6 +852,10 @@ def _losses(job: Job) -> Sequence[str]:
         return metric_losses(job.metric.spec)
     if job.waits is not None:
         return WAIT_LOSSES
+    if job.flight is not None:
+        from gotrace.fleet.flights import FLIGHT_LOSSES
+
+        return FLIGHT_LOSSES
     from gotrace.fleet.spans import SPAN_LOSSES  # loads the SDK
 
     return SPAN_LOSSES

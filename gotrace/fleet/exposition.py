@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -24,6 +25,9 @@ from gotrace.fleet.probing import State
 from gotrace.fleet.series import Bucketed, Metric, Point
 from gotrace.fleet.telemetry.traces import EDGES
 from gotrace.fleet.telemetry.waits import families
+
+if TYPE_CHECKING:
+    from gotrace.fleet.flights import FlightTally
 
 __all__ = ["READER", "EngineCollector", "OtlpCounts", "Reloads", "family_of", "registry_of"]
 
@@ -167,6 +171,7 @@ class EngineCollector(Collector):
         for target, count in self._engine.unprobed().items():
             unprobed.add_metric([target], count)
         yield from (processes, unprobed)
+        yield from _of_flights(self._engine.flights())
         reloads = CounterMetricFamily(
             "gotraced_reloads", "Times the configuration was read again", labels=["result"]
         )
@@ -176,6 +181,35 @@ class EngineCollector(Collector):
         counts = self._otlp()
         if counts is not None:
             yield from _of_otlp(counts)
+
+
+def _of_flights(tallies: list[FlightTally]) -> Iterator[Family]:
+    if not tallies:
+        return
+    whose = ["flight", "target"]
+    written = CounterMetricFamily("gotraced_flights_written", "Files of flights", labels=whose)
+    passed_over = CounterMetricFamily(
+        "gotraced_flights_passed_over",
+        "Conditions of flights that have held without a file, and why",
+        labels=[*whose, "reason"],
+    )
+    problems = CounterMetricFamily(
+        "gotraced_flight_problems",
+        "Files of flights that could not be written, and why",
+        labels=[*whose, "reason"],
+    )
+    memory = GaugeMetricFamily(
+        "gotraced_flight_memory_bytes", "Memory of the kernel that flights keep", labels=whose
+    )
+    for tally in tallies:
+        labels = [tally.flight, tally.target]
+        written.add_metric(labels, tally.written)
+        memory.add_metric(labels, tally.memory)
+        for why, count in tally.passed_over.items():
+            passed_over.add_metric([*labels, why.value], count)
+        for problem, count in tally.problems.items():
+            problems.add_metric([*labels, problem.value], count)
+    yield from (written, passed_over, problems, memory)
 
 
 def _of_otlp(counts: OtlpCounts) -> Iterator[Family]:

@@ -49,6 +49,11 @@ def leaving(config: Config) -> Iterator[str]:
         if span.trace_context:
             shown.append("trace and span of the program's own context")
         yield f"span {span.name or span.probe}: {', '.join(shown) or 'no values'}"
+    for flight in config.flights:
+        yield f"flight {flight.name}: nothing, but files in {flight.folder} of this host:"
+        calls = ", ".join(flight.probes) or "the program's own functions"
+        yield f"  arguments and results of calls of {calls}, and of {', '.join(flight.when)}"
+        yield "  what goroutines did and waited for"
     yield f"errors: {_ERRORS[config.privacy.errors]}"
     denied = config.privacy.denied
     usual = "the usual names" if denied == DENIED else f"{len(denied)} words"

@@ -86,11 +86,11 @@ class Privacy:
             return TextValue("", _LEFT_OUT)
         below = depth + 1
         if isinstance(value, StructValue):
-            fields = ((name, self._entry(name, one, below)) for name, one in value.fields)
+            fields = ((name, self.named(name, one, below)) for name, one in value.fields)
             return replace(value, fields=tuple(fields))
         if isinstance(value, MapValue):
             entries = (
-                (self.filtered(key, below), self._entry(_text(key), one, below))
+                (self.filtered(key, below), self.named(_text(key), one, below))
                 for key, one in value.entries
             )
             return replace(value, entries=tuple(entries))
@@ -105,7 +105,8 @@ class Privacy:
             return replace(value, value=self.filtered(value.value, below))
         return value
 
-    def _entry(self, name: str, value: Value, depth: int) -> Value:
+    def named(self, name: str, value: Value, depth: int = 0) -> Value:
+        """Return the same of a value that is called so: nothing if the name is denied."""
         if self._is_denied(name):
             return TextValue("", _LEFT_OUT)
         return self.filtered(value, depth)

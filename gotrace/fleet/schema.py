@@ -111,6 +111,22 @@ SCHEMA: Final[dict[str, Any]] = {
                 inherit={"type": "boolean"},
             )
         ),
+        flights=_rows(
+            _record(
+                ["name", "when", "folder"],
+                name=_TEXT,
+                targets=_NAMES,
+                when=_NAMES,
+                probes=_NAMES,
+                keep=_AMOUNT,
+                memory=_TEXT,
+                folder=_TEXT,
+                files={"type": "integer", "minimum": 1, "maximum": 10_000},
+                every=_AMOUNT,
+                form={"enum": ["trace", "pftrace", "json"]},
+            )
+        ),
+        flight_memory=_TEXT,
         otlp=_record(
             ["endpoint"],
             endpoint=_TEXT,

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of hosts, as ``web[01-40]`` has many of them."""
+"""Names of hosts, as ``web[01-40]`` has many of them, and words for pods."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from gotrace.errors import UsageError
 
-__all__ = ["host_names"]
+__all__ = ["Selection", "are_pods", "host_names", "selections"]
 
 _MOST = 10_000
 _RANGE = re.compile(r"\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\]")
@@ -16,6 +17,45 @@ _RANGE = re.compile(r"\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\]")
 _NAME = re.compile(
     r"(?:[A-Za-z0-9._][A-Za-z0-9._-]*@)?(?:[A-Za-z0-9._][A-Za-z0-9._-]*|\[[0-9a-fA-F:.]+\])"
 )
+
+_PODS = "k8s:"
+_SELECTION = re.compile(
+    r"(?:(?P<namespace>[a-z0-9][a-z0-9.-]*)/)??"
+    r"(?:(?P<object>[a-z][a-z.]*/[a-z0-9][a-z0-9.-]*)|-l ?(?P<labels>[^ -].*))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The pods of an object, ``deploy/web``, or of labels, as ``place`` of ``--on`` has them."""
+
+    place: str
+    namespace: str | None
+    object: str | None
+    labels: str | None
+
+
+def are_pods(place: str) -> bool:
+    """Return whether a place of ``--on`` means pods."""
+    return place.startswith(_PODS)
+
+
+def selections(places: Iterable[str]) -> list[Selection]:
+    """Return what ``k8s:NAMESPACE/deploy/NAME`` or ``k8s:-l LABELS`` means. Raises UsageError.
+
+    >>> selections(["k8s:shop/sts/db"])[0].object
+    'sts/db'
+    """
+    found = []
+    for place in places:
+        match = _SELECTION.fullmatch(place.removeprefix(_PODS))
+        if match is None:
+            raise UsageError(
+                f"--on {place!r}: pods are given as in k8s:deploy/shop, k8s:shop/pod/web-0 or"
+                " k8s:-l app=shop"
+            )
+        found.append(Selection(place, **match.groupdict()))
+    return found
 
 
 def host_names(places: Iterable[str]) -> list[str]:
@@ -28,7 +68,10 @@ def host_names(places: Iterable[str]) -> list[str]:
     for place in places:
         kind, colon, listed = place.partition(":")
         if not colon or kind != "ssh":
-            raise UsageError(f"--on {place!r}: hosts are given as in ssh:web[01-40],db1")
+            raise UsageError(
+                f"--on {place!r}: hosts are given as in ssh:web[01-40],db1, pods as in"
+                " k8s:deploy/shop"
+            )
         for text in re.split(r",(?![^\[]*\])", listed):
             for name in _expanded(text):
                 if not _NAME.fullmatch(name):

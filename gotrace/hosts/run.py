@@ -10,11 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import Queue
 
-from gotrace.hosts.ssh import FAILED, NOT_FOUND, TIMED_OUT, RemoteRun, Ssh
+from gotrace.hosts.remote import (
+    FAILED,
+    NOT_FOUND,
+    STOPPED,
+    TIMED_OUT,
+    HostError,
+    RemoteRun,
+    Way,
+)
 
 __all__ = ["HostResult", "HostRuns"]
 
-_STOPPED = "stopped before it began"
+#: What kubectl says after a command's own words: the status, which it has as well.
+_OF_KUBECTL = "command terminated with exit code "
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +45,14 @@ class HostRuns:
 
     def __init__(
         self,
-        ssh: Ssh,
+        way: Way,
         hosts: Sequence[str],
         words: Sequence[str],
         at_once: int,
         attached: Callable[[], None],
     ) -> None:
         """``attached`` is called for each host whose probes are in place, in any thread."""
-        self._ssh = ssh
+        self._way = way
         self._hosts = hosts
         self._words = words
         self._at_once = at_once
@@ -54,11 +63,14 @@ class HostRuns:
     def results(self) -> Iterator[HostResult]:
         """Run the command everywhere, and yield each host's results as they come."""
         done: Queue[HostResult] = Queue()
-        with ThreadPoolExecutor(self._at_once, "host") as pool:
-            for host in self._hosts:
-                pool.submit(lambda host: done.put(self._run(host)), host)
-            for _ in self._hosts:
-                yield done.get()
+        try:
+            with ThreadPoolExecutor(self._at_once, "host") as pool:
+                for host in self._hosts:
+                    pool.submit(lambda host: done.put(self._run(host)), host)
+                for _ in self._hosts:
+                    yield done.get()
+        finally:
+            self._way.close()
 
     def stop(self) -> None:
         """End the command everywhere; what it has to say still comes."""
@@ -74,12 +86,21 @@ class HostRuns:
 
     def _run(self, host: str) -> HostResult:
         if self._stopping.is_set():
-            return HostResult(host, (), FAILED, _STOPPED)
+            return HostResult(host, (), FAILED, STOPPED)
         try:
-            run = RemoteRun(self._ssh, host, self._words)
+            with self._way.ready(host, self._stopping):
+                if self._stopping.is_set():
+                    return HostResult(host, (), FAILED, STOPPED)
+                return self._ask(host)
+        except HostError as error:
+            return HostResult(host, (), FAILED, str(error))
+
+    def _ask(self, host: str) -> HostResult:
+        words = self._way.words(host, self._words)
+        try:
+            run = RemoteRun(words, self._way.bundle)
         except OSError as error:
-            problem = f"cannot run {self._ssh.command[0]}: {error.strerror}"
-            return HostResult(host, (), FAILED, problem)
+            raise HostError(f"cannot run {words[0]}: {error.strerror}") from error
         self._running[host] = run
         if self._stopping.is_set():
             run.end()
@@ -95,6 +116,7 @@ class HostRuns:
     def _problem(self, status: int, errors: bytes) -> str:
         """Return in a line why a command has failed."""
         said = errors.decode("utf-8", "backslashreplace").strip().splitlines()
+        said = [line for line in said if not line.startswith(_OF_KUBECTL)]
         if status == NOT_FOUND:
-            return f"{self._words[0]} is not installed there: --push BUNDLE brings it"
+            return f"{self._words[0]} is not installed there: {self._way.brings}"
         return said[-1].strip() if said else f"ended with status {status}"

@@ -222,6 +222,7 @@ class PastRings:
     def __init__(self, pages: int, assign: Callable[[int, int], None]) -> None:
         """Map ``pages`` pages, a power of two, for each CPU: see ``Rings``. Raises OSError."""
         self._rings: list[PastRing] = []
+        self._lacking: list[PastRing] = []
         with ExitStack() as undo:
             undo.callback(self.close)
             for cpu in kernel.online_cpus():
@@ -249,6 +250,16 @@ class PastRings:
             found.sort(key=_TIME)
             del found[:-most]
         return found
+
+    def map_here(self) -> None:
+        """Map the buffers in a process that was forked, which does not have them. Raises OSError.
+
+        The mappings that it lacks are kept: to close them would unmap what is there now.
+        """
+        self._lacking, self._rings = self._rings, []
+        for ring in self._lacking:
+            memory = mmap.mmap(ring.event, len(ring.memory), prot=mmap.PROT_READ)
+            self._rings.append(PastRing(ring.cpu, ring.event, memory))
 
     def close(self) -> None:
         """Unmap the buffers."""

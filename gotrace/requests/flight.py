@@ -18,7 +18,7 @@ from gotrace.requests.assemble import request_probes
 from gotrace.requests.recording import Recorder, Recording
 from gotrace.session.events import HEADER, function_of
 from gotrace.session.request import Asked
-from gotrace.session.trace import CallTracer, Flight, TraceOptions
+from gotrace.session.trace import MAX_PAST, CallTracer, Flight, TraceOptions
 from gotrace.target.target import Target
 
 __all__ = ["FlightReader", "flight_of", "flight_size", "probes_in"]
@@ -37,7 +37,10 @@ _PANICS = ("runtime.gopanic(e any)", "runtime.fatalthrow(t uint32)")
 
 
 def probes_in(conditions: Sequence[str]) -> list[str]:
-    """Return the conditions that are probes. Raises UsageError."""
+    """Return the conditions that are probes. Raises UsageError, also for more than one signal."""
+    signals = {number for text in conditions if (number := _signal_in(text))}
+    if len(signals) > 1:
+        raise UsageError("a flight waits for one signal: leave the others out")
     return [text for text in conditions if text != _PANIC and _signal_in(text) is None]
 
 
@@ -84,8 +87,6 @@ def flight_of(
         specs, _ = Asked(_PANICS).probes(target)
         until = [replace(spec, at_entry=True) for spec in specs]
     signals = {number for text in conditions if (number := _signal_in(text))}
-    if len(signals) > 1:
-        raise UsageError("a flight waits for one signal: leave the others out")
     flight = Flight(_pages(size), until, signals.pop() if signals else 0)
     return [*until, *probes], TraceOptions(roots=roots, states=True, flight=flight)
 
@@ -94,15 +95,24 @@ class FlightReader:
     """Takes the records of what is waited for, and gives out recordings of the time before it."""
 
     def __init__(
-        self, tracer: CallTracer, recorder: Recorder, options: TraceOptions, seconds: float
+        self,
+        tracer: CallTracer,
+        recorder: Recorder,
+        options: TraceOptions,
+        seconds: float,
+        most: int = MAX_PAST,
     ) -> None:
-        """Take what traces, by these options, and how long before its end a recording begins."""
+        """Take what traces, by these options, and how long before its end a recording begins.
+
+        It has the latest ``most`` records.
+        """
         flight = options.flight
         assert flight is not None
         self._signal = f"signal {signal.Signals(flight.signal).name}" if flight.signal else ""
         self._tracer = tracer
         self._recorder = recorder
         self._ns = round(seconds * 1e9)
+        self._most = most
         ids = {id(spec) for spec in (*options.roots, *flight.until)}
         #: Numbers of the functions whose calls are waited for.
         self._until = {
@@ -115,6 +125,8 @@ class FlightReader:
         #: The calls that were waited for in the last recording, and when that was made.
         self._seen: set[tuple[int, int, int]] = set()
         self._made = 0
+        #: When another process took over what was due: it has all that was before.
+        self._handed = 0
         self._missing = self._lost = self._blind_until = 0
 
     def ask(self) -> None:
@@ -126,19 +138,39 @@ class FlightReader:
         if not self._has(record) and self._is_wanted(record):
             self._due.append(record)
 
+    @property
+    def due(self) -> Sequence[bytes]:
+        """Return the records that were waited for, and have come since the last recording."""
+        return self._due
+
+    def hand_over(self) -> None:
+        """Take note that another process makes the recording that is due, with all up to now."""
+        self._handed = time.monotonic_ns()
+        self._due, self._lost = [], 0
+
+    def drop(self) -> int:
+        """Forget the records that were waited for, and return how many they are."""
+        dropped = len(self._due)
+        self._due = []
+        return dropped
+
     def take(self) -> Recording | None:
         """Return a recording if there is to be one. Raises RecordError."""
+        self.look()
+        if not self._due and not self._asked:
+            return None
+        self._asked = False
+        due, self._due = self._due, []
+        return self._recording(due)
+
+    def look(self) -> None:
+        """Look whether records are missing by now; ``take`` does."""
         missing = self._tracer.missing_records()
         if missing != self._missing:
             self._lost += missing - self._missing
             self._missing = missing
             # Nobody knows which states goroutines were left in: what is before is of no use.
             self._blind_until = time.monotonic_ns()
-        if not self._due and not self._asked:
-            return None
-        self._asked = False
-        due, self._due = self._due, []
-        return self._recording(due)
 
     def _is_wanted(self, record: bytes) -> bool:
         if record[_EDGE]:
@@ -149,6 +181,8 @@ class FlightReader:
     def _has(self, record: bytes) -> bool:
         """Return whether the last recording has a call, or was made after a signal."""
         end, _, goid, _, _, function, *_ = HEADER.unpack_from(record)
+        if end <= self._handed:
+            return True
         return end <= self._made if record[_EDGE] else (end, goid, function) in self._seen
 
     def _recording(self, due: list[bytes]) -> Recording:
@@ -159,7 +193,7 @@ class FlightReader:
             end, start, *_ = HEADER.unpack_from(trigger)
             begin = min(end - self._ns, start - 1 if start else end)
         begin = max(begin, self._blind_until)
-        records = self._tracer.past(begin)
+        records = self._tracer.past(begin, self._most)
         self._seen = {
             (header[0], header[2], header[5])
             for record in records

@@ -13,7 +13,7 @@ from gotrace.session.request import Asked
 from gotrace.session.run import open_run
 from gotrace.target.target import Target
 
-__all__ = ["CALL_NS", "OwnFunctions", "own_functions"]
+__all__ = ["CALL_NS", "OwnFunctions", "own_functions", "own_patterns"]
 
 _MAIN = "main.*"
 _COUNTING = 0.3  # seconds
@@ -41,7 +41,7 @@ def own_functions(target: Target, kept: Collection[str]) -> OwnFunctions:
     Those that are called most are left out until the others can be afforded, but not those that are
     ``kept``. Raises GotraceError.
     """
-    patterns = _patterns(target)
+    patterns = own_patterns(target)
     if target.process is None or not target.has_started:
         return OwnFunctions(patterns)
     request = CountRequest(target=target, asked=Asked(patterns), is_strict=False)
@@ -67,13 +67,16 @@ def own_functions(target: Target, kept: Collection[str]) -> OwnFunctions:
     return OwnFunctions(patterns, tuple(left_out), total)
 
 
-def _patterns(target: Target) -> tuple[str, ...]:
-    """Return what selects the main package, and those in its module if the program has any."""
-    module = main_module(target.binary(None).image)
+def own_patterns(target: Target, file: str | None = None) -> tuple[str, ...]:
+    """Return what selects the main package, and those in its module if the program has any.
+
+    ``file`` is the program's, None for the target's executable. Raises GotraceError.
+    """
+    module = main_module(target.binary(file).image)
     if module is None:
         return (_MAIN,)
     inner = f"{module}/*"
-    asked = Asked((_MAIN, inner))
+    asked = Asked((_MAIN, inner), file=file)
     found = CountRequest(target=target, asked=asked, is_strict=False).select()
     has_inner = any(
         selected.binary.functions.function(row).name.startswith(f"{module}/")

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count
@@ -32,7 +33,7 @@ from gotrace.requests.assemble import Assembler
 from gotrace.requests.critical import reason_of
 from gotrace.requests.edges import FIRST, EdgeKind
 from gotrace.requests.model import Node, Request, region_of, slice_of
-from gotrace.session.decode import CallDecoder
+from gotrace.session.decode import CallDecoder, DecodedCall
 from gotrace.session.events import HEADER, CallFlag
 from gotrace.text import counted
 
@@ -132,16 +133,23 @@ class Recorder:
         roots: Sequence[ProbeSpec],
         reasons: Sequence[str],
         epoch_ns: int,
+        shown: Callable[[DecodedCall], DecodedCall] | None = None,
     ) -> None:
         """Take the decoders of functions by number, and the probes whose calls begin requests.
 
         ``reasons`` are Go's words for why goroutines wait, by number; ``epoch_ns`` is
-        CLOCK_MONOTONIC at the year 1970.
+        CLOCK_MONOTONIC at the year 1970. ``shown`` returns what a recording has of a call, None if
+        it has all of it.
         """
         self.decoders = decoders
         self._roots = roots
         self._reasons = reasons
         self._epoch = epoch_ns
+        self._shown = shown
+
+    def set_clock(self) -> None:
+        """Have times be those of the clock of the system as it is set now."""
+        self._epoch = time.monotonic_ns() - time.time_ns()
 
     def recording(
         self,
@@ -194,8 +202,7 @@ class Recorder:
         requests = []
         if assembler is not None:
             requests = [
-                request.mapped(lambda call: call.as_call(self._epoch))
-                for request in assembler.take(0, is_over=True)
+                request.mapped(self._as_call) for request in assembler.take(0, is_over=True)
             ]
         known = {_identity(node.call) for request in requests for node in request.nodes()}
         others = []
@@ -215,9 +222,13 @@ class Recorder:
         function: int = header[5]
         decoder = self.decoders[function]
         if header[8] & _UNWANTED:
-            return decoder.bare(record).as_call(self._epoch)
+            return self._as_call(decoder.bare(record))
         shown = decoder.calls(record, is_counted=False)
-        return shown[0][1].as_call(self._epoch) if shown else None
+        return self._as_call(shown[0][1]) if shown else None
+
+    def _as_call(self, call: DecodedCall) -> Call:
+        shown = call if self._shown is None else self._shown(call)
+        return shown.as_call(self._epoch)
 
 
 def _identity(call: Call) -> tuple[int, int, int, str]:

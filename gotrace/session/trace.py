@@ -56,6 +56,7 @@ from gotrace.session.why.parts import max_report_size
 from gotrace.settings import KeySettings, SignalSettings, TraceSettings, WhySettings
 
 __all__ = [
+    "MAX_PAST",
     "MAX_STACK_FRAMES",
     "CallTracer",
     "Flight",
@@ -81,7 +82,7 @@ _CALL_OVERHEAD = 1536  # struct call without its payload, and the map's own
 _STACKS = _OUTER_CALLS = _WAITING = 1 << 14
 #: Records of a flight that are read at a time: 5 s of 200,000 a second, for which a recording needs
 #: 400 MB and three seconds.
-_MAX_PAST = 1 << 20
+MAX_PAST = 1 << 20
 #: How long records wait for those of other CPUs where their order decides whose work is whose: a
 #: thread may be off its CPU between when its program looks at the clock and when it sends.
 _WINDOW_NS = 250_000_000
@@ -221,12 +222,17 @@ class CallTracer(Paired):
         moment = before if read_to is None else min(before, read_to)
         return self._within_run(self.window.pop_ready(moment))
 
-    def past(self, since: int, most: int = _MAX_PAST) -> list[bytes]:
+    def past(self, since: int, most: int = MAX_PAST) -> list[bytes]:
         """Return what is kept of a flight from a time on (CLOCK_MONOTONIC, ns), by CPU.
 
         Of more than ``most`` records, or if some were overwritten, it begins later.
         """
         return [] if self._past is None else self._past.since(since, most)
+
+    def past_here(self) -> None:
+        """Have ``past`` work in a process that was forked. Raises OSError."""
+        if self._past is not None:
+            self._past.map_here()
 
     def fill(self, until: float) -> None:
         """Take what the kernel has reported, as far as there is room, and keep it."""

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-__all__ = ["Container", "Containers", "container_of_cgroups"]
+__all__ = ["Container", "Containers", "container_of_cgroups", "processes_in"]
 
 #: A container's number where a path ends: of Docker, containerd, CRI-O and Podman, by cgroupfs
 #: (``.../ID``) and by systemd (``.../cri-containerd-ID.scope``); with containerd's name of the
@@ -31,8 +31,11 @@ _POD = re.compile(
 )
 #: Where the kubelet keeps logs: of this file system, and of the node where this is a container's.
 _LOGS = ("/var/log", "/proc/1/root/var/log")
-#: Where control groups of version 2 are mounted, beside others of version 1 in the last place.
-_GROUPS = ("/sys/fs/cgroup", "/proc/1/root/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+#: Where control groups of version 2 are mounted: alone, or beside others of version 1, here or on
+#: the node. If this process is in a container, its own mount has only the container's groups.
+_GROUPS = tuple(
+    f"{root}/sys/fs/cgroup{below}" for below in ("", "/unified") for root in ("", "/proc/1/root")
+)
 _LINK = re.compile(r"(.+)_([^_]+)_(.+)-([0-9a-f]{64})\.log")
 _MAX_NAMES = 100_000
 
@@ -78,6 +81,24 @@ def container_of_cgroups(text: str) -> Container | None:
     return None
 
 
+def processes_in(number: str, proc: str = "/proc") -> dict[str, list[int]]:
+    """Return the processes, ascending, of each container whose number begins so."""
+    found: dict[str, list[int]] = {}
+    for pid in sorted(int(entry) for entry in os.listdir(proc) if entry.isdecimal()):
+        container = container_of_cgroups(_cgroups(proc, pid))
+        if container is not None and container.id.startswith(number):
+            found.setdefault(container.id, []).append(pid)
+    return found
+
+
+def _cgroups(proc: str, pid: int) -> str:
+    try:
+        with open(f"{proc}/{pid}/cgroup", errors="surrogateescape") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def _hyphenated(uid: str) -> str:
     """Return a pod's number as the kubelet writes it in names: static pods' have no hyphens."""
     return uid.replace("_", "-")
@@ -100,7 +121,7 @@ class Containers:
 
     def of(self, pid: int) -> Container | None:
         """Return the container that a process is in, None where it is in none, or has ended."""
-        found = container_of_cgroups(self._cgroups(pid))
+        found = container_of_cgroups(_cgroups(self._proc, pid))
         if found is None:
             return None
         known = self._known.get(found.id)
@@ -115,7 +136,7 @@ class Containers:
 
         A user may make groups within its own, and call them as the kubelet calls those of pods.
         """
-        for row in self._cgroups(pid).split("\n"):
+        for row in _cgroups(self._proc, pid).split("\n"):
             path = row.split(":", 2)[-1]
             if container_of_cgroups(f"0::{path}") is None:
                 continue
@@ -140,7 +161,7 @@ class Containers:
         sees its own groups only, as what the process has mounted. None where it is neither.
         """
         path = next(
-            (row[3:] for row in self._cgroups(pid).split("\n") if row.startswith("0::")), ""
+            (row[3:] for row in _cgroups(self._proc, pid).split("\n") if row.startswith("0::")), ""
         )
         if container_of_cgroups(f"0::{path}") is None:
             return None
@@ -153,13 +174,6 @@ class Containers:
                 os.stat(f"{place}/cgroup.events")
                 return os.stat(place).st_ino
         return None
-
-    def _cgroups(self, pid: int) -> str:
-        try:
-            with open(f"{self._proc}/{pid}/cgroup", errors="surrogateescape") as file:
-                return file.read()
-        except OSError:
-            return ""
 
     def _named(self, container: Container) -> Container:
         """Return a container with its names, as far as there are any."""

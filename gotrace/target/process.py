@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gotrace.errors import GotraceError, UsageError
+from gotrace.target.containers import processes_in
 
 __all__ = [
     "Executable",
@@ -32,8 +33,11 @@ __all__ = [
     "process_numbers",
     "processes_called",
     "read_status",
+    "runs_go",
 ]
 
+#: The beginning of a word for a container's programs; its number, or how that begins, comes after.
+_CONTAINER = "container:"
 _STARTSTACK = 28  # the field's number in proc_pid_stat(5)
 _PAGE = mmap.PAGESIZE
 _PRESENT_SWAPPED_OR_FILE = 0b111 << 61
@@ -349,8 +353,8 @@ def processes_called(name: str) -> list[int]:
 def process_numbers(words: Iterable[str | int]) -> tuple[int, ...]:
     """Return the numbers of processes that are given by number, by name, or as a list of these.
 
-    A name stands for all processes that are called so. Each word is ``12``, ``shop`` or
-    ``12,shop``. Raises UsageError.
+    A name stands for all processes that are called so, ``container:3f2a91`` for the Go programs of
+    a container. Each word is ``12``, ``shop`` or ``12,shop``. Raises UsageError.
     """
     found: list[int] = []
     for text in words:
@@ -359,6 +363,8 @@ def process_numbers(words: Iterable[str | int]) -> tuple[int, ...]:
                 if int(word) <= 0:
                     raise UsageError(f"{word} is not the number of a process")
                 found.append(int(word))
+            elif word.startswith(_CONTAINER):
+                found += _programs_in(word.removeprefix(_CONTAINER))
             elif called := processes_called(word):
                 found += called
             elif "/" in word and processes_called(os.path.basename(word)):
@@ -366,6 +372,34 @@ def process_numbers(words: Iterable[str | int]) -> tuple[int, ...]:
             else:
                 raise UsageError(f"no process is named {word!r}: give its number")
     return tuple(dict.fromkeys(found))
+
+
+def _programs_in(number: str) -> list[int]:
+    """Return the processes of Go programs, or all, of the container whose number begins so."""
+    if not re.fullmatch("[0-9a-f]{6,64}", number):
+        raise UsageError(
+            f"{_CONTAINER}{number}: type the container's number, or its first 6 digits or more"
+        )
+    containers = processes_in(number)
+    if not containers:
+        raise UsageError(f"no process is in a container {number}")
+    if len(containers) > 1:
+        raise UsageError(f"{len(containers)} containers have numbers that begin with {number}")
+    (within,) = containers.values()
+    # gccgo's programs do not say what they are.
+    return [pid for pid in within if runs_go(f"/proc/{pid}/exe")] or within
+
+
+def runs_go(path: str) -> bool:
+    """Return whether a file is a program that Go's linker has made."""
+    from gotrace.elf.image import ElfImage  # which most users of this module have no need of
+
+    try:
+        with ElfImage.open(path) as image:
+            names = (".go.buildinfo", ".gopclntab", ".data.rel.ro.gopclntab")
+            return any(image.section(name) is not None for name in names)
+    except GotraceError:
+        return False
 
 
 def one_process(words: Iterable[str | int], action: str) -> int:

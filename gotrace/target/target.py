@@ -154,6 +154,8 @@ class Target:
     def settings(self) -> SiteSettings:
         """Return the settings of bpf/site.h that make programs see this target only.
 
+        Raises GotraceError for several processes that cannot be told apart.
+
         BPF helpers count in the initial pid namespace; in another one they must be given which, and
         know only the tasks whose own it is (kernel commit b4490c5c4e02): so it is the target's.
         """
@@ -161,6 +163,12 @@ class Target:
             filters = _numbered(self.filters, self.processes)
             return replace(filters, tgid=self.process.tgid if self.process else None)
         device, inode = (self.process or Process(os.getpid())).pid_namespace()
+        for each in self.processes:
+            if each.pid_namespace() != (device, inode):
+                raise GotraceError(
+                    f"process {each.tgid} is in another PID namespace than this tool, which is in"
+                    " one itself: trace such processes one at a time"
+                )
         settings = replace(self.filters, pidns_dev=device, pidns_ino=inode)
         settings = _numbered(settings, self.processes)
         if self.process is None:

@@ -146,16 +146,12 @@ def over_grpc(received: Received, port: int = 0) -> Iterator[str]:
 COLLECTORS = {"http": over_http, "grpc": over_grpc}
 
 
-@pytest.mark.live
-@pytest.mark.apart
-@pytest.mark.parametrize("protocol", COLLECTORS)
-def test_a_collector_has_each_call_and_the_same_numbers(
-    protocol: str, server: Path, tmp_path: Path
+def check_numbers(
+    received: Received, endpoint: str, protocol: str, server: Path, tmp_path: Path
 ) -> None:
-    received = Received()
-    with COLLECTORS[protocol](received) as endpoint:
-        config = tmp_path / "c.yaml"
-        config.write_text(f"""\
+    """Hold what a collector gets of a program's calls to what the program has counted."""
+    config = tmp_path / "c.yaml"
+    config.write_text(f"""\
 listen: 127.0.0.1:0
 targets: [{{name: keys, exe: {server}}}]
 metrics:
@@ -168,16 +164,16 @@ otlp: {{endpoint: '{endpoint}', protocol: {protocol}, interval: 1h, resource: {{
 budget: 100%
 errors: text
 """)
-        with Daemon(config, probes=3) as daemon:
-            with Fixture([server]) as fixture:
-                truth = fixture.work("2 100 10")
-                fixture.finish()
-            wanted = truth["Calls"] - truth["Shards"]["0"]
-            received.wait_for_spans(wanted)
-            assert daemon.samples()["gotraced_otlp_items_total"] == {
-                (("outcome", "sent"), ("signal", "spans")): wanted
-            }
-            daemon.end()  # which sends the metrics, though an hour has not passed
+    with Daemon(config, probes=3) as daemon:
+        with Fixture([server]) as fixture:
+            truth = fixture.work("2 100 10")
+            fixture.finish()
+        wanted = truth["Calls"] - truth["Shards"]["0"]
+        received.wait_for_spans(wanted)
+        assert daemon.samples()["gotraced_otlp_items_total"] == {
+            (("outcome", "sent"), ("signal", "spans")): wanted
+        }
+        daemon.end()  # which sends the metrics, though an hour has not passed
     assert len(received.spans) == wanted
     of_resource, span = received.spans[0]
     assert {**of_resource, "service.name": "keys", "zone": "a"} == of_resource
@@ -201,6 +197,9 @@ errors: text
         assert len(span.trace_id) == 16 and len(span.span_id) == 8
     assert len({span.span_id for _, span in received.spans}) == wanted
 
+    wanted_names = {("keys", "errors"), ("keys", "handle_seconds")}
+    with received.more:  # a collector passes them on in its own time
+        assert received.more.wait_for(lambda: wanted_names <= received.metrics.keys(), _PATIENCE)
     counter = received.metrics["keys", "errors"].sum
     assert counter.is_monotonic and counter.aggregation_temporality == 2
     points = {attributes(p.attributes)["error"]: p.as_int for p in counter.data_points}
@@ -208,6 +207,17 @@ errors: text
     (point,) = received.metrics["keys", "handle_seconds"].histogram.data_points
     assert point.count == sum(point.bucket_counts) == truth["Calls"]
     assert 0 < point.min <= point.sum / point.count <= point.max
+
+
+@pytest.mark.live
+@pytest.mark.apart
+@pytest.mark.parametrize("protocol", COLLECTORS)
+def test_a_collector_has_each_call_and_the_same_numbers(
+    protocol: str, server: Path, tmp_path: Path
+) -> None:
+    received = Received()
+    with COLLECTORS[protocol](received) as endpoint:
+        check_numbers(received, endpoint, protocol, server, tmp_path)
 
 
 @pytest.mark.live

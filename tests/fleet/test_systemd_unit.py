@@ -48,6 +48,8 @@ metrics:
   - {name: handle_seconds, type: histogram, probe: main.handle}
 spans:
   - {probe: main.handle, rate: 1000/s, attributes: {key: key}}
+flights:
+  - {name: rare, when: [main.handle (shard == 7)], folder: /var/lib/gotraced/flights, memory: 4MiB}
 otlp: {endpoint: 'http://127.0.0.1:9', timeout: 100ms}
 budget: 100%
 """
@@ -111,13 +113,16 @@ def test_it_traces_others_programs_with_the_units_rights(tmp_path: Path) -> None
                 ended(child_of(fixture.pid)) as process,
             ):
                 before = code_of(process)
-                wait_until(port, "gotraced_probe_attached", 4)
+                wait_until(port, "gotraced_probe_attached", 5)
                 truth = fixture.work("2 150 10")
                 found = scraped(port)
                 assert found["handles_total"] == truth["Calls"]
                 assert found["handle_seconds_count"] == truth["Calls"]
                 assert found["errors_total"] == truth["Calls"]
                 assert found["gotraced_target_processes"] == 1
+                wait_until(port, "gotraced_flights_written_total", 1)
+                (file,) = systemd.run("ls", "-l", "/var/lib/gotraced/flights").splitlines()[1:]
+                assert re.fullmatch(r"-rw------- .* rare-keys-\d+-\d+T\d+\.trace", file)
                 systemd.run("systemctl", "reload", UNIT.name)
                 wait_until(port, "gotraced_reloads_total", 1)
                 (main,) = systemd.run(

@@ -52,8 +52,9 @@ def buildah() -> Path:
     """Return where buildah is unpacked, fetched the first time."""
     place = cache_dir() / "buildah"
     if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with tempfile.TemporaryDirectory(dir=cache_dir()) as directory:
+            with tempfile.TemporaryDirectory(dir=place.parent) as directory:
                 apt = PrivateApt("bookworm", Path(directory))
                 apt.update()
                 for package in apt.download(_PACKAGES, Path(directory)):
@@ -92,6 +93,10 @@ class Builder:
         assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
         return done.stdout.strip()
 
+    def save(self, image: str, file: Path, name: str) -> None:
+        """Write an archive of an image, which it will have this name in."""
+        self.run("push", "--signature-policy", self.policy, image, f"docker-archive:{file}:{name}")
+
 
 @pytest.fixture(scope="module")
 def builder() -> Iterator[Builder]:
@@ -101,6 +106,10 @@ def builder() -> Iterator[Builder]:
 
 @pytest.fixture(scope="module")
 def image(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_image(builder, tmp_path_factory)
+
+
+def make_image(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Build the image and return its name."""
     base = builder.run("from", "scratch")
     builder.run("copy", "-q", base, root(), "/")

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.target.containers import Container, Containers, container_of_cgroups
+from gotrace.errors import UsageError
+from gotrace.target import process
+from gotrace.target.containers import (
+    _GROUPS,
+    Container,
+    Containers,
+    container_of_cgroups,
+    processes_in,
+)
+from gotrace.target.process import process_numbers
 
 ID, OTHER = "0123456789abcdef" * 4, "fedcba9876543210" * 4
 UID = "8b7e0f6c-3d1a-4b57-9a0e-5f0c2d1e3a4b"
@@ -114,6 +123,21 @@ def test_the_control_group_is_the_containers_own(node: Path) -> None:
     assert found.group(9) is found.group(10) is None
 
 
+@pytest.mark.parametrize("root", ["", "/proc/1/root"])
+@pytest.mark.parametrize("below", ["", "/unified"])
+def test_control_groups_are_found_wherever_they_are_mounted(
+    node: Path, root: str, below: str
+) -> None:
+    places = [f"{node}{place}" for place in _GROUPS]
+    for place in places:
+        (Path(place) / "memory" / "kubepods").mkdir(parents=True, exist_ok=True)  # of version 1
+    within = Path(f"{node}{root}/sys/fs/cgroup{below}/kubepods/pod{UID}")
+    within.parent.mkdir(parents=True)
+    (node / "groups" / "kubepods" / f"pod{UID}").rename(within)
+    found = Containers(str(node / "proc"), (), places)
+    assert found.group(7) == (within / ID).stat().st_ino
+
+
 def test_control_groups_that_are_not_visible_are_those_that_a_container_sees(node: Path) -> None:
     found = containers(node)
     assert found.group(8) is None
@@ -122,3 +146,31 @@ def test_control_groups_that_are_not_visible_are_those_that_a_container_sees(nod
     assert found.group(8) is None  # a root: the node's, or of version 1
     (seen / "cgroup.events").write_text("populated 1\n")
     assert found.group(8) == seen.stat().st_ino
+
+
+def test_processes_are_found_by_their_container(node: Path) -> None:
+    run(node, 30, f"0::/docker/{ID}\n")
+    (node / "proc" / "31").mkdir()  # has ended
+    assert processes_in(ID[:6], f"{node}/proc") == {ID: [7, 30]}
+    assert processes_in("", f"{node}/proc") == {ID: [7, 30], OTHER: [8]}
+    assert processes_in(ID[1:], f"{node}/proc") == {}
+
+
+def test_a_container_stands_for_its_go_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"abcdef1": [3, 7, 9], "abcdef2": [4]}
+
+    def within(number: str) -> dict[str, list[int]]:
+        return {whole: pids for whole, pids in found.items() if whole.startswith(number)}
+
+    monkeypatch.setattr(process, "processes_in", within)
+    monkeypatch.setattr(process, "runs_go", lambda path: path in ("/proc/7/exe", "/proc/9/exe"))
+    assert process_numbers(["container:abcdef1,1"]) == (7, 9, 1)
+    assert process_numbers(["container:abcdef2"]) == (4,)  # perhaps gccgo's
+    for word, reason in {
+        "abc": "first 6 digits or more",
+        "shop": "first 6 digits or more",
+        "abcdef": "2 containers have numbers that begin with abcdef",
+        "abcdef3": "no process is in a container abcdef3",
+    }.items():
+        with pytest.raises(UsageError, match=reason):
+            process_numbers([f"container:{word}"])

@@ -103,3 +103,12 @@ def test_target_in_a_namespace_within_the_tools(name: str) -> None:
     else:
         kind = "count" if name == "gofunccount" else "histogram"
         assert sum(row["count"] for row in of_kind(result, kind)) == made
+
+
+@pytest.mark.parametrize("name", ["gofunccount", "gotrace"])
+def test_several_targets_in_namespaces_within_the_tools_are_refused(name: str) -> None:
+    with started(2) as (fixture, pid):
+        middle = numbers(pid)[1]
+        expected = f"process {middle} is in another PID namespace than this tool"
+        with pytest.raises(AssertionError, match=expected):  # it ends and says so
+            Inside(fixture, name, "main.echo", "-p", f"{middle},1")

@@ -1,0 +1,555 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write files of what programs did in the seconds before something that somebody waits for.
+
+The kernel keeps the records. A thread reads only what is waited for. A file is made in a process of
+its own, of low priority, so that neither scrapes nor other probes wait for it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import resource
+import select
+import signal
+import stat
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gotrace.errors import GotraceError, UsageError
+from gotrace.fleet.config import FlightSpec
+from gotrace.fleet.privacy import Privacy
+from gotrace.fleet.probing import Probe
+from gotrace.fleet.targets import Program, ProgramKey
+from gotrace.fleet.telemetry.price import refuse_price
+from gotrace.kernel.keeper import let_go
+from gotrace.overhead import ProbeCost
+from gotrace.requests.flight import FlightReader, flight_of, probes_in
+from gotrace.requests.own import own_patterns
+from gotrace.requests.recording import Recorder
+from gotrace.session.budget import Spent
+from gotrace.session.decode import DecodedCall
+from gotrace.session.events import HEADER, RecordError
+from gotrace.session.request import Asked
+from gotrace.session.run import open_run
+from gotrace.session.trace import CallTracer, TraceRequest, expected_types
+from gotrace.session.trace_plan import TraceChoices
+from gotrace.target.process import fork
+from gotrace.target.target import Target
+from gotrace.text import counted, printable
+
+__all__ = [
+    "FLIGHT_LOSSES",
+    "FlightProbe",
+    "FlightProblem",
+    "FlightTally",
+    "Flights",
+    "PassedOver",
+    "check_folder",
+    "flight_request",
+    "try_flight",
+]
+
+log = logging.getLogger("gotraced")
+
+_OPEN_CALLS = 8192
+_PAGES = 32  # of each CPU's buffer of what is waited for
+_STRING_BYTES = 256
+_PERIOD = 0.1  # seconds between two looks at what is waited for
+_LOOK = 1.0  # seconds between two looks at what is missing
+_TURN = 0.05  # seconds of reading at a time
+_LAST_TURNS = 10
+#: Records of a file: a process needs 100 MB for so many, and a second or two.
+_MAX_RECORDS = 1 << 18
+_MOST_MEMORY = 512 << 20  # of a process that writes, beside what it begins with
+_MOST_CPU = 60  # seconds that it may take, and that may pass: others' work comes first
+_MOST_TIME = 600.0
+_MOST_WRITERS = 8
+_LAST_WAIT = 10.0  # seconds that files are waited for at the end
+_LONGEST = 86400.0  # seconds, of ``every``
+_MAPPING = 2.0  # seconds for a process to get hold of the buffers
+_LOW = 19  # the lowest priority
+_MAPPED = b"m"
+_MAX_ANSWER = 1 << 12
+_MAX_TEXT = 512  # characters
+#: The name of a file that is not whole yet: see ``written_whole``.
+_PART = ".gotrace-*"
+_TIME = "%Y%m%dT%H%M%S"
+
+#: How calls may be missing.
+FLIGHT_LOSSES = [*(what.name.lower() for what in CallTracer.LOSSES), "reader", "undecided"]
+
+
+class PassedOver(Enum):
+    """Why there is no file though a condition has held; the values are those of ``reason``."""
+
+    EVERY = "every"  # there was one not so long ago
+    BUSY = "busy"  # too many others are being written
+
+
+class FlightProblem(Enum):
+    """Why a file could not be written; the values are those of the label ``reason``."""
+
+    PROCESS = "process"  # no process could be started for it
+    LIMIT = "limit"  # it took too much memory or time
+    WRITE = "write"  # the system has refused it
+    BUG = "bug"
+
+
+@dataclass(frozen=True, slots=True)
+class FlightTally:
+    """What has become of a flight in a target so far; ``memory`` is what the kernel keeps now."""
+
+    flight: str
+    target: str
+    written: int
+    passed_over: dict[PassedOver, int]
+    problems: dict[FlightProblem, int]
+    memory: int
+
+
+def flight_request(spec: FlightSpec, target: Target, program: Program) -> TraceRequest:
+    """Return what a flight asks for in a program. Raises GotraceError."""
+    patterns = spec.probes or own_patterns(target, program.path)
+    asked = Asked((*probes_in(spec.when), *patterns), file=program.path)
+    probes, options = flight_of(asked, target, spec.when, spec.memory)
+    choices = TraceChoices.of(_STRING_BYTES, 1, False, False)
+    return TraceRequest(
+        target=target,
+        asked=asked,
+        probes=probes,
+        choices=replace(choices, first_alone=True),
+        options=replace(options, open_calls=_OPEN_CALLS, pages=_PAGES),
+        is_minded=True,
+    )
+
+
+def try_flight(spec: FlightSpec, target: Target, program: Program) -> None:
+    """Plan as ``FlightProbe`` does, and attach nothing. Raises GotraceError."""
+    prepared = flight_request(spec, target, program).prepare(None, None)
+    if prepared.traced is not None:
+        expected_types(prepared.traced)
+
+
+def check_folder(path: str) -> None:
+    """Make a folder for files if it is missing. Raises UsageError if others may write to it."""
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        found = os.stat(path)
+        problem = None
+        if not stat.S_ISDIR(found.st_mode):
+            problem = "it is not a directory"
+        elif found.st_uid not in (0, os.geteuid()):
+            problem = f"user {found.st_uid} owns it: chown it to root or to who runs gotraced"
+        elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            problem = "other users may write to it: chmod go-w"
+        elif not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
+            problem = "gotraced may not write to it"
+    except OSError as error:
+        problem = error.strerror
+    if problem:
+        raise UsageError(f"the folder {path} is refused: {problem}")
+
+
+def _shown(privacy: Privacy, call: DecodedCall) -> DecodedCall:
+    """Return a call without what is not to be read of its values."""
+    function, results = call.function, call.results
+    named = zip(function.parameter_labels, call.args, strict=True)
+    args = [privacy.named(name, value) for name, value in named]
+    if results is not None:
+        named = zip(function.result_labels, results, strict=True)
+        results = [privacy.named(name, value) for name, value in named]
+    return replace(call, args=args, results=results)
+
+
+class FlightProbe(Probe):
+    """The probes of one flight in one program, and what the kernel keeps of it."""
+
+    needs_target = True
+
+    def __init__(
+        self,
+        spec: FlightSpec,
+        program: Program,
+        target: Target,
+        cost: ProbeCost,
+        flights: Flights,
+        share: float,
+        most: int,
+        is_spare: bool = False,
+    ) -> None:
+        """Attach, where that will not take more than ``share`` of one CPU.
+
+        ``most`` is what all flights may keep, in bytes. ``is_spare``: no file is written before
+        ``forget``, as another probe writes the same. Raises OverBudgetError, other GotraceErrors,
+        or OSError.
+        """
+        check_folder(spec.folder)
+        flights.check_room(spec, program, most)
+        request = flight_request(spec, target, program)
+        run = open_run(request, accept=lambda probes: refuse_price(probes, cost, share))
+        super().__init__(program, cost, run)
+        self.spec = spec
+        self.key = spec.name, program.key
+        self._flights = flights
+        self._is_spare = is_spare
+        self._tracer = run.meter
+        decoders, self._undecided = request.decoders(run)
+        reasons = self._tracer.wait_reasons
+        shown = partial(_shown, spec.privacy)
+        self._recorder = Recorder(decoders, request.options.roots, reasons, 0, shown)
+        tracer, options = self._tracer, request.options
+        self._reader = FlightReader(tracer, self._recorder, options, spec.keep, _MAX_RECORDS)
+        self._read_ns = 0
+        self._next_look = 0.0
+        flights.add(self)
+
+    def read(self) -> None:
+        """Read what has come of what is waited for; to be called ten times a second."""
+        with self._lock:
+            if self._is_open:
+                self._read()
+
+    def _read(self) -> None:
+        began = time.thread_time_ns()
+        for record in self._tracer.acquire(time.monotonic() + _TURN):
+            try:
+                self._reader.add(record)
+            except (RecordError, struct.error) as error:
+                log.error("flight %s: %s", self.spec.name, printable(str(error)))
+        if self._reader.due or time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK
+            self._reader.look()
+        if self._is_spare:
+            self._reader.drop()
+        elif self._reader.due:
+            self._write()
+        self._read_ns += time.thread_time_ns() - began
+
+    def _write(self) -> None:
+        """Have a file written, unless that is to be passed over."""
+        if (reason := self._flights.passes_over(self)) is not None:
+            self._flights.count(self, reason, self._reader.drop())
+            return
+        if self._flights.write(self, HEADER.unpack_from(self._reader.due[0])[3]):
+            self._reader.hand_over()
+        else:
+            self._reader.drop()
+
+    def get_hold(self) -> None:
+        """Get hold of the buffers, in a process that was forked. Raises OSError."""
+        self._tracer.past_here()
+
+    def save(self, path: str) -> dict[str, object]:
+        """Write a file, in a forked process, and return what it has. Raises GotraceError."""
+        self._recorder.set_clock()
+        recording = self._reader.take()
+        assert recording is not None
+        recording.save(path)
+        return {
+            "cause": recording.cause[:_MAX_TEXT],
+            "ns": recording.end_ns - recording.begin_ns,
+            "calls": len(recording.calls)
+            + sum(1 for one in recording.requests for _ in one.nodes()),
+        }
+
+    def _lighten(self) -> str | None:
+        """Leave nothing out: of calls that are only counted there is nothing to keep."""
+        return None
+
+    def _forget(self) -> None:
+        self._is_spare = False
+
+    def _spent(self) -> Spent:
+        spent = super()._spent()
+        return Spent(spent.hits, spent.ns + self._read_ns)
+
+    def _losses(self) -> Counter[str]:
+        counts = self._tracer.diagnostics()
+        found = Counter({what.name.lower(): counts[what] for what in self._tracer.LOSSES})
+        found["reader"] = self._tracer.losses.total + self._tracer.window.losses.total
+        found["undecided"] = self._undecided.calls
+        return found
+
+    def _finish(self) -> None:
+        self._tracer.stop()
+        for _ in range(_LAST_TURNS):
+            self._read()
+            if self._tracer.exhausted:
+                break
+        self._tracer.drop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """A process that writes a file; its answer comes through ``pipe``."""
+
+    pid: int
+    pipe: int
+    spec: FlightSpec
+    target: str
+    path: str
+    until: float
+
+
+class Flights:
+    """The flights of all programs: a thread that reads what they wait for, and their files."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._probes: list[FlightProbe] = []
+        self._writers: list[_Writer] = []
+        self._counts: Counter[tuple[str, str, Enum | None]] = Counter()
+        #: When the last file of a flight in a program was begun (``time.monotonic``).
+        self._last: dict[tuple[str, ProgramKey], float] = {}
+        #: One process at a time holds it: the one that has records in its memory.
+        self._turn = os.memfd_create("gotraced-flights", os.MFD_CLOEXEC)
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def check_room(self, spec: FlightSpec, program: Program, most: int) -> None:
+        """Raise GotraceError if the kernel would keep more than ``most`` bytes of all programs."""
+        with self._lock:
+            # A probe that replaces another is of the same flight and program.
+            others = {probe.key: probe.spec.memory for probe in self._open()}
+        others[spec.name, program.key] = spec.memory
+        if (total := sum(others.values())) > most:
+            raise GotraceError(
+                f"flights would take {total >> 20}MiB of the kernel's memory: flight_memory is"
+                f" {most >> 20}MiB"
+            )
+
+    def add(self, probe: FlightProbe) -> None:
+        """Read what a probe waits for from now on."""
+        with self._lock:
+            self._probes = [*self._open(), probe]
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="flights", daemon=True)
+                self._thread.start()
+        self._clear(probe.spec)
+
+    def _open(self) -> Iterator[FlightProbe]:
+        return (probe for probe in self._probes if probe.is_open)
+
+    def passes_over(self, probe: FlightProbe) -> PassedOver | None:
+        """Return why no file is to be written for a probe now, None if there is to be one."""
+        with self._lock:
+            last = self._last.get(probe.key)
+            if last is not None and time.monotonic() < last + probe.spec.every:
+                return PassedOver.EVERY
+            return PassedOver.BUSY if len(self._writers) >= _MOST_WRITERS else None
+
+    def count(self, probe: FlightProbe, what: PassedOver, number: int) -> None:
+        """Count conditions that have held, for which there is no file."""
+        with self._lock:
+            self._counts[probe.spec.name, probe.key[1].target, what] += number
+
+    def write(self, probe: FlightProbe, pid: int) -> bool:
+        """Begin to write a file, named after a process; return whether one has begun."""
+        now, spec, target = time.monotonic(), probe.spec, probe.key[1].target
+        with self._lock:
+            self._last = {key: at for key, at in self._last.items() if at > now - _LONGEST}
+            self._last[probe.key] = now
+        path = os.path.join(spec.folder, _name(spec, target, pid))
+        try:
+            child, pipe = self._begun(probe, path)
+        except (GotraceError, OSError) as error:
+            with self._lock:
+                self._fail(spec, target, FlightProblem.PROCESS, str(error))
+            return False
+        with self._lock:
+            self._writers.append(_Writer(child, pipe, spec, target, path, now + _MOST_TIME))
+        return True
+
+    def _begun(self, probe: FlightProbe, path: str) -> tuple[int, int]:
+        """Return a process that has hold of the buffers, and where its answer comes from.
+
+        Raises GotraceError, OSError.
+        """
+        answers, answer = os.pipe()
+        try:
+            child = fork("that writes a flight's file")
+            if child == 0:
+                _write(probe, path, answer, self._turn)
+        except GotraceError:
+            os.close(answers)
+            raise
+        finally:
+            os.close(answer)
+        # The buffers go with the probe, which may be closed right after this.
+        if not _is_readable(answers, _MAPPING) or os.read(answers, 1) != _MAPPED:
+            _end(child)
+            os.close(answers)
+            raise GotraceError("the process that is to write it cannot read what was kept")
+        return child, answers
+
+    def _run(self) -> None:
+        while not self._closing.wait(_PERIOD):
+            with self._lock:
+                probes = list(self._probes)
+            for probe in probes:
+                try:
+                    probe.read()
+                except (GotraceError, OSError) as error:
+                    log.error("flight %s: %s", probe.spec.name, printable(str(error)))
+            self._settle()
+
+    def _settle(self) -> None:
+        """Take note of files that are whole, and of processes that take too long."""
+        with self._lock:
+            for writer in list(self._writers):
+                is_late = time.monotonic() > writer.until
+                if is_late or _is_readable(writer.pipe, 0):
+                    self._writers.remove(writer)
+                    self._take(writer)
+
+    def _take(self, writer: _Writer) -> None:
+        """Take what a process has to say, and end it."""
+        answer = os.read(writer.pipe, _MAX_ANSWER) if _is_readable(writer.pipe, 0) else b""
+        os.close(writer.pipe)
+        _end(writer.pid)
+        spec, target = writer.spec, writer.target
+        found: dict[str, Any] = json.loads(answer) if answer else {}
+        if "cause" in found:
+            self._counts[spec.name, target, None] += 1
+            why = f" before {found['cause']}" if found["cause"] else ""
+            took, calls = found["ns"] / 1e9, counted("{} call{s}", found["calls"])
+            text = f"wrote {writer.path}: {took:.1f} s{why}, {calls}"
+            log.info("flight %s in %s: %s", spec.name, printable(target), printable(text))
+        elif found:
+            self._fail(spec, target, FlightProblem(found["problem"]), found["text"])
+        else:
+            text = f"it takes more than {_MOST_CPU} s or {_MOST_MEMORY >> 20} MB"
+            self._fail(spec, target, FlightProblem.LIMIT, text)
+        self._clear(spec)
+        with suppress(OSError):
+            self._remove_oldest(spec, target)
+
+    def _fail(self, spec: FlightSpec, target: str, problem: FlightProblem, text: str) -> None:
+        self._counts[spec.name, target, problem] += 1
+        shown = printable(target), printable(text)
+        log.error("flight %s in %s: no file is written: %s", spec.name, *shown)
+
+    @staticmethod
+    def _clear(spec: FlightSpec) -> None:
+        """Remove what processes have left that were ended in the middle of it."""
+        with suppress(OSError):
+            for path in Path(spec.folder).glob(_PART):
+                if path.stat().st_mtime < time.time() - _MOST_TIME:
+                    path.unlink()
+
+    @staticmethod
+    def _remove_oldest(spec: FlightSpec, target: str) -> None:
+        """Remove the oldest files of a flight and target that are too many. Raises OSError."""
+        ours = re.compile(rf"{re.escape(_stem(spec, target))}-\d+-(\d+T\d+)\.(trace|pftrace|json)")
+        found = [(at[1], name) for name in os.listdir(spec.folder) if (at := ours.fullmatch(name))]
+        for _, name in sorted(found)[: -spec.files]:
+            os.unlink(os.path.join(spec.folder, name))
+
+    def tallies(self, specs: Sequence[FlightSpec]) -> Iterator[FlightTally]:
+        """Yield what has become of flights in their targets."""
+        with self._lock:
+            counts, probes = self._counts.copy(), list(self._open())
+        for spec in specs:
+            for target in spec.targets:
+                name = spec.name
+                ours = (probe for probe in probes if probe.key[1].target == target)
+                yield FlightTally(
+                    name,
+                    target,
+                    counts[name, target, None],
+                    {why: counts[name, target, why] for why in PassedOver},
+                    {why: counts[name, target, why] for why in FlightProblem},
+                    sum(probe.spec.memory for probe in ours if probe.spec.name == name),
+                )
+
+    def close(self) -> None:
+        """Wait a little for files that are being written; the probes are their owner's.
+
+        What takes longer is finished without this process.
+        """
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+        until = time.monotonic() + _LAST_WAIT
+        while self._writers and time.monotonic() < until:
+            time.sleep(_PERIOD)
+            self._settle()
+        for writer in self._writers:
+            log.warning("flight %s: not waited for: %s", writer.spec.name, printable(writer.path))
+        os.close(self._turn)
+
+
+def _stem(spec: FlightSpec, target: str) -> str:
+    return f"{spec.name}-{_UNSAFE.sub('_', target)[:_MAX_NAME]}"
+
+
+#: What is not in a file's name.
+_UNSAFE = re.compile(r"[^\w.-]", re.ASCII)
+_MAX_NAME = 100
+
+
+def _name(spec: FlightSpec, target: str, pid: int) -> str:
+    """Return the name of a file that is written now."""
+    now = datetime.now(timezone.utc)
+    milliseconds = f"{now.microsecond // 1000:03}"
+    return f"{_stem(spec, target)}-{pid}-{now.strftime(_TIME)}{milliseconds}.{spec.form}"
+
+
+def _is_readable(pipe: int, seconds: float) -> bool:
+    ready = select.poll()
+    ready.register(pipe, select.POLLIN)
+    return bool(ready.poll(seconds * 1000))
+
+
+def _end(pid: int) -> None:
+    """End a process, whether or not it has finished."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def _write(probe: FlightProbe, path: str, pipe: int, turn: int) -> NoReturn:
+    """Write a file, and what became of it (runs in the child)."""
+    answer: dict[str, object] = {}
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        os.umask(0o077)
+        let_go(pipe)
+        probe.get_hold()
+        os.write(pipe, _MAPPED)
+        os.nice(_LOW)
+        with suppress(OSError):  # if memory is short, this process is to go, and not the daemon
+            Path("/proc/self/oom_score_adj").write_text("1000")
+        fcntl.lockf(turn, fcntl.LOCK_EX)
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + _MOST_MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        resource.setrlimit(resource.RLIMIT_CPU, (_MOST_CPU, _MOST_CPU))
+        answer = probe.save(path)
+    except MemoryError:
+        pass  # no answer: it took too much
+    except (GotraceError, OSError) as error:
+        answer = {"problem": FlightProblem.WRITE.value, "text": str(error)[:_MAX_TEXT]}
+    except Exception as error:  # a bug, which is to cost this file and not the daemon
+        text = f"{type(error).__name__}: {error}"[:_MAX_TEXT]
+        answer = {"problem": FlightProblem.BUG.value, "text": text}
+    finally:
+        with suppress(OSError):
+            if answer:
+                os.write(pipe, json.dumps(answer).encode())
+        os._exit(0)
