@@ -345,8 +345,10 @@ class MetricProbe(PresentProbe):
         self.metric.add(self._program.key.target, increments)
 
     def _expire(self) -> None:
-        self._take()
-        if isinstance(self._meter, KeyMeter) and self.metric.spec.idle:
+        if not self.metric.can_expire:
+            return
+        self._take()  # what has come since the last scrape is not idle
+        if isinstance(self._meter, KeyMeter):
             self._meter.forget_idle(self.metric.spec.idle)
 
     def _forget(self) -> None:

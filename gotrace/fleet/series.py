@@ -215,9 +215,14 @@ class Metric:
                     point.measured = type(one.measured)()
                 point.measured.merge(one.measured)  # type: ignore[arg-type]
 
+    @property
+    def can_expire(self) -> bool:
+        """Return whether series end: those that have no label but the target's stay."""
+        return bool(self.spec.idle) and len(self.labels) > 1
+
     def end_idle(self) -> None:
         """End the series that no call was added to for as long as the metric says."""
-        if not self.spec.idle or len(self.labels) == 1:
+        if not self.can_expire:
             return
         with self._lock:
             before = time.monotonic() - self.spec.idle

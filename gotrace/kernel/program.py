@@ -33,6 +33,10 @@ __all__ = [
 _R = TypeVar("_R", Rings, PastRings)
 
 
+#: So many entries are read in less time one by one than in a batch.
+_FEW = 3
+
+
 class LackingError(LoadError):
     """A program that no kernel as old as this one can run, however it is attached."""
 
@@ -89,7 +93,7 @@ class Map:
         nothing = bytes(self.stride)
         sums = array("Q", [0]) * (words * self.max_entries)
         at = 0
-        for values in self._array_chunks():
+        for values in self._array_chunks(0, self.max_entries):
             cells = memoryview(values).cast("Q")
             for start in range(0, len(values), self.stride):
                 # Most counters of a large program are zero, which is seen soonest as bytes.
@@ -100,28 +104,30 @@ class Map:
                 at += words
         return sums
 
-    def _array_chunks(self) -> Iterator[bytes]:
+    def _array_chunks(self, start: int, count: int) -> Iterator[bytes]:
         """Yield the values of an array map, some at a time."""
-        read = 0
-        # No batch operation for this kind of map before Linux 5.13.
-        with suppress(OSError):
-            for _, values in self._batches():
-                read += len(values) // self.stride
-                yield values
-        for _, value in self.array_range(read, self.max_entries - read):
-            yield value
-
-    def _batches(self) -> Iterator[tuple[bytes, bytes]]:
-        return kernel.map_lookup_batch(self.fd, self.key_size, self.stride, self.max_entries)
+        size, end = self.stride, start + count
+        if count > _FEW:
+            # No batch operation for arrays with a value for each CPU before Linux 5.13.
+            with suppress(OSError):
+                for _, values in kernel.map_lookup_batch(self.fd, 4, size, count, start):
+                    start += len(values) // size
+                    yield values
+        for index in range(start, end):
+            yield self.lookup(index.to_bytes(4, "little")) or bytes(size)
 
     def array_range(self, start: int, count: int) -> Iterator[tuple[int, bytes]]:
         """Yield index and value, ``stride`` bytes, of ``count`` entries of an array map."""
-        for index in range(start, start + count):
-            yield index, self.lookup(index.to_bytes(4, "little")) or bytes(self.stride)
+        size = self.stride
+        for values in self._array_chunks(start, count):
+            for at in range(0, len(values), size):
+                yield start, values[at : at + size]
+                start += 1
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield the keys and values of a hash map as they are now; others may change it."""
-        for keys, values in self._batches():
+        batches = kernel.map_lookup_batch(self.fd, self.key_size, self.stride, self.max_entries)
+        for keys, values in batches:
             for index in range(len(keys) // self.key_size):
                 key = keys[index * self.key_size : (index + 1) * self.key_size]
                 value = values[index * self.stride : (index + 1) * self.stride]

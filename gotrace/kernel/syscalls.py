@@ -83,12 +83,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _bpf(command: int, attributes: bytes | bytearray) -> int:
-    buffer = (ctypes.c_char * len(attributes)).from_buffer_copy(attributes)
+    kind = ctypes.c_char * len(attributes)
+    # What the kernel writes into a bytearray counts, whatever the result.
+    is_written = isinstance(attributes, bytearray)
+    buffer = kind.from_buffer(attributes) if is_written else kind.from_buffer_copy(attributes)
     result: int = _libc.syscall(_SYS_BPF, command, buffer, len(attributes))
-    number = ctypes.get_errno()
-    if isinstance(attributes, bytearray):  # what the kernel wrote counts whatever the result
-        attributes[:] = memoryview(buffer).cast("B")
     if result < 0:
+        number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return result
 
@@ -459,10 +460,11 @@ def map_pop(fd: int, value_size: int) -> bytes | None:
 
 
 def map_lookup_batch(
-    fd: int, key_size: int, value_size: int, count: int
+    fd: int, key_size: int, value_size: int, count: int, start: int | None = None
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield all keys and values of a BPF map of at most ``count`` entries, in chunks.
 
+    With ``start`` the map is an array, and its ``count`` entries from that index on are yielded.
     Each chunk is a copy of whole entries, concatenated. ``value_size`` is as for ``map_lookup``.
     Raises OSError, EINVAL or ENOTSUPP where the kernel has no batch operation for the map's type
     (per-CPU arrays: before 5.13).
@@ -473,7 +475,12 @@ def map_lookup_batch(
     keys, values = bytearray(key_size * chunk), bytearray(value_size * chunk)
     key_view, value_view = memoryview(keys), memoryview(values)
     first, more = True, True
+    if start:  # the kernel begins behind the key that it is given
+        position[:4] = (start - 1).to_bytes(4, "little")
+        first = False
     while more:
+        if start is not None:
+            chunk = min(chunk, count)
         attributes = bytearray(
             struct.pack(
                 "=QQQQIIQQ",
@@ -489,6 +496,9 @@ def map_lookup_batch(
         if got:
             # Copies: the kernel writes the next chunk to the same place.
             yield bytes(key_view[: got * key_size]), bytes(value_view[: got * value_size])
+        if start is not None:
+            count -= got
+            more = more and count > 0
         first = False
 
 

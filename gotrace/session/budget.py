@@ -7,7 +7,7 @@ known at once. A hit costs what a trap was measured to cost, and what its progra
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Hashable, Iterator, Mapping
+from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -146,17 +146,21 @@ class Hits:
 
     def total(self, trap: ProbeCost) -> Spent:
         """Return all hits of sites, and what all hits have cost; ``trap`` as for ``spent``."""
-        hits = sum(entries + returns for entries, returns, _, _ in self._read())
-        return Spent(hits, sum(self.spent(trap)))
+        rows = list(self._read())
+        hits = sum(entries + returns for entries, returns, _, _ in rows)
+        return Spent(hits, sum(self._spent(trap, rows)))
 
     def spent(self, trap: ProbeCost) -> list[int]:
         """Return what they have cost so far, by row, in ns; ``trap`` is as of ``trap_cost``."""
+        return self._spent(trap, self._read())
+
+    def _spent(self, trap: ProbeCost, rows: Iterable[tuple[int, int, int, int]]) -> list[int]:
         emulated = trap.own + self._program_ns
         stepped = max(trap.own, 2 * trap.hit - trap.own) + self._program_ns
         spent: list[int] = []
         calls: list[int] = []
         landed = 0
-        for row, (entries, returns, _, switches) in enumerate(self._read()):
+        for row, (entries, returns, _, switches) in enumerate(rows):
             entered = stepped if self._is_stepped[row] else emulated
             cost = entries * entered + switches * _SWITCH_NS
             if row == 0 and len(self._is_stepped) > 1:

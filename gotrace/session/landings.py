@@ -291,8 +291,11 @@ class Landings:
             return
         try:
             self._count(now)
-            self._look_at_misses()
-            self._learn(now)
+            if self._landed:
+                self._look_at_misses()
+            # Otherwise the kernel reports no callers.
+            if self._is_asked or any(function.has_begun for function in self._functions):
+                self._learn(now)
             self._begin(now)
             self._move(now)
         except GotraceError:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+from tests.tools.harness import default_signals
+
 __all__ = [
     "TARGET_CPU",
     "TRACER_CPU",
@@ -74,6 +76,7 @@ class Tracer:
                 stdout=self._output,
                 stderr=self._errors,
                 env={**os.environ, **command.env},
+                preexec_fn=default_signals,  # a job of a shell in the background ignores SIGINT
             )
         self._exit = select.poll()
         pidfd = os.pidfd_open(self._process.pid)

@@ -172,6 +172,20 @@ def test_array_is_written_at_once_as_one_by_one(
     assert [value for _, value in array.array_range(7, 20)] == values
 
 
+def test_a_part_of_an_array_is_read_in_several_batches(
+    program: BpfProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "_CHUNK_ENTRIES", 4)
+    monkeypatch.setattr(kernel, "_CHUNK_BYTES", 1)
+    array = program.map("histograms")
+    values = [bytes([number + 1]) * array.value_size for number in range(array.max_entries)]
+    array.update_array(0, values)
+    for start in (0, 1, 7):
+        for count in (0, 1, 3, 4, 5, 8, 9, array.max_entries - start):
+            found = list(array.array_range(start, count))
+            assert found == list(enumerate(values[start : start + count], start))
+
+
 def test_array_is_read_where_there_is_no_batch(
     program: BpfProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
