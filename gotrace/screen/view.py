@@ -681,6 +681,9 @@ class _View:
                 return None
             if reason is Reason.TIME:
                 tick = time.monotonic() + self._delay
+                # What is being attached is in the hands of another thread.
+                if self._attaching is None and not self._is_paused:
+                    self._look()
             self._draw()
         return None
 
