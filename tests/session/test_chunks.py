@@ -39,10 +39,12 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     read: list[int] = []
     original = kernel.map_lookup_batch
 
-    def counted(fd: int, key_size: int, value_size: int, count: int) -> Iterator[object]:
+    def counted(
+        fd: int, key_size: int, value_size: int, count: int, start: int | None = None
+    ) -> Iterator[object]:
         read.append(0)
         at = len(read) - 1
-        for chunk in original(fd, key_size, value_size, count):
+        for chunk in original(fd, key_size, value_size, count, start):
             read[at] += 1
             yield chunk
 
