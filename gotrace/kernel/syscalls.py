@@ -471,6 +471,8 @@ def map_lookup_batch(
     """
     # A hash map's bucket is returned in whole: a chunk must hold the longest.
     chunk = min(count, max(_CHUNK_ENTRIES, _CHUNK_BYTES // (key_size + value_size)))
+    if start is not None:  # an array has no buckets
+        chunk = min(chunk, max(1, _ARRAY_BYTES // (key_size + value_size)))
     position = bytearray(max(key_size, 8))
     keys, values = bytearray(key_size * chunk), bytearray(value_size * chunk)
     key_view, value_view = memoryview(keys), memoryview(values)
@@ -504,3 +506,5 @@ def map_lookup_batch(
 
 _CHUNK_ENTRIES = 256
 _CHUNK_BYTES = 1 << 20
+#: Of larger ones, each thread that reads many arrays keeps some MB for ever.
+_ARRAY_BYTES = 1 << 16
