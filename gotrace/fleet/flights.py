@@ -94,7 +94,7 @@ FLIGHT_LOSSES = [*(what.name.lower() for what in CallTracer.LOSSES), "reader", "
 
 
 class PassedOver(Enum):
-    """Why there is no file though a condition has held; the values are those of ``reason``."""
+    """Why a condition that was met has no file; the values are those of the label ``reason``."""
 
     EVERY = "every"  # there was one not so long ago
     BUSY = "busy"  # too many others are being written
@@ -354,7 +354,7 @@ class Flights:
             return PassedOver.BUSY if len(self._writers) >= _MOST_WRITERS else None
 
     def count(self, probe: FlightProbe, what: PassedOver, number: int) -> None:
-        """Count conditions that have held, for which there is no file."""
+        """Count the times that a condition was met and no file was written."""
         with self._lock:
             self._counts[probe.spec.name, probe.key[1].target, what] += number
 

@@ -252,6 +252,10 @@ class WebServer:
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._waiting.pop(task, None)
         self._answering.discard(task)
+        # A bug, in whatever a scrape or a profile reads, costs this request alone; the task would
+        # keep it to itself.
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a request was not answered", exc_info=error)
 
     async def _opened(
         self, connection: socket.socket
@@ -301,10 +305,6 @@ class WebServer:
             await asyncio.wait_for(self._write(connection, answer, writer), _PATIENCE)
         except (OSError, asyncio.TimeoutError, asyncio.CancelledError, EOFError):
             pass  # a client that went away, or was too slow
-        except Exception:
-            # A bug, in whatever of the daemon a scrape or a profile reads: nothing else is known to
-            # get here. It costs this request, and the task would keep it to itself.
-            log.exception("a request was not answered")
         finally:
             if writer is not None:
                 writer.transport.abort()

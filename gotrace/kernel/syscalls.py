@@ -477,7 +477,7 @@ def map_lookup_batch(
     keys, values = bytearray(key_size * chunk), bytearray(value_size * chunk)
     key_view, value_view = memoryview(keys), memoryview(values)
     first, more = True, True
-    if start:  # the kernel begins behind the key that it is given
+    if start:  # the kernel begins with the entry after the one that it is given
         position[:4] = (start - 1).to_bytes(4, "little")
         first = False
     while more:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gotrace.errors import UsageError
@@ -38,10 +38,13 @@ _PANICS = ("runtime.gopanic(e any)", "runtime.fatalthrow(t uint32)")
 
 def probes_in(conditions: Sequence[str]) -> list[str]:
     """Return the conditions that are probes. Raises UsageError, also for more than one signal."""
-    signals = {number for text in conditions if (number := _signal_in(text))}
-    if len(signals) > 1:
+    if len(_signals(conditions)) > 1:
         raise UsageError("a flight waits for one signal: leave the others out")
     return [text for text in conditions if text != _PANIC and _signal_in(text) is None]
+
+
+def _signals(conditions: Iterable[str]) -> set[signal.Signals]:
+    return {number for text in conditions if (number := _signal_in(text))}
 
 
 def _signal_in(condition: str) -> signal.Signals | None:
@@ -53,7 +56,7 @@ def _signal_in(condition: str) -> signal.Signals | None:
     try:
         return signal.Signals(int(name)) if name.isdecimal() else signal.Signals[f"SIG{name}"]
     except (KeyError, ValueError):
-        raise UsageError(f"{condition!r}: there is no signal {name}") from None
+        raise UsageError(f"{condition!r}: no signal is called {name}") from None
 
 
 def flight_size() -> int:
@@ -86,7 +89,7 @@ def flight_of(
     if _PANIC in conditions:
         specs, _ = Asked(_PANICS).probes(target)
         until = [replace(spec, at_entry=True) for spec in specs]
-    signals = {number for text in conditions if (number := _signal_in(text))}
+    signals = _signals(conditions)
     flight = Flight(_pages(size), until, signals.pop() if signals else 0)
     return [*until, *probes], TraceOptions(roots=roots, states=True, flight=flight)
 

@@ -154,7 +154,7 @@ class Target:
     def settings(self) -> SiteSettings:
         """Return the settings of bpf/site.h that make programs see this target only.
 
-        Raises GotraceError for several processes that cannot be told apart.
+        Raises GotraceError for several processes if the kernel cannot tell them from others.
 
         BPF helpers count in the initial pid namespace; in another one they must be given which, and
         know only the tasks whose own it is (kernel commit b4490c5c4e02): so it is the target's.

@@ -332,7 +332,7 @@ def test_usual_limits() -> None:
         ("    when: [main.handle ($duration > 1s)]\n", "", 3, "'when' is missing"),
         ("/var/lib", "var/lib", 5, "is not an absolute path"),
         ("1s)", "1s", 4, "column"),
-        ("main.handle ($duration > 1s)", "signal NONE", 4, "there is no signal NONE"),
+        ("main.handle ($duration > 1s)", "signal NONE", 4, "no signal is called NONE"),
         ("main.handle ($duration > 1s)", "signal TERM, signal INT", 4, "one signal"),
         ("main.handle ($duration > 1s)", "", 4, "should be non-empty"),
         ("flights:", "flight_memory: much\nflights:", 2, "a size is as in 64MiB"),

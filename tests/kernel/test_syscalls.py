@@ -175,9 +175,8 @@ def test_array_is_written_at_once_as_one_by_one(
 def test_a_part_of_an_array_is_read_in_several_batches(
     program: BpfProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel, "_CHUNK_ENTRIES", 4)
-    monkeypatch.setattr(kernel, "_CHUNK_BYTES", 1)
     array = program.map("histograms")
+    monkeypatch.setattr(kernel, "_ARRAY_BYTES", 4 * (array.key_size + array.stride))
     values = [bytes([number + 1]) * array.value_size for number in range(array.max_entries)]
     array.update_array(0, values)
     for start in (0, 1, 7):

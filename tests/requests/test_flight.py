@@ -276,7 +276,7 @@ def test_all_is_recorded(tmp_path: Path, form: str) -> None:
         ((), "--flight writes a file: give -o x.trace, x.pftrace or x.json"),
         (("-o", "x.txt"), "x.txt: give x.trace, x.pftrace or x.json"),
         (("-o", "none/x.trace"), "none/x.trace: cannot write"),
-        (("-o", "x.trace", "--when", "signal NONE"), "there is no signal NONE"),
+        (("-o", "x.trace", "--when", "signal NONE"), "no signal is called NONE"),
         (("-o", "x.trace", "--record"), "--record cannot be combined with --flight"),
         (("-o", "x.trace", "--tree", "main.f"), "--flight cannot be combined with --tree"),
         (("-o", "x.trace", "--memory", "lots"), "invalid size"),
