@@ -73,10 +73,16 @@ def lines(rows: Rows) -> Iterator[str]:
     return map(json.dumps, rows)
 
 
+def few_waits(chance: random.Random, usual: dict[str, float]) -> Rows:
+    """Return so few waits that chance alone, if they were not regular, would make half of them."""
+    rows = waits(chance, usual)
+    return [row | {"count": 2} if row["kind"] == "wait" else row for row in rows]
+
+
 @pytest.mark.parametrize(
     ("make", "factor"),
-    [(counts, 2.0), (waits, 1.5), (stacks, 1.1)],
-    ids=["one function twice as often", "one lock held longer", "one path 10% more often"],
+    [(counts, 2.0), (waits, 1.5), (few_waits, 1.5), (stacks, 1.1)],
+    ids=["a function twice as often", "a lock", "a lock that is rare", "a path 10% more often"],
 )
 def test_a_planted_change_is_the_first(make: Any, factor: float) -> None:
     for seed in range(20):
@@ -92,6 +98,42 @@ def test_a_planted_change_is_the_first(make: Any, factor: float) -> None:
         assert planted in (first.key.name, *first.key.stack), (seed, planted, first)
         assert first.after / first.before == pytest.approx(factor, rel=0.06)
         assert first.certain > 0
+
+
+def test_what_chance_makes_is_not_certain() -> None:
+    """Rows that nothing has changed: calls that come independently, whether often or rarely."""
+    certain = rows = 0
+    for seed, often in enumerate([0.1, 1, 10] * 4):
+        chance = random.Random(seed)
+        sides = []
+        for _ in range(2):
+            side = [
+                {"kind": "count", "func": f"main.f{n}", "count": count, "interval_s": 1.0, "ts": at}
+                for n in range(500)
+                for at in range(6)
+                if (count := sum(chance.random() < often / 40 for _ in range(40)))
+            ]
+            sides.append([*side, ended(6)])
+        found = gotrace.diff(*map(lines, sides))
+        certain += sum(1 for one in found.changes if one.certain)
+        rows += len(found.changes)
+    assert certain <= rows / 1000
+
+
+def test_a_change_within_its_noise_comes_before_a_larger_one_that_is_more_like_noise() -> None:
+    def made(quiet: int, loud: int) -> Rows:
+        usual = {"main.quiet": (quiet - 40, quiet + 40), "main.loud": (0, loud)}
+        rows = [
+            {"kind": "count", "func": name, "count": pair[at % 2], "ts": at, "interval_s": 1.0}
+            for at in range(6)
+            for name, pair in usual.items()
+        ]
+        return [*rows, ended(6)]
+
+    found = gotrace.diff(lines(made(1000, 50_000)), lines(made(1050, 51_000)))
+    assert [one.key.name for one in found.changes] == ["main.quiet", "main.loud"]
+    assert [one.certain for one in found.changes] == [0, 0]
+    assert found.changes[0].change < found.changes[1].change
 
 
 def test_runs_without_intervals_are_compared_by_all_their_rows() -> None:
