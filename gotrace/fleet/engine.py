@@ -18,6 +18,7 @@ from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.fleet.config import Config, FlightSpec, MetricSpec, SpanSpec, WaitsSpec
 from gotrace.fleet.pauses import Pauses
 from gotrace.fleet.probing import (
+    RECORD_LOSSES,
     MetricProbe,
     Probe,
     State,
@@ -852,13 +853,7 @@ def _losses(job: Job) -> Sequence[str]:
         return metric_losses(job.metric.spec)
     if job.waits is not None:
         return WAIT_LOSSES
-    if job.flight is not None:
-        from gotrace.fleet.flights import FLIGHT_LOSSES
-
-        return FLIGHT_LOSSES
-    from gotrace.fleet.spans import SPAN_LOSSES  # loads the SDK
-
-    return SPAN_LOSSES
+    return RECORD_LOSSES
 
 
 def _filters(program: Program) -> tuple[int | None, int | None]:

@@ -16,7 +16,6 @@ import resource
 import select
 import signal
 import stat
-import struct
 import threading
 import time
 from collections import Counter
@@ -32,7 +31,7 @@ from typing import Any, NoReturn
 from gotrace.errors import GotraceError, UsageError
 from gotrace.fleet.config import FlightSpec
 from gotrace.fleet.privacy import Privacy
-from gotrace.fleet.probing import Probe
+from gotrace.fleet.probing import RecordProbe
 from gotrace.fleet.targets import Program, ProgramKey
 from gotrace.fleet.telemetry.price import refuse_price
 from gotrace.kernel.keeper import let_go
@@ -40,19 +39,17 @@ from gotrace.overhead import ProbeCost
 from gotrace.requests.flight import FlightReader, flight_of, probes_in
 from gotrace.requests.own import own_patterns
 from gotrace.requests.recording import Recorder
-from gotrace.session.budget import Spent
 from gotrace.session.decode import DecodedCall
-from gotrace.session.events import HEADER, RecordError
+from gotrace.session.events import HEADER
 from gotrace.session.request import Asked
 from gotrace.session.run import open_run
-from gotrace.session.trace import CallTracer, TraceRequest, expected_types
+from gotrace.session.trace import TraceRequest, expected_types
 from gotrace.session.trace_plan import TraceChoices
 from gotrace.target.process import fork
 from gotrace.target.target import Target
 from gotrace.text import counted, printable
 
 __all__ = [
-    "FLIGHT_LOSSES",
     "FlightProbe",
     "FlightProblem",
     "FlightTally",
@@ -70,8 +67,6 @@ _PAGES = 32  # of each CPU's buffer of what is waited for
 _STRING_BYTES = 256
 _PERIOD = 0.1  # seconds between two looks at what is waited for
 _LOOK = 1.0  # seconds between two looks at what is missing
-_TURN = 0.05  # seconds of reading at a time
-_LAST_TURNS = 10
 #: Records of a file: a process needs 100 MB for so many, and a second or two.
 _MAX_RECORDS = 1 << 18
 _MOST_MEMORY = 512 << 20  # of a process that writes, beside what it begins with
@@ -88,9 +83,6 @@ _MAX_TEXT = 512  # characters
 #: The name of a file that is not whole yet: see ``written_whole``.
 _PART = ".gotrace-*"
 _TIME = "%Y%m%dT%H%M%S"
-
-#: How calls may be missing.
-FLIGHT_LOSSES = [*(what.name.lower() for what in CallTracer.LOSSES), "reader", "undecided"]
 
 
 class PassedOver(Enum):
@@ -176,10 +168,8 @@ def _shown(privacy: Privacy, call: DecodedCall) -> DecodedCall:
     return replace(call, args=args, results=results)
 
 
-class FlightProbe(Probe):
+class FlightProbe(RecordProbe):
     """The probes of one flight in one program, and what the kernel keeps of it."""
-
-    needs_target = True
 
     def __init__(
         self,
@@ -202,19 +192,17 @@ class FlightProbe(Probe):
         flights.check_room(spec, program, most)
         request = flight_request(spec, target, program)
         run = open_run(request, accept=lambda probes: refuse_price(probes, cost, share))
-        super().__init__(program, cost, run)
+        decoders, undecided = request.decoders(run)
+        super().__init__(program, cost, run, undecided, f"flight {spec.name}")
         self.spec = spec
         self.key = spec.name, program.key
         self._flights = flights
         self._is_spare = is_spare
-        self._tracer = run.meter
-        decoders, self._undecided = request.decoders(run)
         reasons = self._tracer.wait_reasons
         shown = partial(_shown, spec.privacy)
         self._recorder = Recorder(decoders, request.options.roots, reasons, 0, shown)
         tracer, options = self._tracer, request.options
         self._reader = FlightReader(tracer, self._recorder, options, spec.keep, _MAX_RECORDS)
-        self._read_ns = 0
         self._next_look = 0.0
         flights.add(self)
 
@@ -224,13 +212,10 @@ class FlightProbe(Probe):
             if self._is_open:
                 self._read()
 
-    def _read(self) -> None:
-        began = time.thread_time_ns()
-        for record in self._tracer.acquire(time.monotonic() + _TURN):
-            try:
-                self._reader.add(record)
-            except (RecordError, struct.error) as error:
-                log.error("flight %s: %s", self.spec.name, printable(str(error)))
+    def _add(self, record: bytes) -> None:
+        self._reader.add(record)
+
+    def _turn(self, began_ns: int) -> None:
         if self._reader.due or time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK
             self._reader.look()
@@ -238,7 +223,6 @@ class FlightProbe(Probe):
             self._reader.drop()
         elif self._reader.due:
             self._write()
-        self._read_ns += time.thread_time_ns() - began
 
     def _write(self) -> None:
         """Have a file written, unless that is to be passed over."""
@@ -273,25 +257,6 @@ class FlightProbe(Probe):
 
     def _forget(self) -> None:
         self._is_spare = False
-
-    def _spent(self) -> Spent:
-        spent = super()._spent()
-        return Spent(spent.hits, spent.ns + self._read_ns)
-
-    def _losses(self) -> Counter[str]:
-        counts = self._tracer.diagnostics()
-        found = Counter({what.name.lower(): counts[what] for what in self._tracer.LOSSES})
-        found["reader"] = self._tracer.losses.total + self._tracer.window.losses.total
-        found["undecided"] = self._undecided.calls
-        return found
-
-    def _finish(self) -> None:
-        self._tracer.stop()
-        for _ in range(_LAST_TURNS):
-            self._read()
-            if self._tracer.exhausted:
-                break
-        self._tracer.drop()
 
 
 @dataclass(frozen=True, slots=True)

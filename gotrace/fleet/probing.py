@@ -8,7 +8,10 @@ reload, takes nothing from the others.
 from __future__ import annotations
 
 import abc
+import logging
+import struct
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,6 +27,8 @@ from gotrace.probes.pattern import is_recipe
 from gotrace.probes.spec import NO_KEY, parse_probe
 from gotrace.session.budget import Hits, Spent
 from gotrace.session.count import CallCounter, CountRequest
+from gotrace.session.decode import Undecided
+from gotrace.session.events import RecordError
 from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod, KeyRequest
 from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest
 from gotrace.session.open_calls import Diagnostic
@@ -31,15 +36,18 @@ from gotrace.session.paired import Paired
 from gotrace.session.probing import Returns
 from gotrace.session.request import Asked
 from gotrace.session.run import Run, open_run
-from gotrace.session.trace import expected_types
+from gotrace.session.trace import CallTracer, expected_types
 from gotrace.target.process import Process
 from gotrace.target.target import Target
+from gotrace.text import printable
 
 __all__ = [
     "OPEN_AT_DETACH",
+    "RECORD_LOSSES",
     "MetricProbe",
     "PresentProbe",
     "Probe",
+    "RecordProbe",
     "State",
     "metric_losses",
     "metric_request",
@@ -47,7 +55,11 @@ __all__ = [
     "try_metric",
 ]
 
+log = logging.getLogger("gotraced")
+
 _TEXT_BYTES = 64  # of a string that is a label
+_TURN = 0.05  # seconds of reading at a time
+_LAST_TURNS = 10
 
 
 class State(Enum):
@@ -252,6 +264,71 @@ class PresentProbe(Probe):
         if self._presence is not None:
             self._presence.end(self._program.key.target)
             self._presence = None
+
+
+#: How calls of a ``RecordProbe`` may be missing.
+RECORD_LOSSES = [*(what.name.lower() for what in CallTracer.LOSSES), "reader", "undecided"]
+
+
+class RecordProbe(Probe):
+    """Probes that send a record of each call; a thread reads these, some of them at a time."""
+
+    needs_target = True
+
+    def __init__(
+        self,
+        program: Program,
+        cost: ProbeCost,
+        run: Run[CallTracer, ProbeCost],
+        undecided: Undecided,
+        name: str,
+    ) -> None:
+        """Take over a run whose probes are in place; ``name`` is what its errors are said of."""
+        super().__init__(program, cost, run)
+        self._tracer = run.meter
+        self._undecided = undecided
+        self._name = name
+        self._read_ns = 0
+
+    @abc.abstractmethod
+    def _add(self, record: bytes) -> None:
+        """Take the next record. Raises RecordError or struct.error if it is not one."""
+
+    @abc.abstractmethod
+    def _turn(self, began_ns: int) -> None:
+        """Pass on what is whole after a turn of reading that began then (``time.monotonic_ns``)."""
+
+    def _read(self) -> int:
+        """Read what has come; return how many records that was."""
+        began, before = time.thread_time_ns(), time.monotonic_ns()
+        records = self._tracer.acquire(time.monotonic() + _TURN)
+        for record in records:
+            try:
+                self._add(record)
+            except (RecordError, struct.error) as error:
+                log.error("%s: %s", self._name, printable(str(error)))
+        self._turn(before)
+        self._read_ns += time.thread_time_ns() - began
+        return len(records)
+
+    def _spent(self) -> Spent:
+        spent = super()._spent()
+        return Spent(spent.hits, spent.ns + self._read_ns)
+
+    def _losses(self) -> Counter[str]:
+        counts = self._tracer.diagnostics()
+        found = Counter({what.name.lower(): counts[what] for what in self._tracer.LOSSES})
+        found["reader"] = self._tracer.losses.total + self._tracer.window.losses.total
+        found["undecided"] = self._undecided.calls
+        return found
+
+    def _finish(self) -> None:
+        self._tracer.stop()
+        for _ in range(_LAST_TURNS):
+            self._read()
+            if self._tracer.exhausted:
+                break
+        self._tracer.drop()
 
 
 def open_target(program: Program, planning: PlanningSpec) -> Target:

@@ -19,7 +19,7 @@ from gotrace.fleet.config import SpanSpec
 from gotrace.fleet.naming import Attribute, private_attribute
 from gotrace.fleet.otlp import FinishedCall
 from gotrace.fleet.privacy import Errors
-from gotrace.fleet.probing import Probe, State
+from gotrace.fleet.probing import RecordProbe, State
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.price import OverBudgetError, refuse_price
 from gotrace.fleet.telemetry.traces import PROGRAM, LeftOut, Traces, Via
@@ -28,7 +28,6 @@ from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec, parse_key
 from gotrace.requests.belonging import Task
 from gotrace.requests.edges import FIRST, EdgeKind, edge_of
-from gotrace.session.budget import Spent
 from gotrace.session.decode import DecodedCall
 from gotrace.session.edges import EdgeProbes, edge_probes
 from gotrace.session.events import HEADER, CallFlag, RecordError, function_of
@@ -46,7 +45,6 @@ from gotrace.text import printable
 from gotrace.values.python import GoError, Unavailable, to_python
 
 __all__ = [
-    "SPAN_LOSSES",
     "Rate",
     "SpanProbe",
     "SpanReader",
@@ -65,7 +63,6 @@ _STRING_BYTES = 256
 _PERIOD = 0.1  # seconds between two looks at the event buffers
 _SHORT = 0.02  # the same, if there were many records
 _MANY = 500
-_TURN = 0.05  # seconds of reading at a time
 
 
 class Sink(Protocol):
@@ -287,10 +284,8 @@ class _Above:
     via: Via = Via.CALL
 
 
-class SpanProbe(Probe):
+class SpanProbe(RecordProbe):
     """The probes of all spans in one program; ``read`` sends what has come."""
-
-    needs_target = True
 
     def __init__(
         self,
@@ -317,13 +312,11 @@ class SpanProbe(Probe):
             specs, problems = _usable(specs, target, program)
             opened = self._opened(specs, target, program, cost, share)
         self._kinds, request, run = opened
-        super().__init__(program, cost, run)
+        self._decoders, undecided = request.decoders(run)
+        super().__init__(program, cost, run, undecided, "spans")
         self._sink = sink
         self._is_spare = is_spare
         self._since = 0
-        self._read_ns = 0
-        self._tracer = run.meter
-        self._decoders, self._undecided = request.decoders(run)
         traced, tasks = run.traced, run.tasks
         assert traced is not None and tasks is not None
         self.problems += problems
@@ -387,24 +380,18 @@ class SpanProbe(Probe):
         self._is_spare, self._since = False, time.monotonic_ns()
 
     def _read(self) -> int:
-        began, before = time.thread_time_ns(), time.monotonic_ns()
         self._epoch = time.time_ns() - time.monotonic_ns()
-        records = self._tracer.acquire(time.monotonic() + _TURN)
-        for record in records:
-            try:
-                self._add(record)
-            except (RecordError, struct.error) as error:
-                log.error("spans: %s", printable(str(error)))
+        return super()._read()
+
+    def _turn(self, began_ns: int) -> None:
         missing = self._count_missing()
         if missing != self._missing:
             self._missing = missing
             self._traces.lose(time.monotonic_ns())
-        self._traces.turn(time.monotonic(), before - _LATEST)
+        self._traces.turn(time.monotonic(), began_ns - _LATEST)
         if self._left_out:
             self._sink.left_out(self._left_out)
             self._left_out = 0
-        self._read_ns += time.thread_time_ns() - began
-        return len(records)
 
     def _count_missing(self) -> int:
         """Return how many records are missing by now, of calls and of edges."""
@@ -521,34 +508,11 @@ class SpanProbe(Probe):
         name = kind.spec.name or function.name
         return FinishedCall(self._program.key.target, name, start, end, attributes, error)
 
-    def _spent(self) -> Spent:
-        spent = super()._spent()
-        return Spent(spent.hits, spent.ns + self._read_ns)
-
-    def _losses(self) -> Counter[str]:
-        counts = self._tracer.diagnostics()
-        wanted: tuple[Diagnostic, ...] = self._tracer.LOSSES
-        found = Counter({what.name.lower(): counts[what] for what in wanted})
-        found["reader"] = self._tracer.losses.total + self._tracer.window.losses.total
-        found["undecided"] = self._undecided.calls
-        return found
-
     def _finish(self) -> None:
-        self._tracer.stop()
-        for _ in range(_LAST_TURNS):
-            self._read()
-            if self._tracer.exhausted:
-                break
+        super()._finish()
         self._traces.rest()
-        self._tracer.drop()
 
 
-#: How calls may be missing among spans.
-SPAN_LOSSES = [
-    *(what.name.lower() for what in CallTracer.LOSSES),
-    *("reader", "undecided"),
-]
-_LAST_TURNS = 10
 #: Records may come so much later than those of other CPUs, in ns.
 _LATEST = 500_000_000
 _ALONE = "spans are not put below those of other goroutines, but for contexts"
