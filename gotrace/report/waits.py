@@ -126,7 +126,8 @@ def _write_group(out: TextIO, program: Names, group: _Group, system: bool) -> No
     if group.frames:
         write_frames(out, group.frames)
     else:
-        out.write("\tstack unavailable: there was no room to keep it\n")
+        why = "it is of no code of the program" if first.stack else "there was no room to keep it"
+        out.write(f"\tstack unavailable: {why}\n")
     if group.is_cut:
         out.write("...additional frames elided...\n")
     if first.waker_stack:

@@ -88,6 +88,8 @@ class SyscallMeter(Probing):
         )
         assert target.process is not None
         self._process = target.process
+        #: Before a command is one, what waits to be that is in a call of its own.
+        self._is_running = target.has_started
         #: The calls by name in which threads were when it was stopped.
         self.unfinished: Counter[str] = Counter()
         self._files = GoFiles(target)
@@ -167,7 +169,7 @@ class SyscallMeter(Probing):
     def losses(self) -> WaitLosses:
         """Return what has not been added up so far."""
         earlier, unseen, stacks, errors = self._losses.sums()
-        return WaitLosses(earlier, unseen, stacks + errors)
+        return WaitLosses(earlier if self._is_running else 0, unseen, stacks + errors)
 
 
 @dataclass(frozen=True, kw_only=True)

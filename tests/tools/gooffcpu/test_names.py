@@ -179,6 +179,15 @@ def test_the_table_and_the_forms(tmp_path: Path) -> None:
     assert sum(row["count"] for row in inside if row["reason"] == "dup") == seeks
 
 
+def test_of_a_command_no_call_is_missing_and_none_is_of_the_tool() -> None:
+    result = run_tool("gooffcpu", *WORDS, "--", str(program()), stdin=subprocess.DEVNULL)
+    text = "".join(result.lines)
+    assert "not counted" not in result.errors
+    assert re.search(r"\n +1 .*  execve\n", text)
+    assert "[execve]:\n\tstack unavailable: it is of no code of the program\n" in text
+    assert "no room" not in text
+
+
 def test_names_are_those_of_the_kernels_headers() -> None:
     headers = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
     if not headers.exists():
