@@ -23,6 +23,8 @@ __all__ = ["check_server", "watch_server"]
 
 _SERVED = 60  # requests, at least
 
+_NEW = 8  # calls of new callers, at most: as many processors as there are enter at once
+
 _DEPTH = 101  # calls of main.descend for a request
 _COUNTED = ("main.handle", "main.compute", "main.mean", "main.descend", "main.pick")
 #: What is watched by which tool.
@@ -76,7 +78,10 @@ def check_server(truth: Json, ended: Mapping[str, Result]) -> Counter[str]:
         said = f"{result.errors} {result.lines[-3:]}"
         assert result.status == 0, f"{name} ended with {result.status}: {said}"
         lost = of_kind(result, "lost")
-        assert lost == [] or name == "gotrace", f"{name}: {lost}"
+        # A processor that is emulated may have moved functions before the first request comes.
+        new = sum(row["calls"] for row in lost if row["what"] == "new_callers")
+        is_complete = new <= _NEW and all(row["what"] == "new_callers" for row in lost)
+        assert is_complete or name == "gotrace", f"{name}: {lost}"
         seen = _SEEN[name](result)
         wanted = _wanted(name, requests, panics)
         if name == "gotrace":
@@ -86,7 +91,9 @@ def check_server(truth: Json, ended: Mapping[str, Result]) -> Counter[str]:
             compared[name] += seen["right"]
             continue
         differ = {key: (seen[key], wanted[key]) for key in wanted if seen[key] != wanted[key]}
-        assert not differ, f"{name}, seen and wanted: {differ}; {of_kind(result, 'summary')}"
+        missing = [had - found for found, had in differ.values()]
+        words = f"{name}, seen and wanted: {differ}, {new} new; {of_kind(result, 'summary')}"
+        assert sum(missing) == new and all(count > 0 for count in missing), words
         compared[name] += sum(wanted.values())
     return compared
 
