@@ -45,11 +45,11 @@ class Head:
 
     ``cpu`` is how many CPUs it used since the last snapshot (since its start in the first),
     ``quota`` how many its control groups permit (None without a limit). ``states`` has its own
-    goroutines by state, ``goroutines`` their number, ``system`` that of the runtime's own. ``heap``
-    is None where its figures are not known, and ``heap_problem`` says why. ``cycles_s``,
-    ``gc_share`` and ``pause_share`` are since the last snapshot: collections a second, the part of
-    GOMAXPROCS processors that they took, and of the time in which the program was stopped; None in
-    the first.
+    goroutines by state, ``goroutines`` their number, ``system`` that of the runtime's own; both
+    numbers are None until goroutines are read. ``heap`` is None where its figures are not known,
+    and ``heap_problem`` says why. ``cycles_s``, ``gc_share`` and ``pause_share`` are since the last
+    snapshot: collections a second, the part of GOMAXPROCS processors that they took, and of the
+    time in which the program was stopped; None in the first.
     """
 
     pid: int
@@ -60,8 +60,8 @@ class Head:
     quota: float | None
     threads: int
     rss: int
-    goroutines: int
-    system: int
+    goroutines: int | None
+    system: int | None
     states: Mapping[str, int]
     heap: HeapFigures | None
     heap_problem: str | None

@@ -86,10 +86,14 @@ class Monitor:
     def head(self) -> Head:
         """Return the head without goroutines, which take the longest to read the first time."""
         usage = usage_of(self._process)
-        return self._head(usage, self._heap.read() if self._heap else None, 0.0, ())
+        return self._head(usage, self._heap.read() if self._heap else None, 0.0, None)
 
     def _head(
-        self, usage: Usage, heap: HeapFigures | None, seconds: float, groups: Sequence[GroupWatch]
+        self,
+        usage: Usage,
+        heap: HeapFigures | None,
+        seconds: float,
+        groups: Sequence[GroupWatch] | None,
     ) -> Head:
         cpu = usage.cpu_s / usage.uptime_s if usage.uptime_s else 0.0
         cycles = gc_share = pause = None
@@ -101,6 +105,10 @@ class Monitor:
                 every = seconds * _NS * (heap.procs or 1)
                 gc_share = (heap.gc_ns - heap_before.gc_ns) / every
                 pause = (heap.pause_ns - heap_before.pause_ns) / (seconds * _NS)
+        own = system = None
+        if groups is not None:
+            system = sum(group.count for group in groups if group.is_system)
+            own = sum(group.count for group in groups) - system
         version = self._goroutines.program.main.binary.go_version
         attached: list[Attachment] = []
         for part in (self.waits, self.functions, self.requests, self.calls):
@@ -115,8 +123,8 @@ class Monitor:
             quota=cpu_quota(self._process),
             threads=usage.threads,
             rss=usage.rss,
-            goroutines=sum(group.count for group in groups if not group.is_system),
-            system=sum(group.count for group in groups if group.is_system),
+            goroutines=own,
+            system=system,
             states=dict(self._watch.states()) if groups else {},
             heap=heap,
             heap_problem=self._heap_problem,

@@ -42,7 +42,7 @@ def wants_colour(stream: TextIO, environ: Mapping[str, str] = os.environ) -> boo
 
     ``NO_COLOR`` in the environment, unless empty, says no (https://no-color.org).
     """
-    if environ.get("NO_COLOR") or environ.get("TERM") in (None, "dumb"):
+    if environ.get("NO_COLOR") or environ.get("TERM", "") in ("", "dumb"):
         return False
     try:
         return stream.isatty()

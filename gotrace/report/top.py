@@ -99,17 +99,23 @@ def head_lines(head: Head) -> list[str]:
     up = span(round(head.uptime_s * 1e9))
     quota = f" of {head.quota:g}" if head.quota is not None else ""
     procs = f", GOMAXPROCS {head.heap.procs}" if head.heap is not None else ""
-    states = sorted(head.states.items(), key=lambda item: (-item[1], item[0]))
-    listed = ", ".join(f"{count:,} {state}" for state, count in states)
     return [
         f"{printable(head.program)} (process {head.pid}), {version}, up {up}",
         f"CPU {head.cpu:.2f}{quota}{procs}, {counted('{:,} thread{s}', head.threads)},"
         f" memory {_size(head.rss)}",
-        f"{counted('{:,} goroutine{s}', head.goroutines)}"
-        f"{f': {listed}' if listed else ''}; {head.system:,} more of the runtime",
+        _goroutines_line(head),
         _heap_line(head),
         _attached_line(head),
     ]
+
+
+def _goroutines_line(head: Head) -> str:
+    if head.goroutines is None:
+        return ""  # they are being read, as the last line says
+    states = sorted(head.states.items(), key=lambda item: (-item[1], item[0]))
+    listed = ", ".join(f"{count:,} {state}" for state, count in states)
+    number = counted("{:,} goroutine{s}", head.goroutines)
+    return f"{number}{f': {listed}' if listed else ''}; {head.system:,} more of the runtime"
 
 
 def _heap_line(head: Head) -> str:

@@ -23,6 +23,7 @@ class Terminal(io.StringIO):
         ({"TERM": "xterm", "NO_COLOR": ""}, True),
         ({"TERM": "xterm", "NO_COLOR": "1"}, False),
         ({"TERM": "dumb"}, False),
+        ({"TERM": ""}, False),
         ({}, False),
     ],
 )
