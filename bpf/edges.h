@@ -69,13 +69,14 @@ enum edge {
 
 /*
  * The number in a cookie of a channel's probe: where the stack has the channel, where hchan has
- * elemtype, sendx and recvx, one after the other, all in words, and how many frames are between and
- * that of who receives.
+ * elemtype, sendx and recvx, one after the other, all in words, how many frames are between and that
+ * of who receives, and on arm64 what the branch around a copy tests.
  */
 #define EDGE_SPILL(cookie) (((cookie) & 0xff) * 8)
 #define EDGE_ELEMTYPE(cookie) (((cookie) >> 8 & 0xff) * 8)
 #define EDGE_RECVX(cookie) (EDGE_ELEMTYPE(cookie) + 16)
 #define EDGE_FRAMES(cookie) ((cookie) >> 16 & 3)
+#define EDGE_TESTED(cookie) ((cookie) >> 18 & 1)
 
 /* runtime.hchan, src/runtime/chan.go, releases 1.19 to 1.27. */
 #define HCHAN_DATAQSIZ 8
@@ -284,7 +285,8 @@ int on_read(struct pt_regs *ctx)
     asm volatile("" : "+r"(slot), "+r"(other));
     if (!edges_is_slot(channel, slot))
         slot = other;
-    bool is_item = !registers_equal(ctx) && edges_item_size(channel) >= EDGE_MIN_ITEM;
+    bool is_item =
+        !registers_is_null(ctx, EDGE_TESTED(cookie)) && edges_item_size(channel) >= EDGE_MIN_ITEM;
     edges_submit(ctx, is_item ? EDGE_READ : EDGE_DROP, task.goid, 0, slot, channel, depth);
     edges_received(task.goid);
     return 0;

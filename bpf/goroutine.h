@@ -97,20 +97,9 @@ static __always_inline u64 goroutine_g_from_tls(u64 cookie)
     return base ? read_word(base + OFFSET(layout, tls_g, GOTRACE_TLS_G)) : 0;
 }
 
-/* Fill in the task; return false where a goroutine was to be found and was not. */
-static __always_inline bool goroutine_find_task(struct pt_regs *ctx, u64 cookie, struct task *task)
+/* Fill in the task that has this g; return false if it is not one. */
+static __always_inline bool goroutine_fill_task(u64 g, u64 cookie, struct task *task)
 {
-    u64 g = 0;
-    if (cookie & COOKIE_G_REGISTER) {
-        g = registers_g(ctx);
-    } else if (cookie & COOKIE_G_TLS) {
-        g = goroutine_g_from_tls(cookie);
-    } else {
-        task->id = TASK_THREAD | (u32)bpf_get_current_pid_tgid();
-        task->stack_hi = ~0ULL;
-        task->row = task->id;
-        return true;
-    }
     task->row = g;
     struct layout *layout = goroutine_layout(cookie);
     if (!layout)
@@ -133,4 +122,21 @@ static __always_inline bool goroutine_find_task(struct pt_regs *ctx, u64 cookie,
         task->g = curg;
     }
     return true;
+}
+
+/* Fill in the task; return false where a goroutine was to be found and was not. */
+static __always_inline bool goroutine_find_task(struct pt_regs *ctx, u64 cookie, struct task *task)
+{
+    u64 g = 0;
+    if (cookie & COOKIE_G_REGISTER) {
+        g = registers_g(ctx);
+    } else if (cookie & COOKIE_G_TLS) {
+        g = goroutine_g_from_tls(cookie);
+    } else {
+        task->id = TASK_THREAD | (u32)bpf_get_current_pid_tgid();
+        task->stack_hi = ~0ULL;
+        task->row = task->id;
+        return true;
+    }
+    return goroutine_fill_task(g, cookie, task);
 }

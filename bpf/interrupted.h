@@ -4,8 +4,8 @@
  *
  * A function of Go that has no frame, or has not made its own yet, does not appear between the
  * thread's address and the first frame pointer: its caller's address is on top of the stack
- * instead. Whether that is so only the function's table says, which user space has. So a word on top
- * that points into the program's code is kept in the stack with a mark.
+ * instead, or in the link register. Whether that is so only the function's table says, which user
+ * space has. So such a word that points into the program's code is kept in the stack with a mark.
  *
  * Settings (common.h), beside those of goroutine.h and frames.h:
  *   GOTRACE_TEXT_START, GOTRACE_TEXT_END  where the program's code is, at run time
@@ -17,32 +17,84 @@
 /* Marks of the second address of a stack; shared with gotrace/goroutines/interrupted.py. */
 #define CALLER_AT_0 (1ULL << 62) /* the word that SP points to */
 #define CALLER_AT_8 (1ULL << 61) /* the one above that */
+#define CALLER_IN_LINK (1ULL << 60)
+#define CALLER_IN_LINK_ONLY (1ULL << 59) /* the same, where SP says that no frame is made */
+
+/* What is needed of a thread's registers. */
+struct interrupted {
+    u64 pc;
+    u64 sp;
+    u64 frame;
+    u64 link;
+    u64 g;
+};
+
+#define interrupted_at(ctx)                              \
+    ((struct interrupted){.pc = registers_pc(ctx),       \
+                          .sp = registers_sp(ctx),       \
+                          .frame = registers_frame(ctx), \
+                          .link = registers_link(ctx),   \
+                          .g = registers_g(ctx)})
 
 static __always_inline bool is_code(u64 address)
 {
     return address - GOTRACE_TEXT_START < GOTRACE_TEXT_END - GOTRACE_TEXT_START;
 }
 
+#if CALL_PUSHES
 /* Return what may be the address of the caller of the function at pc, with its mark; 0 if nothing. */
-static __always_inline u64 hidden_caller(u64 sp, u64 frame)
+static __always_inline u64 hidden_caller(struct interrupted at)
 {
     u64 words[2] = {};
-    bpf_probe_read_user(words, sizeof(words), (void *)sp);
+    bpf_probe_read_user(words, sizeof(words), (void *)at.sp);
     if (is_code(words[0]))
         return words[0] | CALLER_AT_0;
     /* With a frame pointer there, the frame is made. */
-    if (frame != sp && is_code(words[1]))
+    if (at.frame != at.sp && is_code(words[1]))
         return words[1] | CALLER_AT_8;
     return 0;
 }
 
-/* Keep the current thread's stack, and find its goroutine; return the hash, 0 without room. */
-static __always_inline u64 interrupted_stack(u64 pc, u64 sp, u64 frame, struct task *task)
+/* Find the current thread's goroutine; return false where there is no g. */
+static __always_inline bool interrupted_task(struct interrupted at, struct task *task)
 {
-    struct frames_start from = {.pc = pc, .frame = frame, .end = ~0ULL};
-    from.caller = hidden_caller(sp, frame);
+    return goroutine_find_task(0, COOKIE_G_TLS, task);
+}
+#else
+static __always_inline u64 hidden_caller(struct interrupted at)
+{
+    if (!is_code(at.link))
+        return 0;
+    /* A frame record is just below SP: the function's own or, if it has no frame, its caller's. */
+    return at.link | (at.frame == at.sp - 8 ? CALLER_IN_LINK : CALLER_IN_LINK_ONLY);
+}
+
+/*
+ * Whether the register of g holds that, which C code uses as it likes: then its thread runs it, or
+ * has it for its own stack, or SP is on its stack, as on gsignal's.
+ */
+static __always_inline bool is_running(u64 g, u64 sp)
+{
+    u64 m = read_word(g + GOTRACE_G_M);
+    u64 hi = read_word(g + GOTRACE_G_STACK_HI), lo = read_word(g + GOTRACE_G_STACK_HI - 8);
+    if (!m)
+        return false;
+    return read_word(m + GOTRACE_M_CURG) == g || read_word(m) == g /* m.g0 */ || sp - lo < hi - lo;
+}
+
+static __always_inline bool interrupted_task(struct interrupted at, struct task *task)
+{
+    return is_running(at.g, at.sp) && goroutine_fill_task(at.g, 0, task);
+}
+#endif
+
+/* Keep the current thread's stack, and find its goroutine; return the hash, 0 without room. */
+static __always_inline u64 interrupted_stack(struct interrupted at, struct task *task)
+{
+    struct frames_start from = {.pc = at.pc, .frame = at.frame, .end = ~0ULL};
+    from.caller = hidden_caller(at);
     /* Without a goroutine a system stack's frame pointers lead on to the last one's. */
-    if (goroutine_find_task(0, COOKIE_G_TLS, task) && !task->g)
+    if (interrupted_task(at, task) && !task->g)
         from.end = task->stack_hi;
     return frames_keep(from);
 }

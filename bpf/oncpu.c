@@ -145,19 +145,16 @@ int on_tick(struct bpf_perf_event_data *ctx)
     if (!site_is_target())
         return 0;
 
-    u64 pc = registers_pc(&ctx->regs), sp = registers_sp(&ctx->regs);
-    u64 frame = registers_frame(&ctx->regs);
+    struct interrupted at = interrupted_at(&ctx->regs);
     bool in_kernel = registers_in_kernel(&ctx->regs);
     if (in_kernel) {
         struct pt_regs user = {};
         bpf_probe_read_kernel(&user, sizeof(user), task_registers(current_task()));
-        pc = registers_pc(&user);
-        sp = registers_sp(&user);
-        frame = registers_frame(&user);
+        at = interrupted_at(&user);
     }
     struct cpu_row key = {};
     struct task task = {};
-    key.stack = interrupted_stack(pc, sp, frame, &task);
+    key.stack = interrupted_stack(at, &task);
     if (task.g) {
         key.created_by = read_word(task.g + GOTRACE_G_GOPC);
         key.status = read_word(task.g + GOTRACE_G_STATUS) & G_STATUS_MASK;

@@ -28,6 +28,7 @@
 #define registers_pc(ctx) ((ctx)->ip)
 #define registers_sp(ctx) ((ctx)->sp)
 #define registers_frame(ctx) ((ctx)->bp)
+#define registers_link(ctx) 0 /* there is no such register: calls push return addresses */
 #define registers_g(ctx) ((ctx)->r14)
 #define registers_closure(ctx) ((ctx)->dx)
 #define registers_c_third(ctx) ((ctx)->dx) /* argument of a C function */
@@ -41,7 +42,9 @@
 
 /* Whether the flags have a stack check's jbe taken. */
 #define registers_grows(ctx) ((ctx)->flags & (FLAGS_CF | FLAGS_ZF))
-#define registers_equal(ctx) ((ctx)->flags & FLAGS_ZF)
+
+/* Whether a branch is taken that is for 0: the flags say it. */
+#define registers_is_null(ctx, number) ((ctx)->flags & FLAGS_ZF)
 
 /* Return where the function returns to that has this SP at its entry and its RET. */
 #define registers_return_pc(ctx, entry_sp) read_word(entry_sp)
@@ -60,6 +63,7 @@
 #define registers_pc(ctx) ((ctx)->pc)
 #define registers_sp(ctx) ((ctx)->sp)
 #define registers_frame(ctx) ((ctx)->regs[29])
+#define registers_link(ctx) ((ctx)->regs[30])
 #define registers_g(ctx) ((ctx)->regs[28])
 #define registers_closure(ctx) ((ctx)->regs[26])
 #define registers_c_third(ctx) ((ctx)->regs[2])
@@ -73,7 +77,17 @@
 
 /* Whether the flags have a stack check's b.ls taken: C is clear, or Z is set. */
 #define registers_grows(ctx) (((ctx)->pstate ^ PSTATE_C) & (PSTATE_C | PSTATE_Z))
-#define registers_equal(ctx) ((ctx)->pstate & PSTATE_Z)
+
+/*
+ * Whether a branch is taken that is for 0 in X2 or, with number 1, in X3. Both are read: or the
+ * choice would be of what to read of the registers, which the verifier does not allow.
+ */
+#define registers_is_null(ctx, number)                       \
+    ({                                                       \
+        u64 third = (ctx)->regs[2], fourth = (ctx)->regs[3]; \
+        asm volatile("" : "+r"(third), "+r"(fourth));        \
+        !((number) ? fourth : third);                        \
+    })
 
 /* The link register has it, as no site is where it holds anything else. */
 #define registers_return_pc(ctx, entry_sp) ((ctx)->regs[30])

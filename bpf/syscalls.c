@@ -111,8 +111,7 @@ int on_syscall_enter(struct bpf_raw_tracepoint_args *ctx)
     struct open_syscall call = {.number = ctx->args[1]};
     if (call.number >= SYSCALLS)
         call.number = SYSCALLS - 1;
-    call.stack =
-        interrupted_stack(registers_pc(&user), registers_sp(&user), registers_frame(&user), &task);
+    call.stack = interrupted_stack(interrupted_at(&user), &task);
     if (!call.stack)
         count_loss(STACKS_LOST);
     call.since = bpf_ktime_get_ns();

@@ -53,8 +53,7 @@ class Architecture:
     ``steps_rets``: the kernel single-steps a RET that is probed, so that returns are cheaper to see
     elsewhere. ``orders_memory``: a processor sees the loads and the stores of another one in their
     order, but for a load before an earlier store. ``was_tried``: programs were traced on hardware,
-    and not on emulated machines alone. ``knows_interrupted``: it is known of a thread at any
-    instruction which goroutine it runs, who has called the function, and what system call that is.
+    and not on emulated machines alone.
     """
 
     name: str
@@ -87,7 +86,6 @@ class Architecture:
     steps_rets: bool
     orders_memory: bool
     was_tried: bool
-    knows_interrupted: bool
 
     def dwarf_number(self, register: str) -> int:
         """Return DWARF's number of a register."""
@@ -138,7 +136,6 @@ AMD64 = Architecture(
     steps_rets=True,
     orders_memory=True,
     was_tried=True,
-    knows_interrupted=True,
 )
 
 _X = tuple(f"x{number}" for number in range(31))
@@ -180,7 +177,6 @@ ARM64 = Architecture(
     steps_rets=False,  # arch/arm64/kernel/probes/decode-insn.c
     orders_memory=False,
     was_tried=False,
-    knows_interrupted=False,
 )
 
 #: All that are known.

@@ -12,9 +12,9 @@ from gotrace.profiles.rows import Line, PprofLocation
 
 __all__ = ["InterruptedStacks", "Work", "work_of"]
 
-#: Marks of the second address, which may be that of the caller: bpf/oncpu.c.
-CALLER_AT_0, CALLER_AT_8 = 1 << 62, 1 << 61
-_ADDRESS = CALLER_AT_8 - 1
+#: Marks of the second address, which may be that of the caller: bpf/interrupted.h.
+CALLER_AT_0, CALLER_AT_8, CALLER_IN_LINK, CALLER_IN_LINK_ONLY = 1 << 62, 1 << 61, 1 << 60, 1 << 59
+_ADDRESS = CALLER_IN_LINK_ONLY - 1
 
 
 class Work(Enum):
@@ -95,18 +95,33 @@ class InterruptedStacks:
             return ()
         pc, callers = kept[0], kept[1:]
         if callers and callers[0] > _ADDRESS:
-            is_caller = callers[0] & self._caller_mark(pc)
-            callers = ((callers[0] & _ADDRESS,) if is_caller else ()) + callers[1:]
+            caller, mark, callers = callers[0] & _ADDRESS, callers[0] & ~_ADDRESS, callers[1:]
+            is_caller = self._is_in_link if mark <= CALLER_IN_LINK else self._is_on_top
+            if is_caller(pc, mark, caller, callers):
+                callers = (caller, *callers)
         for place, caller in enumerate(callers):
             if not (self._code_name(caller) or self._program.function_name(caller)):
                 callers = callers[:place]
                 break
         return (pc | TRAPPED, *callers)
 
-    def _caller_mark(self, pc: int) -> int:
-        """Return where the return address is at an instruction, if it is on top of the stack."""
+    def _is_on_top(self, pc: int, mark: int, caller: int, callers: Stack) -> bool:
+        """Return whether a word on top of the stack is the return address at an instruction."""
         step = self._program.step(pc | TRAPPED)
-        return {0: CALLER_AT_0, 1: CALLER_AT_8}.get(step.words, 0) if step else 0
+        return step is not None and {0: CALLER_AT_0, 1: CALLER_AT_8}.get(step.words) == mark
+
+    def _is_in_link(self, pc: int, mark: int, caller: int, callers: Stack) -> bool:
+        """Return whether the link register has the return address, and no frame has it.
+
+        A call puts an address of the caller's own function there, and the frame's record is then
+        first among ``callers``.
+        """
+        step = self._program.step(pc | TRAPPED)
+        if step is not None and not step.size:
+            return True  # the function has no frame, or has given it up
+        if self._program.function_name(caller) == self._program.function_name(pc):
+            return False
+        return caller not in callers[:1] if step is None else mark == CALLER_IN_LINK_ONLY
 
     def frames(self, stack: Stack) -> list[Frame]:
         """Return the logical frames of what ``stack`` returns, the innermost first."""

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of Linux's system calls on x86-64, and of the errors that they return.
+"""The names of Linux's system calls by architecture, and of the errors that they return.
 
-Source: arch/x86/entry/syscalls/syscall_64.tbl of Linux 6.18. Numbers are never used again.
+Sources: arch/x86/entry/syscalls/syscall_64.tbl and scripts/syscall.tbl of Linux 7.0. Numbers are
+never used again.
 """
 
 from __future__ import annotations
 
 import errno
+from functools import cache
+
+from gotrace.architecture import AMD64, ARM64, HOST, Architecture
 
 __all__ = ["errno_name", "syscall_name"]
 
-_FROM_0 = """
+_AMD64_FROM_0 = """
     read write open close stat fstat lstat poll lseek mmap mprotect munmap brk rt_sigaction
     rt_sigprocmask rt_sigreturn ioctl pread64 pwrite64 readv writev access pipe select
     sched_yield mremap msync mincore madvise shmget shmat shmctl dup dup2 pause nanosleep
@@ -48,8 +52,47 @@ _FROM_0 = """
     setns getcpu process_vm_readv process_vm_writev kcmp finit_module sched_setattr
     sched_getattr renameat2 seccomp getrandom memfd_create kexec_file_load bpf execveat
     userfaultfd membarrier mlock2 copy_file_range preadv2 pwritev2 pkey_mprotect pkey_alloc
-    pkey_free statx io_pgetevents rseq
+    pkey_free statx io_pgetevents rseq uretprobe uprobe
 """
+_ARM64_FROM_0 = """
+    io_setup io_destroy io_submit io_cancel io_getevents setxattr lsetxattr fsetxattr getxattr
+    lgetxattr fgetxattr listxattr llistxattr flistxattr removexattr lremovexattr fremovexattr
+    getcwd lookup_dcookie eventfd2 epoll_create1 epoll_ctl epoll_pwait dup dup3 fcntl
+    inotify_init1 inotify_add_watch inotify_rm_watch ioctl ioprio_set ioprio_get flock mknodat
+    mkdirat unlinkat symlinkat linkat renameat umount2 mount pivot_root
+    nfsservctl
+    statfs fstatfs truncate ftruncate fallocate faccessat chdir fchdir chroot fchmod fchmodat
+    fchownat fchown openat close vhangup pipe2 quotactl getdents64 lseek read write readv writev
+    pread64 pwrite64 preadv pwritev sendfile pselect6 ppoll signalfd4 vmsplice splice tee
+    readlinkat newfstatat fstat sync fsync fdatasync sync_file_range timerfd_create
+    timerfd_settime timerfd_gettime utimensat acct capget capset personality exit exit_group
+    waitid set_tid_address unshare futex set_robust_list get_robust_list nanosleep getitimer
+    setitimer kexec_load init_module delete_module timer_create timer_gettime timer_getoverrun
+    timer_settime timer_delete clock_settime clock_gettime clock_getres clock_nanosleep syslog
+    ptrace sched_setparam sched_setscheduler sched_getscheduler sched_getparam sched_setaffinity
+    sched_getaffinity sched_yield sched_get_priority_max sched_get_priority_min
+    sched_rr_get_interval restart_syscall kill tkill tgkill sigaltstack rt_sigsuspend
+    rt_sigaction rt_sigprocmask rt_sigpending rt_sigtimedwait rt_sigqueueinfo rt_sigreturn
+    setpriority getpriority reboot setregid setgid setreuid setuid setresuid getresuid setresgid
+    getresgid setfsuid setfsgid times setpgid getpgid getsid setsid getgroups setgroups uname
+    sethostname setdomainname getrlimit setrlimit getrusage umask prctl getcpu gettimeofday
+    settimeofday adjtimex getpid getppid getuid geteuid getgid getegid gettid sysinfo mq_open
+    mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr msgget msgctl msgrcv msgsnd
+    semget semctl semtimedop semop shmget shmctl shmat shmdt socket socketpair bind listen
+    accept connect getsockname getpeername sendto recvfrom setsockopt getsockopt shutdown
+    sendmsg recvmsg readahead brk munmap mremap add_key request_key keyctl clone execve mmap
+    fadvise64 swapon swapoff mprotect msync mlock munlock mlockall munlockall mincore madvise
+    remap_file_pages mbind get_mempolicy set_mempolicy migrate_pages move_pages
+    rt_tgsigqueueinfo perf_event_open accept4 recvmmsg
+"""
+_ARM64_FROM_260 = """
+    wait4 prlimit64 fanotify_init fanotify_mark name_to_handle_at open_by_handle_at
+    clock_adjtime syncfs setns sendmmsg process_vm_readv process_vm_writev kcmp finit_module
+    sched_setattr sched_getattr renameat2 seccomp getrandom memfd_create bpf execveat
+    userfaultfd membarrier mlock2 copy_file_range preadv2 pwritev2 pkey_mprotect pkey_alloc
+    pkey_free statx io_pgetevents rseq kexec_file_load
+"""
+#: Of all architectures.
 _FROM_424 = """
     pidfd_send_signal io_uring_setup io_uring_enter io_uring_register open_tree move_mount
     fsopen fsconfig fsmount fspick pidfd_open clone3 close_range openat2 pidfd_getfd faccessat2
@@ -57,10 +100,14 @@ _FROM_424 = """
     landlock_add_rule landlock_restrict_self memfd_secret process_mrelease futex_waitv
     set_mempolicy_home_node cachestat fchmodat2 map_shadow_stack futex_wake futex_wait
     futex_requeue statmount listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal
-    setxattrat getxattrat listxattrat removexattrat open_tree_attr file_getattr file_setattr
+    setxattrat getxattrat listxattrat removexattrat open_tree_attr file_getattr file_setattr listns
+    rseq_slice_yield
 """
 
-_NAMES = dict(enumerate(_FROM_0.split())) | dict(enumerate(_FROM_424.split(), 424))
+_NAMES = {
+    AMD64.name: {0: _AMD64_FROM_0, 424: _FROM_424},
+    ARM64.name: {0: _ARM64_FROM_0, 260: _ARM64_FROM_260, 424: _FROM_424},
+}
 
 #: Those that Python has under another name, and those that the kernel alone sees: the call is made
 #: again, or ends with EINTR (include/linux/errno.h).
@@ -74,9 +121,15 @@ _OWN = {
 }
 
 
-def syscall_name(number: int) -> str:
+@cache
+def _names_of(arch: Architecture | None) -> dict[int, str]:
+    parts = _NAMES[arch.name] if arch else {}
+    return {n: name for first, text in parts.items() for n, name in enumerate(text.split(), first)}
+
+
+def syscall_name(number: int, arch: Architecture | None = HOST) -> str:
     """Return a system call's name, its number in words if it is newer than this table."""
-    return _NAMES.get(number, f"syscall {number}")
+    return _names_of(arch).get(number, f"syscall {number}")
 
 
 def errno_name(number: int) -> str:

@@ -28,7 +28,6 @@ from gotrace.target.target import Target, TargetBinary
 
 __all__ = [
     "Tasks",
-    "check_interrupted",
     "find_tasks",
     "runtime_group",
     "signal_groups",
@@ -273,15 +272,6 @@ def runtime_group(
 #: Where Linux puts position independent programs: ELF_ET_DYN_BASE and what is added at random
 #: (arch/x86/include/asm/elf.h, fs/binfmt_elf.c).
 _PIE_TEXT = (0x5555_0000_0000, 0x6656_0000_0000)
-
-
-def check_interrupted(file: TargetBinary) -> None:
-    """Raise GotraceError where threads of the file cannot be looked at whatever they are doing."""
-    if not file.image.arch.knows_interrupted:
-        raise GotraceError(
-            f"{file.image.display}: a program for {file.image.arch.name}: its threads cannot be"
-            " sampled yet, nor can its system calls be named"
-        )
 
 
 def text_of(file: TargetBinary) -> tuple[int, int]:

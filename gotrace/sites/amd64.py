@@ -31,10 +31,29 @@ _COMPARE_AND_SWAP = re.compile(rb"\xf0[\x40-\x4f]?\x0f\xb1")
 _FIELD_OF_RAX = re.compile(rb"[\x48\x4c]\x8b[\x80\x88\x90\x98\xa0\xa8\xb0\xb8](.{4})", re.DOTALL)
 
 _CALL = 0xE8
+#: A direct call or jump, and its offset.
+_BRANCH = re.compile(rb"[\xe8\xe9](?=(....))", re.DOTALL)
+_BRANCH_SIZE = 5
+#: mov disp(%rsp),%A; mov disp8(%A),%B
+_LOADS = re.compile(
+    rb"[\x48\x4c]\x8b(?:[\x44\x4c\x54\x5c\x64\x6c\x74\x7c]\x24(?P<near>.)"
+    rb"|[\x84\x8c\x94\x9c\xa4\xac\xb4\xbc]\x24(?P<far>.{4}))"
+    rb"[\x48\x49\x4c\x4d]\x8b[\x40-\x7f](?P<field>.)",
+    re.DOTALL,
+)
+#: test %rdx,%rdx; je
+_TEST = re.compile(rb"\x48\x85\xd2(?P<branch>\x74)", re.DOTALL)
+#: mov $-1,%rax; mov $-1,%rcx
+_NO_CASE = bytes.fromhex("48c7c0ffffffff48c7c1ffffffff")
+#: xor %eax,%eax, and what aligns the call after it.
+_NIL = re.compile(rb"\x31\xc0(?:\x90|\x66\x90|\x0f\x1f[\x00\x40\x44]\x00{0,2})?\Z", re.DOTALL)
 
 
 class Amd64:
     """The machine code of amd64, as `gotrace.sites.machine` describes it."""
+
+    call_size = _BRANCH_SIZE
+    is_aligned = False
 
     def entry(self, code: bytes, function: Function, values: bool, at_rets: bool) -> Choice:
         """Choose the entry site: in or after the stack check, or in the entry block."""
@@ -70,6 +89,31 @@ class Amd64:
     def is_call(self, code: bytes, at: int) -> bool:
         """Return whether there is a call that the kernel emulates, and not another branch."""
         return code[at] == _CALL
+
+    def may_branch(self, code: bytes, address: int) -> Iterator[tuple[int, bool, int]]:
+        """Yield what may be direct calls and jumps: it may be within other instructions."""
+        for match in _BRANCH.finditer(code):
+            at, offset = match.start(), int.from_bytes(match[1], "little", signed=True)
+            yield at, code[at] == _CALL, address + at + _BRANCH_SIZE + offset
+
+    def field_of_local(self, code: bytes) -> tuple[int, int] | None:
+        """Return where the stack has the first pointer that is loaded to load from behind it."""
+        found = _LOADS.search(code)
+        if found is None:
+            return None
+        return int.from_bytes(found["near"] or found["far"], "little"), found["field"][0]
+
+    def null_tests(self, code: bytes) -> list[tuple[int, int]]:
+        """Return the branches after a test of the fourth argument's register; the flags say it."""
+        return [(found.start("branch"), 0) for found in _TEST.finditer(code)]
+
+    def returns_no_case(self, code: bytes) -> bool:
+        """Return whether code begins with what ``selectgo`` returns if no case is ready."""
+        return code.startswith(_NO_CASE)
+
+    def passes_nil(self, before: bytes) -> bool:
+        """Return whether a function's first argument is nil, by the code before its call."""
+        return _NIL.search(before) is not None
 
     def addressed(self, code: bytes, address: int) -> Iterator[int]:
         """Yield what instructions without an immediate operand may address relative to RIP.

@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from gotrace.elf.functions import Function
@@ -45,12 +46,17 @@ _MAX_CHECK = 12
 
 #: The last byte of a word that may be a branch: b, bl, b.cond, cbz, cbnz, tbz, tbnz, br, blr, ret.
 _BRANCHES = re.compile(rb"[\x14-\x17\x94-\x97\x54\x34-\x37\xb4-\xb7\xd6\xd7]")
+#: The same for direct calls and jumps: b, bl.
+_CALLS = re.compile(rb"[\x14-\x17\x94-\x97]")
 #: The same for what loads a literal.
 _LITERALS = re.compile(rb"[\x18\x58\x98\x1c\x5c\x9c]")
 
 
 class Arm64:
     """The machine code of arm64, as `gotrace.sites.machine` describes it."""
+
+    call_size = 4
+    is_aligned = True
 
     def entry(self, code: bytes, function: Function, values: bool, at_rets: bool) -> Choice:
         """Choose the entry site.
@@ -141,6 +147,39 @@ class Arm64:
     def is_call(self, code: bytes, at: int) -> bool:
         """Return whether there is a direct call."""
         return _word(code, at) >> 26 == 0x25
+
+    def may_branch(self, code: bytes, address: int) -> Iterator[tuple[int, bool, int]]:
+        """Yield what may be direct calls and jumps: it may be a literal."""
+        for match in _CALLS.finditer(code[3::4]):
+            at = match.start() * 4
+            word = _word(code, at)
+            yield at, word >> 31 == 1, address + at + _signed(word & 0x3FFFFFF, 26) * 4
+
+    def field_of_local(self, code: bytes) -> tuple[int, int] | None:
+        """Return where the stack has the first pointer that is loaded to load from behind it."""
+        words = _words(code)
+        for word, following in pairwise(words):
+            is_local = word & 0xFFC003E0 == 0xF94003E0  # ldr from SP
+            if is_local and following & 0xFFC003E0 == 0xF9400000 | (word & 31) << 5:
+                return (word >> 10 & 0xFFF) * 8, (following >> 10 & 0xFFF) * 8
+        return None
+
+    def null_tests(self, code: bytes) -> list[tuple[int, int]]:
+        """Return the ``cbz`` of X2 and X3, and which of them is tested."""
+        return [
+            (number * 4, (word & 31) - 2)
+            for number, word in enumerate(_words(code))
+            if word & 0xFF00001E == 0xB4000002
+        ]
+
+    def returns_no_case(self, code: bytes) -> bool:
+        """Return whether code begins with what ``selectgo`` returns if no case is ready."""
+        return _words(code[:8]) == (0x92800000, 0x92800001)  # mov x0,#-1; mov x1,#-1
+
+    def passes_nil(self, before: bytes) -> bool:
+        """Return whether a function's first argument is nil, by the code before its call."""
+        # mov x0,xzr; up to Go 1.19 mov x0,#0
+        return _words(before)[-1] in (0xAA1F03E0, 0xD2800000)
 
     def addressed(self, code: bytes, address: int) -> Iterator[int]:
         """Yield what ADRP and the instructions with its register after it may access.

@@ -7,39 +7,25 @@ there, so that what is reported of one channel is in order (src/runtime/chan.go 
 releases 1.19 to 1.27). Non-blocking operations and those of package reflect come there as well.
 
 Where a function keeps the channel, and where that has ``recvx``, is read from the code that comes
-after the copy: it loads the one, then the other from it. That is known of amd64's code alone.
+after the copy: it loads the one, then the other from it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gotrace.elf.functions import Function, FunctionTable
 from gotrace.sites.landings import Callers
-from gotrace.sites.machine import machine_code
+from gotrace.sites.machine import MachineCode, machine_code
 from gotrace.sites.sites import Site, SiteError, SiteForm, SiteKind, function_sites
 
 __all__ = ["EdgeSite", "channel_sites", "collection_site", "timer_sites", "try_sites"]
 
-#: mov disp(%rsp),%A; mov disp8(%A),%B: the channel, then the index of its next slot.
-_LOADS = re.compile(
-    rb"[\x48\x4c]\x8b(?:[\x44\x4c\x54\x5c\x64\x6c\x74\x7c]\x24(?P<near>.)"
-    rb"|[\x84\x8c\x94\x9c\xa4\xac\xb4\xbc]\x24(?P<far>.{4}))"
-    rb"[\x48\x49\x4c\x4d]\x8b[\x40-\x7f](?P<index>.)",
-    re.DOTALL,
-)
 #: The loads come within so many bytes of the call that copies.
 _NEAR = 32
-#: test %rdx,%rdx; je: whether there is a place to copy to, so many bytes before the call at most.
-_TEST = re.compile(rb"\x48\x85\xd2(?P<branch>\x74)", re.DOTALL)
+#: The branch around a copy to nowhere comes at most so many bytes before it.
 _BEFORE = 40
-_CALL = 0xE8
-#: mov $-1,%rax; mov $-1,%rcx: what selectgo returns if no case is ready.
-_NO_CASE = bytes.fromhex("48c7c0ffffffff48c7c1ffffffff")
-#: xor %eax,%eax, and what aligns the call after it: what is received there is thrown away.
-_NOWHERE = re.compile(rb"\x31\xc0(?:\x90|\x66\x90|\x0f\x1f[\x00\x40\x44]\x00{0,2})?\Z", re.DOTALL)
 #: The frames between a function and that of the statement: chanrecv1 or the like is one of them.
 _FRAMES = {"runtime.chanrecv": 2, "runtime.selectgo": 1}
 #: Bytes from a timer to the word of its function's argument, from a release on: struct timer, and
@@ -65,23 +51,24 @@ class _Calls:
     name: str
     entry: int
     code: bytes
+    machine: MachineCode
     calls: tuple[tuple[int, str], ...]
 
     def of(self, name: str) -> list[int]:
         return [at for at, called in self.calls if called == name]
 
     def site(self, at: int) -> Site:
-        if self.code[at] != _CALL:
+        if not self.machine.is_call(self.code, at):
             raise SiteError(f"{self.name} does not call as in any release known")
         return Site(self.entry + at, SiteKind.ENTRY, SiteForm.EMULATED, 0)
 
     def loads(self, at: int) -> tuple[int, int]:
         """Return where the channel is on the stack after a call, and its index, in words."""
-        found = _LOADS.search(self.code[: at + 5 + _NEAR], at + 5)
+        behind = at + self.machine.call_size
+        found = self.machine.field_of_local(self.code[behind : behind + _NEAR])
         if found is None:
             raise SiteError(f"{self.name} does not keep its channel as in any release known")
-        spill = int.from_bytes(found["near"] or found["far"], "little")
-        index = found["index"][0]
+        spill, index = found
         if spill % 8 or index % 8 or spill >= 0x800:
             raise SiteError(f"{self.name} does not keep its channel as in any release known")
         return spill // 8, index // 8
@@ -124,17 +111,21 @@ def _receivers(calls: _Calls) -> list[EdgeSite]:
     cleared = [at for at in clears if moves and at > moves[-1]]
     if not cleared or len(receives) != 1:
         raise SiteError(f"{calls.name} does not copy as in any release known")
-    tests = list(_TEST.finditer(calls.code, max(0, moves[-1] - _BEFORE), moves[-1]))
+    before = max(0, moves[-1] - _BEFORE)
+    tests = calls.machine.null_tests(calls.code[before : moves[-1]])
     if len(tests) != 1:
         raise SiteError(f"{calls.name} does not copy as in any release known")
-    branch = Site(calls.entry + tests[0].start("branch"), SiteKind.ENTRY, SiteForm.EMULATED, 0)
+    ((at, tested),) = tests
+    branch = Site(calls.entry + before + at, SiteKind.ENTRY, SiteForm.EMULATED, 0)
     spill, recvx = calls.loads(cleared[0])
     number = spill | recvx - 2 << 8 | _FRAMES[calls.name] << 16
     # Before the last copy: of a closed channel.
     misses = [at for at in clears if at < moves[-1]]
-    misses += [at for at in calls.of("selunlock") if calls.code[at + 5 :].startswith(_NO_CASE)]
+    size = calls.machine.call_size
+    unlocks = calls.of("selunlock")
+    misses += [at for at in unlocks if calls.machine.returns_no_case(calls.code[at + size :])]
     return [
-        EdgeSite("on_read", branch, number),
+        EdgeSite("on_read", branch, number | tested << 18),
         EdgeSite("on_receive", calls.site(receives[0]), number),
         *(EdgeSite("on_miss", calls.site(at), number) for at in misses),
     ]
@@ -143,13 +134,14 @@ def _receivers(calls: _Calls) -> list[EdgeSite]:
 def try_sites(table: FunctionTable) -> list[EdgeSite]:
     """Return where a program looks for an item without a wait for it, in statements of one case."""
     entries = [function.entry for function in _functions(table, "runtime.selectnbrecv")]
-    calls = Callers(table).search(entries, proves=False).run().calls
+    callers = Callers(table)
+    calls = callers.search(entries, proves=False).run().calls
     found = []
     for return_pc in sorted(at for places in calls.values() for at in places):
-        *before, call = bytes(table.image.read(return_pc - _NEAR, _NEAR - 4))
-        if call == _CALL and not _NOWHERE.search(bytes(before)):
-            site = Site(return_pc - 5, SiteKind.ENTRY, SiteForm.EMULATED, 0)
-            found.append(EdgeSite("on_try", site))
+        at = return_pc - callers.machine.call_size
+        before, call = bytes(table.image.read(at - _NEAR, _NEAR)), bytes(table.image.read(at, 4))
+        if callers.machine.is_call(call, 0) and not callers.machine.passes_nil(before):
+            found.append(EdgeSite("on_try", Site(at, SiteKind.ENTRY, SiteForm.EMULATED, 0)))
     return found
 
 
@@ -187,12 +179,13 @@ def _calls(table: FunctionTable, name: str) -> _Calls:
     }
     for function in _functions(table, name):
         code = bytes(table.image.read(function.entry, function.end - function.entry))
+        machine = machine_code(table.image.arch)
         found = [
             (call.at, places[function.entry + call.target])
-            for call in machine_code(table.image.arch).control_flow(code).calls
+            for call in machine.control_flow(code).calls
             if function.entry + call.target in places
         ]
-        return _Calls(name, function.entry, code, tuple(found))
+        return _Calls(name, function.entry, code, machine, tuple(found))
     raise SiteError(f"it has no {name}")
 
 

@@ -20,6 +20,7 @@ from gotrace.elf import ElfError
 from gotrace.elf.functions import Function, FunctionTable, Origin
 from gotrace.sites.decode import instructions
 from gotrace.sites.emulation import EMULATED, refusal
+from gotrace.sites.machine import machine_code
 from gotrace.sites.sites import SiteError
 
 __all__ = ["CallerSearch", "Callers", "Landing"]
@@ -70,6 +71,7 @@ class Callers:
     def __init__(self, table: FunctionTable) -> None:
         self._table = table
         self._decoded: dict[int, _Decoded] = {}
+        self.machine = machine_code(table.image.arch)
 
     def landings(self, return_pc: int) -> list[Landing]:
         """Return the landings of a return address, the best first; all serve.
@@ -97,6 +99,9 @@ class Callers:
         caller = self._table.find(return_pc)
         if caller is None or caller.origin is Origin.SYMTAB:
             return False
+        if self.machine.is_aligned:
+            before = return_pc - self.machine.call_size
+            return self.machine.is_call(bytes(self._table.image.read(before, 4)), 0)
         return self._of(caller).is_after_call(return_pc - caller.entry)
 
     def _of(self, function: Function) -> _Decoded:
@@ -120,14 +125,11 @@ class Callers:
         return CallerSearch(self, self._table, entries, proves)
 
 
-_CALL = 0xE8
-_BRANCH = re.compile(rb"[\xe8\xe9](?=(....))", re.DOTALL)
 #: A conditional jump, and an address that is put in a register.
 _OTHERS = re.compile(
     rb"(?:\x0f[\x80-\x8f]|[\x48-\x4f]\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d])(?=(....))", re.DOTALL
 )
 _OFFSET_SIZE = 4
-_BRANCH_SIZE = 1 + _OFFSET_SIZE
 _MAX_BEFORE = 3  # bytes of an instruction, before an offset
 #: Functions that lead to one another by jumps.
 _MAX_JUMPS = 4
@@ -180,6 +182,7 @@ class CallerSearch:
     def _follow_branches(self) -> Iterator[None]:
         wanted = {entry: {entry} for entry in self._entries}  # by where a branch leads to
         seen: set[int] = set()
+        machine = self._callers.machine
         for _ in range(_MAX_JUMPS):
             todo = wanted.keys() - seen
             if not todo:
@@ -188,14 +191,14 @@ class CallerSearch:
             found: list[tuple[int, bool, int]] = []
             for place, code in self._code():
                 found += (
-                    (place + at, code[at] == _CALL, target)
-                    for at, target in _leading(_BRANCH, place, code)
-                    if target in todo
+                    (place + at, is_call, target)
+                    for at, is_call, target in machine.may_branch(code, place)
+                    if target in todo and at < _CHUNK
                 )
                 yield
             for at, is_call, target in found:
                 if is_call:
-                    self._add_call(at + _BRANCH_SIZE, wanted[target])
+                    self._add_call(at + machine.call_size, wanted[target])
                     yield
                     continue
                 jumper = self._table.find(at)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from gotrace.architecture import AMD64, ARM64, Architecture
@@ -18,8 +18,12 @@ __all__ = ["MachineCode", "machine_code"]
 class MachineCode(Protocol):
     """What there is to know of the code of one architecture.
 
-    ``code`` are the bytes of a function from its entry on, or from an instruction on.
+    ``code`` are the bytes of a function from its entry on, or from an instruction on. ``call_size``
+    is that of a direct call. ``is_aligned``: an instruction is a word, so that none is in another.
     """
+
+    call_size: int
+    is_aligned: bool
 
     def entry(self, code: bytes, function: Function, values: bool, at_rets: bool) -> Choice:
         """Choose the entry site, see `gotrace.sites.sites.entry_site`. Raises SiteError."""
@@ -45,6 +49,31 @@ class MachineCode(Protocol):
 
     def is_call(self, code: bytes, at: int) -> bool:
         """Return whether there is a call that the kernel emulates, and not another branch."""
+
+    def may_branch(self, code: bytes, address: int) -> Iterator[tuple[int, bool, int]]:
+        """Yield what may be direct calls and jumps in code at an address.
+
+        Of each the place in the code, whether it calls, and the address that it leads to.
+        """
+
+    def field_of_local(self, code: bytes) -> tuple[int, int] | None:
+        """Return where the stack has the first pointer that is loaded to load from behind it.
+
+        That is its offset from SP, and then that of what is loaded from where it points to.
+        """
+
+    def null_tests(self, code: bytes) -> list[tuple[int, int]]:
+        """Return the branches that are taken if there is nowhere to copy an item to.
+
+        Of each the place in the code, and a number of what is tested: see ``on_read`` in
+        bpf/edges.h.
+        """
+
+    def returns_no_case(self, code: bytes) -> bool:
+        """Return whether code begins with what ``selectgo`` returns if no case is ready."""
+
+    def passes_nil(self, before: bytes) -> bool:
+        """Return whether a function's first argument is nil, by the code before its call."""
 
     def addressed(self, code: bytes, address: int) -> Iterable[int]:
         """Return the places in the program's data that code at an address may access."""

@@ -33,5 +33,5 @@ def test_structs(c: CLayout) -> None:
 
 def test_constants(c: CLayout) -> None:
     assert c.constants("MAX_FRAMES") == [frames.MAX_FRAMES]
-    marks = [interrupted.CALLER_AT_0, interrupted.CALLER_AT_8]
-    assert c.constants("CALLER_AT_0", "CALLER_AT_8") == marks
+    marks = ("CALLER_AT_0", "CALLER_AT_8", "CALLER_IN_LINK", "CALLER_IN_LINK_ONLY")
+    assert c.constants(*marks) == [getattr(interrupted, name) for name in marks]

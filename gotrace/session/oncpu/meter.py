@@ -18,7 +18,7 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, Request
-from gotrace.session.tasks import Tasks, check_interrupted, text_of
+from gotrace.session.tasks import Tasks, text_of
 from gotrace.settings import OnCpuSettings
 
 if TYPE_CHECKING:  # loaded where labels are asked for, to start soon otherwise
@@ -222,11 +222,11 @@ class CpuRequest(Request[CpuMeter, None]):
         label = self.label
         files = GoFiles(self.target)
         runtime = files.runtime()
-        check_interrupted(runtime)
         if self.target.has_started:
             files.check_functions(self.inside)
         tasks = Tasks((runtime,), runtime.runtime)
-        problems = () if tasks.settings().task_fsbase else (_NO_GOROUTINES,)
+        knows_g = runtime.image.arch.keeps_g or tasks.settings().task_fsbase is not None
+        problems = () if knows_g else (_NO_GOROUTINES,)
         if label is not None and (problems or not runtime.runtime.g_labels):
             raise GotraceError(_NO_LABELS)
         return Prepared(

@@ -25,7 +25,7 @@ from gotrace.kernel.syscalls import online_cpus
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, Request
-from gotrace.session.tasks import Tasks, check_interrupted, text_of
+from gotrace.session.tasks import Tasks, text_of
 from gotrace.session.waits.meter import EndedBy, WaitLosses, WaitPeriod, WaitRow
 from gotrace.session.why.price import Price
 from gotrace.settings import HistogramSettings, SyscallSettings
@@ -185,7 +185,6 @@ class SyscallRequest(Request[SyscallMeter, None]):
             raise UsageError("system calls need one process: give -p PID or a command")
         files = GoFiles(self.target)
         runtime = files.runtime()
-        check_interrupted(runtime)
         if self.target.has_started:
             files.check_functions(self.inside)
         tasks = Tasks((runtime,), runtime.runtime)
