@@ -233,16 +233,18 @@ static __always_inline void context_append_all(struct work *w, struct op *op, u6
     u32 found = walk->found, size = 8 * found;
     block->start = w->call.length;
     block->size = 8;
-    payload_append_word(w, size, 8);
-    words->start = w->call.length;
+    words->start = block->start + 8;
     words->size = size;
     *header = 8 + size;
-#pragma clang loop unroll(disable)
-    for (u32 i = 0; i < MAX_REPORTED_CONTEXTS; i++) {
-        if (i >= found)
-            break;
-        payload_append_word(w, walk->contexts[i & (CONTEXTS_SLOTS - 1)], 8);
-    }
+    /* All of them, found or not: with a test for each, the verifier of Linux 6.1 gives up. */
+    u64 at = w->call.length;
+    BOUND(at, GOTRACE_PAYLOAD - 1);
+    u8 *place = payload_bytes(w) + at;
+    payload_put_word(place, size);
+#pragma clang loop unroll(full)
+    for (u32 i = 0; i < MAX_REPORTED_CONTEXTS; i++)
+        payload_put_word(place + 8 + 8 * i, walk->contexts[i]);
+    w->call.length += 8 + size;
     walk->tab = 0;
 }
 

@@ -45,6 +45,8 @@ fi
 if [ "${1:-}" = kernels ]; then
     need "command -v qemu-system-x86_64" qemu-system-x86
     need "command -v qemu-system-aarch64" qemu-system-arm
+    need "command -v gcc && test -e /usr/include/stdio.h" gcc libc6-dev
+    need "command -v aarch64-linux-gnu-gcc" gcc-aarch64-linux-gnu libc6-dev-arm64-cross
     need "PATH=$PATH:/usr/sbin:/sbin command -v mke2fs" e2fsprogs
     need "command -v setpriv" util-linux
 fi

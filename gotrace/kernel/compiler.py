@@ -351,10 +351,6 @@ def _quietly(what: str, action: Callable[[], _T]) -> _T:
 _ROOT_OR_CAPABILITIES = "run as root, or with CAP_BPF and CAP_PERFMON"
 
 
-#: What the verifier says of a program that it could accept if it went on (kernel/bpf/verifier.c).
-_TOO_COMPLEX = "jumps is too complex"
-
-
 def load_error(what: str, error: str, log: str) -> LoadError:
     """Return the error for a program that failed; ``what`` failed is what the message begins with.
 
@@ -363,9 +359,6 @@ def load_error(what: str, error: str, log: str) -> LoadError:
     if "Operation not permitted" in f"{error} {log}":
         return LoadError(f"{what}: the kernel does not permit it: {_ROOT_OR_CAPABILITIES}", log)
     why = _reason(log) or error
-    if _TOO_COMPLEX in why:
-        why = f"the verifier of Linux {os.uname().release} gives up on a program as large"
-        return LoadError(f"{what}: {why}: ask for less at once, or use Linux 6.12 or newer", log)
     return LoadError(f"{what}: {why}: run with --debug for the whole log", log)
 
 

@@ -137,6 +137,11 @@ METRICS = """\
 @pytest.mark.live
 @pytest.mark.apart
 def test_numbers_are_the_programs_own_over_restarts(server: Path, tmp_path: Path) -> None:
+    check_numbers(server, tmp_path)
+
+
+def check_numbers(server: Path, tmp_path: Path) -> int:
+    """Hold all kinds of metrics to what two processes have counted; return how many calls."""
     config = configured(tmp_path, server, METRICS)
     with Daemon(config, probes=7) as daemon:
         assert daemon.get("/healthz") == daemon.get("/readyz") == "ok\n"
@@ -185,6 +190,7 @@ def test_numbers_are_the_programs_own_over_restarts(server: Path, tmp_path: Path
         with pytest.raises(urllib.error.HTTPError, match="404"):
             daemon.get("/")
         daemon.end()
+    return total["calls"]
 
 
 @pytest.mark.live

@@ -23,6 +23,7 @@ from typing import Any
 from gotrace.architecture import HOST
 from gotrace.elf.image import ElfImage
 from gotrace.kernel.syscalls import open_uprobe
+from tests.kernels.builds import check_builds
 from tests.kernels.checking import Checks
 from tests.kernels.detaching import How, measure
 from tests.kernels.landings import check_landings
@@ -86,6 +87,7 @@ def main(path: Path) -> int:
     if "multi" in order.methods and HOST is not None and HOST.steps_rets:
         check_landings(checks)
     check_threads(checks)
+    check_builds(checks)
     check_possible(checks)
     if _REMOVAL_TIMES in order.only:
         checks.run(_REMOVAL_TIMES, "", partial(_removal_times, order.methods))

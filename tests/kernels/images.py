@@ -44,6 +44,8 @@ __all__ = [
 ROOT_SUITE = "bookworm"
 ROOT_PACKAGES = (
     *("python3", "python3-bpfcc", "python3-capstone", "python3-pyelftools", "python3-tabulate"),
+    *("python3-bcrypt", "python3-h11", "python3-jsonschema", "python3-prometheus-client"),
+    "python3-yaml",
     *("python3-pytest", "bpftrace"),
     *("busybox-static", "bash", "dash", "coreutils", "grep", "sed", "mount", "util-linux"),
 )

@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 __all__ = [
+    "CGO",
     "MANY",
     "MANY_FUNCTIONS",
+    "PIE",
     "POSSIBLE",
     "Order",
     "Result",
@@ -24,6 +26,8 @@ _PREFIX = "@check "
 #: more functions than a chunk of a map has counters for then.
 POSSIBLE = ("possible: counts", "possible: latencies", "possible: keys", "possible: waits")
 MANY, MANY_FUNCTIONS = "live_functions", 5_000
+#: How names of programs end that are position-independent, or that have C in them.
+PIE, CGO = "1.27-pie", "1.27-cgo"
 
 
 @dataclass(frozen=True, slots=True)

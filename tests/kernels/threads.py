@@ -30,7 +30,6 @@ def check_threads(checks: Checks) -> None:
     if checks.order.pairs:
         checks.run("gooncpu", "", _samples)
         checks.run("gooffcpu --names", "", _system_calls)
-    if "multi" in checks.order.methods:  # older verifiers give up on its program
         checks.run("gotrace --tree", "", _requests)
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from tests.toolchains import FIXTURES, Toolchain, build, newest, require, toolchains
-from tests.tools.harness import Fixture, Json, Result, json_counts, of_kind, tool
+from tests.tools.cgo import check_counts, check_times, counts, run
+from tests.tools.harness import Fixture, json_counts, of_kind, tool
 from tests.tools.latency import histograms
 
 pytestmark = [pytest.mark.live, pytest.mark.apart]
 
-NAMES = ("main.goLeaf", "c_leaf", "c_to_go")
 BUILDS = [
     *(
         pytest.param(found, (), id=f"go{found.minor}")
@@ -25,41 +26,18 @@ BUILDS = [
 ]
 
 
-def run(
-    name: str, toolchain: Toolchain, flags: tuple[str, ...], *words: str
-) -> tuple[Json, Result]:
-    with Fixture([build(FIXTURES / "live_cgo_threads", toolchain, flags=flags)]) as fixture:
-        with tool(name, *words, "-p", str(fixture.ready)) as tracing:
-            truth = fixture.work()
-            result = tracing.end()
-        assert fixture.finish() == 0
-    assert result.status == 0, result.errors
-    return truth, result
-
-
-def counts(truth: Json) -> Json:
-    calls = sum(truth["goids"].values())
-    return {"main.goLeaf": calls, "c_leaf": truth["c_leaf"], "c_to_go": truth["c_to_go"]}
+def program(toolchain: Toolchain, flags: tuple[str, ...] = ()) -> Path:
+    return build(FIXTURES / "live_cgo_threads", toolchain, flags=flags)
 
 
 @pytest.mark.parametrize(("toolchain", "flags"), BUILDS)
 def test_counts_on_threads_of_c(toolchain: Toolchain, flags: tuple[str, ...]) -> None:
-    truth, result = run("gofunccount", toolchain, flags, "--json", *NAMES)
-    assert json_counts(result) == counts(truth)
-    assert truth["c_leaf"] == 2 * truth["c_to_go"] + 80
+    check_counts(program(toolchain, flags))
 
 
 @pytest.mark.parametrize(("toolchain", "flags"), BUILDS)
 def test_times_on_threads_of_c(toolchain: Toolchain, flags: tuple[str, ...]) -> None:
-    """Each call is of the goroutine that ran it; calls of C functions are of none."""
-    words = ("--json", "-F", "-g", "--top", "100", *NAMES)
-    truth, result = run("gofunclatency", toolchain, flags, *words)
-    rows = of_kind(result, "histogram")
-    goids = {str(r["goid"]): r["count"] for r in rows if r["func"] == "main.goLeaf"}
-    assert goids == truth["goids"]
-    others = {r["func"]: (r["goid"], r["count"]) for r in rows if r["func"] != "main.goLeaf"}
-    assert others == {name: (0, truth[name]) for name in ("c_leaf", "c_to_go")}
-    assert of_kind(result, "rest") == of_kind(result, "lost") == []
+    check_times(program(toolchain, flags))
 
 
 def test_first_calls_on_several_threads_at_once() -> None:
@@ -79,7 +57,7 @@ def test_first_calls_on_several_threads_at_once() -> None:
 @pytest.mark.parametrize(("toolchain", "flags"), BUILDS)
 def test_calls_on_threads_of_c(toolchain: Toolchain, flags: tuple[str, ...]) -> None:
     patterns = ("main.goLeaf", "c_leaf(n int32) int32", "c_to_go(n int32) int32")
-    truth, result = run("gotrace", toolchain, flags, "--json", *patterns)
+    truth, result = run("gotrace", program(toolchain, flags), "--json", *patterns)
     calls = of_kind(result, "call")
     assert Counter(call["func"] for call in calls) == counts(truth)
     of_go = [call for call in calls if call["func"] == "main.goLeaf"]
@@ -91,7 +69,7 @@ def test_calls_on_threads_of_c(toolchain: Toolchain, flags: tuple[str, ...]) -> 
 @pytest.mark.parametrize("minor", ["1.19", "1.27"])
 def test_values_of_c_functions_by_signature(minor: str) -> None:
     patterns = ("c_leaf(n int32) int32", "c_to_go(n int32) int32", "main.goLeaf")
-    truth, result = run("gotrace", require(minor), (), *patterns)
+    truth, result = run("gotrace", program(require(minor)), *patterns)
     lines = "".join(result.lines)
     leaves = re.findall(r"c_leaf\(n=(\d+)\) = (\d+)\n", lines)
     assert len(leaves) == truth["c_leaf"]
