@@ -8,12 +8,14 @@ So a client that is slow takes a descriptor and nothing else, and each step has 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gzip
 import ipaddress
 import logging
 import os
 import re
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -54,7 +56,15 @@ _PLAIN = "text/plain; charset=utf-8"
 _DEAD = 120.0
 _PAUSE = 0.5  # seconds, where there is no descriptor for a connection
 _CLOSING = 1.0  # seconds, for answers that are being written
-
+_HANDSHAKE = 0.2  # seconds, for clients that were connecting as this stopped listening
+#: Drop a packet that asks for a connection, let any other pass: classic BPF, see linux/filter.h.
+_NO_SYN = (
+    (0x30, 0, 0, 13),  # load the byte of flags of the TCP header
+    (0x45, 0, 1, 0x02),  # skip an instruction unless SYN is set
+    (0x06, 0, 0, 0),  # pass no byte
+    (0x06, 0, 0, 0xFFFFFFFF),
+)
+_SO_ATTACH_FILTER = 26  # of asm-generic/socket.h; Python has no name for it
 
 #: How long waits are watched for a profile unless it is said, and at most.
 _SECONDS, _MAX_SECONDS = 5, 60
@@ -153,6 +163,18 @@ def _listening(listen: Listen, beside: socket.socket | None) -> socket.socket:
         return made
 
 
+def _refuse(listening: socket.socket) -> None:
+    """Have no client begin to connect to a socket that is to be closed.
+
+    A client that is connected and not yet accepted at that time would be reset. A client whose
+    request for a connection is dropped sends it again after a second, to who listens then.
+    """
+    instructions = b"".join(struct.pack("=HBBI", *each) for each in _NO_SYN)
+    kept = ctypes.create_string_buffer(instructions)
+    program = struct.pack("@HP", len(_NO_SYN), ctypes.addressof(kept))
+    listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+
+
 class WebServer:
     """A server in threads of its own; ``close`` ends it."""
 
@@ -212,18 +234,16 @@ class WebServer:
             self._loop.close()
 
     async def _serve(self) -> None:
-        accepting = self._loop.create_task(self._accept())
+        self._loop.add_reader(self._socket, self._accept)
         while not self._closing.is_set():
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), _FRESH)
             if not self._closing.is_set():
                 await self._renew()
-        accepting.cancel()
-        with suppress(asyncio.CancelledError):
-            await accepting
-        with suppress(OSError):  # what has connected before the end
-            while True:
-                self._take(self._socket.accept()[0])
+        _refuse(self._socket)
+        await asyncio.sleep(_HANDSHAKE)
+        self._loop.remove_reader(self._socket)
+        self._accept()  # who has connected since the last turn of the loop
         self._socket.close()
         if tasks := {*self._waiting, *self._answering}:
             _, late = await asyncio.wait(tasks, timeout=_CLOSING)
@@ -231,15 +251,21 @@ class WebServer:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    async def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = await self._loop.sock_accept(self._socket)
-            except OSError as error:  # no descriptors are left
-                log.error("cannot answer: %s", error.strerror or error)
-                await asyncio.sleep(_PAUSE)
-            else:
-                self._take(connection)
+    def _accept(self) -> None:
+        """Take all connections that there are."""
+        try:
+            while True:
+                self._take(self._socket.accept()[0])
+        except BlockingIOError:
+            pass
+        except OSError as error:  # no descriptors are left
+            log.error("cannot answer: %s", error.strerror or error)
+            self._loop.remove_reader(self._socket)
+            self._loop.call_later(_PAUSE, self._accept_again)
+
+    def _accept_again(self) -> None:
+        if not self._closing.is_set():
+            self._loop.add_reader(self._socket, self._accept)
 
     def _take(self, connection: socket.socket) -> None:
         """Answer a connection in a task of its own."""

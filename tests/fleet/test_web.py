@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import http.client
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -15,6 +16,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gotrace.errors import GotraceError
+from gotrace.fleet import web
 from gotrace.fleet.config import Listen
 from gotrace.fleet.web import Health, WebServer
 
@@ -63,3 +65,37 @@ def test_a_bug_is_logged_with_its_place(caplog: pytest.LogCaptureFixture) -> Non
         asked(ValueError("a bug"))
     (record,) = caplog.records
     assert record.exc_info is not None and str(record.exc_info[1]) == "a bug"
+
+
+def test_no_request_fails_as_a_server_replaces_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reload makes a server beside the one before, and ends one of them: the new one if it fails.
+
+    Each answer is whole, and no connection is reset.
+    """
+    monkeypatch.setattr(web, "_HANDSHAKE", 0.0)
+    health = Health(time.monotonic, lambda: True)
+    serving = WebServer(Listen("127.0.0.1", 0), None, health)
+    listen, answered, failed, is_over = Listen("127.0.0.1", serving.port), [], [], threading.Event()
+
+    def ask() -> None:
+        while not is_over.is_set():
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{listen.port}/healthz") as answer:
+                    answered.append(answer.read())
+            except (OSError, http.client.HTTPException) as error:
+                failed.append(error)
+
+    clients = [threading.Thread(target=ask) for _ in range(4)]
+    for client in clients:
+        client.start()
+    try:
+        for number in range(300):
+            made = WebServer(listen, None, health, beside=serving)
+            ending, serving = (made, serving) if number % 3 == 0 else (serving, made)
+            ending.close()
+    finally:
+        is_over.set()
+        for client in clients:
+            client.join()
+        serving.close()
+    assert not failed and len(answered) > 100 and set(answered) == {b"ok\n"}
