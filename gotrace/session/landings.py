@@ -178,9 +178,9 @@ class _Landed:
     """A return address whose landing has a probe."""
 
     landing: Landing
-    others: tuple[Landing, ...]  # what there is if this one is hit too often
     group: ProbeGroup
     users: tuple[_Function, ...]  # most have one, and there may be thousands of return addresses
+    left: tuple[int, ...] = ()  # addresses of landings that did not serve
     missed: int = 0
 
 
@@ -432,12 +432,12 @@ class Landings:
             try:
                 if len(self._landed) + len(fresh) >= self._most:
                     raise SiteError("there are too many callers")
-                first, *others = self._choose(place, wants)
+                best = self._choose(place, wants)[0]
             except SiteError as error:
                 self._refused[place] = str(error)
                 self._keep(users, str(error))
                 continue
-            fresh.append(_Landed(first, tuple(others), self._group([first]), tuple(users)))
+            fresh.append(_Landed(best, self._group([best]), tuple(users)))
         if fresh:
             self._probe_landings(fresh)
 
@@ -574,11 +574,17 @@ class Landings:
 
     def _switch(self, landed: _Landed) -> bool:
         """Have calls end at the next landing of a return address; return whether there is one."""
-        others = [landing for landing in landed.others if not landing.shared]
+        wants = any(function.needs_results for function in landed.users)
+        left = (*landed.left, landed.landing.address)
+        try:
+            found = self._choose(landed.landing.return_pc, wants)
+        except SiteError:
+            return False
+        others = [each for each in found if not each.shared and each.address not in left]
         if not others:
             return False
         before, address = landed.group, landed.landing.address
-        landed.landing, landed.others = others[0], tuple(others[1:])
+        landed.landing, landed.left = others[0], left
         landed.group = self._group([landed.landing])
         if self._attached.change([landed.group]):
             return False

@@ -25,6 +25,7 @@ from gotrace.elf.image import ElfImage
 from gotrace.kernel.syscalls import open_uprobe
 from tests.kernels.builds import check_builds
 from tests.kernels.checking import Checks
+from tests.kernels.costs import check_costs
 from tests.kernels.detaching import How, measure
 from tests.kernels.landings import check_landings
 from tests.kernels.order import Order, Result, read_order
@@ -89,6 +90,7 @@ def main(path: Path) -> int:
     check_threads(checks)
     check_builds(checks)
     check_possible(checks)
+    check_costs(checks)
     if _REMOVAL_TIMES in order.only:
         checks.run(_REMOVAL_TIMES, "", partial(_removal_times, order.methods))
     if _STEPS in order.only:

@@ -10,10 +10,12 @@ from pathlib import Path
 
 __all__ = [
     "CGO",
+    "COSTS",
     "MANY",
     "MANY_FUNCTIONS",
     "PIE",
     "POSSIBLE",
+    "STRIPPED",
     "Order",
     "Result",
     "parse_result",
@@ -26,8 +28,10 @@ _PREFIX = "@check "
 #: more functions than a chunk of a map has counters for then.
 POSSIBLE = ("possible: counts", "possible: latencies", "possible: keys", "possible: waits")
 MANY, MANY_FUNCTIONS = "live_functions", 5_000
-#: How names of programs end that are position-independent, or that have C in them.
-PIE, CGO = "1.27-pie", "1.27-cgo"
+#: How names of programs end that are position-independent, that have C in them, or no symbols.
+PIE, CGO, STRIPPED = "1.27-pie", "1.27-cgo", "1.27-stripped"
+#: A measurement, made if it is asked for.
+COSTS = "costs"
 
 
 @dataclass(frozen=True, slots=True)

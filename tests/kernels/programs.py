@@ -12,7 +12,7 @@ from gotrace.doctor.precompile import common_settings
 from gotrace.kernel.program_cache import package_program, program_key
 from gotrace.settings import ProgramSettings
 from tests.debian import FetchError
-from tests.kernels.order import CGO, MANY, MANY_FUNCTIONS, PIE
+from tests.kernels.order import CGO, MANY, MANY_FUNCTIONS, PIE, STRIPPED
 from tests.real.targets import HOME
 from tests.toolchains import FIXTURES, FOR_ARM64, Toolchain, build, cache_dir, toolchain
 from tests.tools.gofunccount.test_many import write_program
@@ -26,8 +26,9 @@ NAMES = (
 )
 
 #: Programs that are position-independent too, that have threads of C, and whose calls the daemon
-#: adds up: by the newer release only.
-_INDEPENDENT, _WITH_C, _KEYS = ("live_latency", "trace_values"), "live_cgo_threads", "live_keys"
+#: adds up, or whose costs are measured: by the newer release only.
+_INDEPENDENT, _WITH_C = ("live_latency", "trace_values"), "live_cgo_threads"
+_FURTHER, _MEASURED = ("live_keys", "bench_calls"), "bench_calls"
 _CC = {"amd64": "gcc", "arm64": "aarch64-linux-gnu-gcc"}
 
 #: A server and its client, of tests/real, by the newer release only.
@@ -52,7 +53,12 @@ def programs(arch: str) -> dict[str, Path]:
         found[f"{name}-{PIE}"] = build(FIXTURES / name, _go(MINORS[-1]), flags=flags, env=env)
     with_c = {**env, "CGO_ENABLED": "1", "CC": _CC[arch]}
     found[f"{_WITH_C}-{CGO}"] = build(FIXTURES / _WITH_C, _go(MINORS[-1]), env=with_c)
-    found[f"{_KEYS}-{MINORS[-1]}"] = build(FIXTURES / _KEYS, _go(MINORS[-1]), env=env)
+    for name in _FURTHER:
+        found[f"{name}-{MINORS[-1]}"] = build(FIXTURES / name, _go(MINORS[-1]), env=env)
+    flags = ["-ldflags=-s -w"]
+    found[f"{_MEASURED}-{STRIPPED}"] = build(
+        FIXTURES / _MEASURED, _go(MINORS[-1]), flags=flags, env=env
+    )
     if arch != "amd64":
         return found
     for name in _SERVER:
