@@ -60,7 +60,8 @@ enum edge {
     EDGE_DROP,   /* receives no item, or throws it away: who waits to send, slot, channel, depth */
     EDGE_DEAD,   /* has ended */
     EDGE_FREED,  /* none: the collector knows what is not in use, which may be used again */
-    EDGE_STATE,  /* changes the state of a goroutine, if any does: whose, to which, why it waits */
+    /* Changes the state of a goroutine, if any does: whose, to which, why it waits or has waited. */
+    EDGE_STATE,
     EDGE_REST, /* ends a sleep, a wait for the network, or a join, if any does: whose, if a join */
     EDGE_SIGNAL, /* none: the process gets the signal that is waited for */
     EDGE_MISS,   /* finds no item, without a wait: 0, 0, channel if known, depth of its frame */
@@ -414,11 +415,13 @@ int on_edge_status(struct pt_regs *ctx)
         return 0;
     struct status_change to = sched_status_change(ctx);
     bool is_state = to.new == G_RUNNABLE || to.new == G_RUNNING || to.new == G_WAITING;
+    bool has_waited = to.old == G_WAITING;
     /* What is in a system call runs, or could, unless its thread has lost its processor meanwhile. */
-    bool has_run = to.new == G_RUNNING &&to.old != G_RUNNABLE;
+    bool has_run = to.new == G_RUNNING &&to.old != G_RUNNABLE && !has_waited;
+    /* Up to Go 1.19 the runtime notes only after some changes why a goroutine waits. */
     if (GOTRACE_EDGE_STATES && is_state && !has_run && to.old != G_COPYSTACK)
         edges_submit(ctx, EDGE_STATE, edges_goid(ctx, cookie), edges_goid_of(to.g), to.new,
-                     to.new == G_WAITING ? sched_wait_reason(to.g) : 0, 0);
+                     to.new == G_WAITING || has_waited ? sched_wait_reason(to.g) : 0, 0);
     if (to.new == G_DEAD) {
         edges_submit(ctx, EDGE_DEAD, edges_goid_of(to.g), 0, 0, 0, 0);
     } else if (to.old == G_WAITING && to.new == G_RUNNABLE) {

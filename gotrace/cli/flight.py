@@ -198,8 +198,10 @@ def _written(path: str, recording: Recording) -> Notice:
     """Return what a file has."""
     calls, lost = _calls(recording), recording.lost
     took = recording.end_ns - recording.begin_ns
+    after = recording.after_ns
     why = f" before {recording.cause}" if recording.cause else ""
-    text = f"wrote {path}: {duration(took)}{why}, {counted('{} call{s}', calls)}"
+    since = f" and {duration(after)} after" if after else ""
+    text = f"wrote {path}: {duration(took - after)}{why}{since}, {counted('{} call{s}', calls)}"
     if lost:
         text += f", after {counted('{} lost record{s}', lost)}"
     fields = {
@@ -207,6 +209,7 @@ def _written(path: str, recording: Recording) -> Notice:
         "path": path,
         "cause": recording.cause,
         "seconds": took / 1e9,
+        "after": after / 1e9,
         "requests": len(recording.requests),
         "calls": calls,
         "lost": lost,

@@ -247,6 +247,7 @@ class FlightProbe(RecordProbe):
         return {
             "cause": recording.cause[:_MAX_TEXT],
             "ns": recording.end_ns - recording.begin_ns,
+            "after": recording.after_ns,
             "calls": len(recording.calls)
             + sum(1 for one in recording.requests for _ in one.nodes()),
         }
@@ -392,8 +393,9 @@ class Flights:
         if "cause" in found:
             self._counts[spec.name, target, None] += 1
             why = f" before {found['cause']}" if found["cause"] else ""
-            took, calls = found["ns"] / 1e9, counted("{} call{s}", found["calls"])
-            text = f"wrote {writer.path}: {took:.1f} s{why}, {calls}"
+            since = f" and {found['after'] / 1e9:.1f} s after" if found["after"] else ""
+            before, calls = found["ns"] - found["after"], counted("{} call{s}", found["calls"])
+            text = f"wrote {writer.path}: {before / 1e9:.1f} s{why}{since}, {calls}"
             log.info("flight %s in %s: %s", spec.name, printable(target), printable(text))
         elif found:
             self._fail(spec, target, FlightProblem(found["problem"]), found["text"])

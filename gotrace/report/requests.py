@@ -46,7 +46,9 @@ def request_lines(request: Request[DecodedCall], clock: Clock, style: LineStyle)
         for part in request.critical_path():
             share = f"{100 * part.ns / request.duration_ns:.1f}%"
             name = printable(style.name(part.function))
-            yield f"{duration(part.ns):<10} {share:<10} {part.goid:<8} {name} {part.what}\n"
+            others = f" +{part.goroutines - 1}" if part.goroutines > 1 else ""
+            who = f"{part.goid}{others}"
+            yield f"{duration(part.ns):<10} {share:<10} {who:<8} {name} {part.what}\n"
 
 
 def _line(node: Node[DecodedCall], depth: int, goid: int, style: LineStyle) -> str:

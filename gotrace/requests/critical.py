@@ -26,6 +26,8 @@ RUNNABLE, RUNNING, WAITING = 1, 2, 4  # statuses of Go's runtime, all releases f
 
 #: Where a change has its reason, above its state.
 _REASON, _STATE = 32, (1 << 32) - 1
+#: The state of a goroutine whose changes were too many to be kept.
+_FORGOTTEN = 0
 #: The reason of a goroutine that has another one run in its place.
 _COROUTINE = -1
 _WORDS = {
@@ -33,8 +35,9 @@ _WORDS = {
     RUNNING: execution.RUNNING,
     WAITING: execution.WAITING,
 }
-#: Changes of a goroutine's state that are known, and goroutines that have ended.
-_MAX_CHANGES = 1 << 12
+#: Changes of a goroutine's state that are known: those of a request may be asked for seconds after
+#: its end. And goroutines that have ended.
+_MAX_CHANGES = 1 << 16
 _MAX_ENDED = 1 << 13
 #: Changes of all goroutines, 24 bytes each: beyond, each loses the first half of what it has more
 #: than some.
@@ -48,13 +51,16 @@ _MAX_STEPS = 1 << 16
 class Part:
     """A part of a critical path: what a goroutine did for ``ns``, in a call of a function.
 
-    ``what`` is "running", which includes system calls, "runnable", or "blocked: " and Go's reason.
+    ``what`` is "running", which includes system calls, "runnable", "blocked: " and Go's reason, or
+    "not known" if the goroutine's states were too many to be kept.
+    ``goroutines``: so many have done that, if parts are added up.
     """
 
     function: str
     goid: int
     what: str
     ns: int
+    goroutines: int = 1
 
 
 @dataclass(slots=True)
@@ -62,7 +68,7 @@ class _Changes:
     """When a goroutine's state has changed, to which one, why, and who has done so on which thread.
 
     ``created`` is when a ``go`` statement has made it, and of which goroutine; ``ended`` is when it
-    has ended. Both are None if that was not seen.
+    has ended. Both are None if that was not seen. ``is_cut``: the first changes are forgotten.
     """
 
     # Not tuples: there are a million changes.
@@ -73,6 +79,7 @@ class _Changes:
     tids: array[int] = field(default_factory=lambda: array("I"))
     created: tuple[int, int] | None = None
     ended: int | None = None
+    is_cut: bool = False
 
     def add(self, at: int, state: int, reason: int, by: int, tid: int) -> None:
         self.times.append(at)
@@ -80,8 +87,14 @@ class _Changes:
         self.by.append(by)
         self.tids.append(tid)
 
+    def waited_for(self, reason: int) -> None:
+        """Take the reason of a wait that ends: up to Go 1.19 it may not be known as that begins."""
+        if self.states and self.states[-1] & _STATE == WAITING:
+            self.states[-1] = reason << _REASON | WAITING
+
     def forget(self, changes: int) -> None:
         """Forget the first ones."""
+        self.is_cut = self.is_cut or changes > 0
         del self.times[:changes], self.states[:changes], self.by[:changes], self.tids[:changes]
 
     def before(self, moment: int, no_earlier: int) -> tuple[int, int, int, int]:
@@ -94,7 +107,7 @@ class _Changes:
         ends = row + 1 < len(self.times) and self.times[row + 1] == moment
         by = self.by[row + 1] if ends else 0
         if row < 0:
-            return no_earlier, RUNNING, 0, by
+            return no_earlier, _FORGOTTEN if self.is_cut else RUNNING, 0, by
         state = self.states[row]
         return max(self.times[row], no_earlier), state & _STATE, state >> _REASON, by
 
@@ -135,6 +148,9 @@ class States:
         changes = self._known.get(task)
         if changes is None:
             changes = self._known[task] = _Changes()
+        if state != WAITING and reason:
+            changes.waited_for(reason)
+            reason = 0
         changes.add(at, state, reason, by, tid)
         self._count += 1
         if len(changes.times) > _MAX_CHANGES:
@@ -184,7 +200,8 @@ class States:
             row = bisect_right(changes.times, created[0])
         elif row == 0:
             # As in ``before``: it is in a call that was seen.
-            yield Change(low - begin, goid, execution.RUNNING)
+            state = execution.UNKNOWN if changes.is_cut else execution.RUNNING
+            yield Change(low - begin, goid, state)
         else:
             yield _change(changes, row - 1, low - begin, goid, reasons)._replace(by=0)
         for number in range(row, bisect_right(changes.times, high)):
@@ -259,6 +276,8 @@ def critical_path(
 
 
 def _what(state: int, reason: int, reasons: Sequence[str]) -> str:
+    if state == _FORGOTTEN:
+        return "not known"
     if state == WAITING:
         return f"blocked: {reason_of(reason, reasons)}"
     return "runnable" if state == RUNNABLE else "running"

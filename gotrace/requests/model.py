@@ -140,18 +140,22 @@ class Request(Generic[C]):
     def critical_path(self) -> list[Part]:
         """Return what made it as long as it was, largest first: parts that add up to its duration.
 
-        ``goid`` is that of the first goroutine that has a part of it. Raises UsageError if it was
-        not recorded.
+        ``goid`` is that of the first goroutine that has a part of it, and ``goroutines`` says how
+        many have. Raises UsageError if it was not recorded.
         """
         if not self.critical and self.duration_ns:
             raise UsageError("the critical path was not recorded: give critical=True")
-        sums: dict[tuple[str, str], Part] = {}
+        alike: dict[tuple[str, str], list[Part]] = {}
         for part in self.critical:
-            key = part.function, part.what
-            ns = part.ns + (sums[key].ns if key in sums else 0)
-            goid = sums[key].goid if key in sums else part.goid
-            sums[key] = Part(part.function, goid, part.what, ns)
-        return sorted(sums.values(), key=lambda part: -part.ns)
+            alike.setdefault((part.function, part.what), []).append(part)
+        path = [
+            Part(
+                *(function, parts[0].goid, what, sum(part.ns for part in parts)),
+                len({part.goid for part in parts}),
+            )
+            for (function, what), parts in alike.items()
+        ]
+        return sorted(path, key=lambda part: -part.ns)
 
     def to_json(self: Request[Call]) -> str:
         """Return it on one line, as ``gotrace --tree --json`` writes it and ``load`` reads it."""
@@ -223,6 +227,8 @@ def slice_of(node: Node[Call], start: int, begins: Sequence[int] = (), ends: int
     if call.file is not None:
         begun["position"] = f"{call.file}:{call.line}"
     ended = dict(row["results"] or {})
+    if call.message is not None:
+        ended["message"] = call.message
     if call.unwound is not None:
         ended["unwound"] = call.unwound
     if call.why is not None:
@@ -241,6 +247,8 @@ def region_of(node: Node[Call], start: int, above: Node[Call] | None = None) -> 
         text = f"{node.edge}: for {above.call.function} of goroutine {above.goid}"
         begun.insert(0, ("edge", text))
     ended = [("results", _values(call.results))] if call.results else []
+    if call.message is not None:
+        ended.append(("message", call.message))
     if call.unwound is not None:
         ended.append(("unwound", call.unwound))
     if call.why is not None:

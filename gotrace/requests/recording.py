@@ -56,9 +56,9 @@ class Recording:
 
     ``requests`` are those that ended then, with their calls; ``calls`` are all others, in the order
     in which they ended. ``states`` are the changes of goroutines' states, of each process by its
-    number: those of a goroutine together and in order, with times since 1970. ``cause`` says why it
-    ends, ``trigger`` is the call that has ended it, None if no call has. ``lost``: so many records
-    were lost before it began.
+    number: those of a goroutine together and in order, with times since 1970. ``cause`` says what
+    it was made for, ``trigger`` is the call that it was made for, None if that was no call.
+    ``lost``: so many records were lost before it began.
     """
 
     begin_ns: int
@@ -69,6 +69,14 @@ class Recording:
     cause: str = ""
     trigger: Call | None = None
     lost: int = 0
+
+    @property
+    def after_ns(self) -> int:
+        """Return for how long it goes on after the trigger's end, in ns; 0 without a trigger.
+
+        Records are read a while after the call that they are read for.
+        """
+        return max(0, self.end_ns - self.trigger.time_ns) if self.trigger is not None else 0
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to ``x.trace`` for ``go tool trace``, ``x.pftrace`` for Perfetto, ``x.json``.
@@ -163,7 +171,7 @@ class Recorder:
         """Return what records say of a time (ns, CLOCK_MONOTONIC), in whatever order they are.
 
         ``begin`` None is when the first record is from. ``trigger`` is the record of the call that
-        has ended it. Raises RecordError.
+        it is made for. Raises RecordError.
         """
         with undisturbed():
             # It has few runs that are in order already, if more than one: what sorting is good at.
@@ -252,6 +260,9 @@ class _States:
         if changes is None:
             changes = self._begun(tgid, other)
         why = self._reasons[reason] if state == _WAITING else ""
+        # Up to Go 1.19 it is not always known as a wait begins what it is for.
+        if reason and not why and changes and changes[-1].state == WAITING:
+            changes[-1] = changes[-1]._replace(reason=self._reasons[reason])
         # As Change(...), in half of the time.
         row = (at - self._epoch, other, _STATES[state], why, goid, tid)
         changes.append(tuple.__new__(Change, row))

@@ -529,7 +529,7 @@ class _Planner:
         places = self._values.of(sites.function, self._spec.signature)
         if places.is_bare:
             places = self._as_described(sites.function, specs) or places
-        if places.is_bare:
+        if places.is_bare and any(spec.format is None for spec in specs):
             self._bare.append(sites.function.name)
         parts = _fitting(specs, _scope(places, self._type, self._no_spans, self._no_labels))
         if self._at_entry(sites):

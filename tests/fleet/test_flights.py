@@ -239,7 +239,7 @@ class Written:
     def save(self, path: str) -> dict[str, object]:
         self.saving()
         Path(path).touch()
-        return {"cause": "", "ns": 1, "calls": 0}
+        return {"cause": "", "ns": 1, "after": 0, "calls": 0}
 
 
 def fail(error: BaseException) -> Callable[[], None]:

@@ -66,7 +66,19 @@ def test_changes_are_forgotten_if_there_are_too_many(
     found = path(changes)
     blocked = Part("f1", 1, "blocked: sleep", 100)
     assert (blocked in found) == waits
+    assert found[0] == Part("f1", 1, *(("running", 100) if waits else ("not known", 310)))
     assert found[-1].what == "running"
+
+
+def test_a_wait_has_the_reason_that_is_known_at_its_end() -> None:
+    """Go 1.19 notes only after a goroutine waits that it does so for the collector."""
+    changes = [(200, 1, WAITING, 1, 0), (500, 1, RUNNING, 2, 1), (600, 1, WAITING, 1, 0)]
+    assert path(changes) == [
+        Part("f1", 1, "running", 200),
+        Part("f1", 1, "blocked: sleep", 300),
+        Part("f1", 1, "running", 100),
+        Part("f1", 1, "blocked: chan receive", 400),
+    ]
 
 
 WAITS = [(200, 1, WAITING, 1, 0), (800, 1, RUNNABLE, 0, 2), (850, 1, RUNNING, 0, 0)]
@@ -118,7 +130,7 @@ def test_a_path_is_added_up_by_function() -> None:
     call = Call("main.f", {}, {}, 100, 0, 7, 7, 1)
     parts = tuple(Part("f", goid, "running", ns) for goid, ns in ((1, 10), (2, 60), (1, 30)))
     request = Request(Node(call, "call", 0), critical=parts)
-    assert request.critical_path() == [Part("f", 1, "running", 100)]
+    assert request.critical_path() == [Part("f", 1, "running", 100, goroutines=2)]
     with pytest.raises(UsageError, match="critical=True"):
         Request(Node(call, "call", 0)).critical_path()
 

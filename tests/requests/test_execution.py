@@ -349,6 +349,7 @@ class Program:
             pid=7,
             tid=one.thread,
             goid=one.goid,
+            message=f"at {call.start}",
         )
         node = Node(made, call.edge, call.start, tuple(call.children))
         above = one.calls[-1] if one.calls else one.above
@@ -418,6 +419,9 @@ def test_requests_come_back(seed: int, count: int) -> None:
         logs = [one for one in trace.logs if one.task == task]
         assert sum(one.what == "arguments" for one in logs) == len(own)
         assert {one.message for one in logs if one.what == "results"} == {'"é"'}
+        assert Counter(one.message for one in logs if one.what == "message") == Counter(
+            f"at {node.start_ns}" for node in program.request.nodes()
+        )
 
 
 def of(number: int) -> Recorded:

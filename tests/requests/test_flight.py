@@ -161,7 +161,8 @@ def test_each_call_that_is_waited_for_is_in_its_file(tmp_path: Path) -> None:
             result = tracing.result()
         fixture.say()
     assert result.status == 0 and "Detaching...\n" in result.lines
-    assert sum(line.startswith("wrote ") for line in result.lines) == 12
+    assert sum(" before main.handle in goroutine " in line for line in result.lines) == 12
+    assert all(" after, " in line for line in result.lines if line.startswith("wrote "))
     assert sorted(one.name for one in tmp_path.iterdir()) == sorted(
         f"x-{number}.trace" for number in range(1, 13)
     )
@@ -227,6 +228,8 @@ def test_a_signal_to_the_tool_writes_what_there_is(tmp_path: Path) -> None:
         fixture.say()
     files = [row for row in map(json.loads, result.lines) if row.get("what") == "file"]
     assert [row["cause"].split()[0] for row in files] == ["SIGUSR1", "main.handle"]
+    assert [row["after"] > 0 for row in files] == [False, True]
+    assert files[1]["after"] < files[1]["seconds"]
     first, second = (list(read(tmp_path / f"x-{number}.json")) for number in (1, 2))
     assert {(one.function, str(one.args)) for one in first if one.function != "main.main"} == {
         ("main.handle", "{}"),

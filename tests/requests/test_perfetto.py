@@ -101,9 +101,8 @@ def read(path: Path) -> list[Read]:
 
 
 def test_calls_are_slices_of_their_goroutines(tmp_path: Path) -> None:
-    inner = node(
-        "main.get", 1, 10, 5, "call", args={"key": "a\nb", "n": -3}, results={"$ret": None}
-    )
+    values = {"args": {"key": "a\nb", "n": -3}, "results": {"$ret": None}}
+    inner = node("main.get", 1, 10, 5, "call", **values, message="of a")
     work = node("main.work", 2, 12, 50, "item", args={"p": {"X": 1, "Y": [True, 0, 2.5]}})
     request = Request(node("main.handle", 1, 0, 30, "call", inner, work))
     request.save(tmp_path / "x.pftrace")
@@ -115,7 +114,7 @@ def test_calls_are_slices_of_their_goroutines(tmp_path: Path) -> None:
         T0 + 30,
     )
     assert (get.depth, get.start, get.end) == (1, T0 + 10, T0 + 15)
-    assert get.shown == {"key": "a\nb", "n": -3, "$ret": "nil"}
+    assert get.shown == {"key": "a\nb", "n": -3, "$ret": "nil", "message": "of a"}
     assert (done.track, done.depth, done.edge) == ("goroutine 2", 0, "item")
     assert done.shown == {"p": {"X": 1, "Y": [True, 0, 2.5]}}
     assert handle.begins == done.ends != () and not get.ends

@@ -224,6 +224,30 @@ def test_critical_paths_add_up() -> None:
 
 
 @pytest.mark.live
+@pytest.mark.parametrize("minor", ["1.19", "1.27"])
+def test_the_path_of_a_call_that_has_to_collect_waits_as_why_has_it(minor: str) -> None:
+    """It waits for the collector, and goes on without having been ready to run."""
+    with Fixture([build(FIXTURES / "live_why", require(minor))]) as fixture:
+        fixture.work("collects")  # the collector's own goroutines are there then
+        words = ("--json", "--force", "--critical", "--why", "--tree", "main.allocates")
+        with tool("gotrace", "-p", str(fixture.pid), *words, "main.collects") as tracing:
+            fixture.work("collects")
+            result = tracing.end()
+        assert fixture.finish() == 0
+    (request,) = of_kind(result, "request")
+    found: Counter[str] = Counter()
+    for part in request["critical"]:
+        found[part["what"]] += part["ns"]
+    why = request["root"]["call"]["why"]["parts"]
+    waits = {what: ns for what, ns in found.items() if what.startswith("blocked: ")}
+    assert "blocked: GC assist marking" in waits
+    for what, ns in waits.items():
+        reason = what.removeprefix("blocked: ")
+        expected = why.get(what, 0) + why.get(f"gc: {reason}", 0)
+        assert abs(ns - expected) < 0.05 * expected + 500_000, (what, found, why)
+
+
+@pytest.mark.live
 def test_nobody_knows_whose_work_a_signal_is_for() -> None:
     """A worker that is told that there is work, and does all there is, works for nobody."""
     program = build(FIXTURES / "live_requests", newest())

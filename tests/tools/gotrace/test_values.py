@@ -211,6 +211,8 @@ def test_stripped_without_signatures() -> None:
     shown = ", ".join(f"{8 * number}(SP)={number:#x}" for number in range(1, 7))
     assert run.calls == [f"main.takeMany({shown})"]
     assert "give a signature" in run.result.errors
+    run = trace(program(flags=BUILD_MODES["stripped"]), 'main.takeMany "here"')
+    assert "signature" not in run.result.errors and any("here" in line for line in run.result.lines)
 
 
 def test_json() -> None:
