@@ -8,14 +8,12 @@ So a client that is slow takes a descriptor and nothing else, and each step has 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gzip
 import ipaddress
 import logging
 import os
 import re
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -56,15 +54,7 @@ _PLAIN = "text/plain; charset=utf-8"
 _DEAD = 120.0
 _PAUSE = 0.5  # seconds, where there is no descriptor for a connection
 _CLOSING = 1.0  # seconds, for answers that are being written
-_HANDSHAKE = 0.2  # seconds, for clients that were connecting as this stopped listening
-#: Drop a packet that asks for a connection, let any other pass: classic BPF, see linux/filter.h.
-_NO_SYN = (
-    (0x30, 0, 0, 13),  # load the byte of flags of the TCP header
-    (0x45, 0, 1, 0x02),  # skip an instruction unless SYN is set
-    (0x06, 0, 0, 0),  # pass no byte
-    (0x06, 0, 0, 0xFFFFFFFF),
-)
-_SO_ATTACH_FILTER = 26  # of asm-generic/socket.h; Python has no name for it
+
 
 #: How long waits are watched for a profile unless it is said, and at most.
 _SECONDS, _MAX_SECONDS = 5, 60
@@ -163,18 +153,6 @@ def _listening(listen: Listen, beside: socket.socket | None) -> socket.socket:
         return made
 
 
-def _refuse(listening: socket.socket) -> None:
-    """Have no client begin to connect to a socket that is to be closed.
-
-    A client that is connected and not yet accepted at that time would be reset. A client whose
-    request for a connection is dropped sends it again after a second, to who listens then.
-    """
-    instructions = b"".join(struct.pack("=HBBI", *each) for each in _NO_SYN)
-    kept = ctypes.create_string_buffer(instructions)
-    program = struct.pack("@HP", len(_NO_SYN), ctypes.addressof(kept))
-    listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
-
-
 class WebServer:
     """A server in threads of its own; ``close`` ends it."""
 
@@ -190,7 +168,8 @@ class WebServer:
         """Listen. Raises GotraceError.
 
         Without a registry it answers nothing but what health is asked. ``beside`` may listen on the
-        same port; it is to be closed then.
+        same port; one of them is to be closed then. If that listens at the same address, they share
+        its socket, so that no client is refused meanwhile.
         """
         self.listen = listen
         self.spec = spec = spec or WebSpec()
@@ -201,7 +180,7 @@ class WebServer:
         self._socket: socket.socket
         self._config = empty() if spec.config is None else load_web_config(spec.config)
         try:
-            self._socket = _listening(listen, beside._socket if beside else None)
+            self._socket = self._listening(beside)
         except OSError as error:
             reason = error.strerror or error
             raise GotraceError(f"cannot listen on {listen.host}:{listen.port}: {reason}") from error
@@ -217,6 +196,12 @@ class WebServer:
         self._closing = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="web", daemon=True)
         self._thread.start()
+
+    def _listening(self, beside: WebServer | None) -> socket.socket:
+        """Return a socket that listens. Raises OSError."""
+        if beside is not None and beside.listen == self.listen:
+            return beside._socket.dup()
+        return _listening(self.listen, beside._socket if beside is not None else None)
 
     def close(self) -> None:
         """Stop listening; answers that are being made are written."""
@@ -240,8 +225,6 @@ class WebServer:
                 await asyncio.wait_for(self._closing.wait(), _FRESH)
             if not self._closing.is_set():
                 await self._renew()
-        _refuse(self._socket)
-        await asyncio.sleep(_HANDSHAKE)
         self._loop.remove_reader(self._socket)
         self._accept()  # who has connected since the last turn of the loop
         self._socket.close()
@@ -256,7 +239,7 @@ class WebServer:
         try:
             while True:
                 self._take(self._socket.accept()[0])
-        except BlockingIOError:
+        except BlockingIOError:  # another server may have been first
             pass
         except OSError as error:  # no descriptors are left
             log.error("cannot answer: %s", error.strerror or error)
@@ -318,6 +301,7 @@ class WebServer:
         assert task is not None
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
         writer: asyncio.StreamWriter | None = None
+        has_body = True
         try:
             reader, writer = await self._opened(socket_)
             try:
@@ -327,8 +311,9 @@ class WebServer:
             else:
                 del self._waiting[task]
                 self._answering.add(task)
+                has_body = asked.method != "HEAD"
                 answer = await asyncio.wait_for(self._answer(asked, writer), _LONGEST)
-            await asyncio.wait_for(self._write(connection, answer, writer), _PATIENCE)
+            await asyncio.wait_for(self._write(connection, answer, has_body, writer), _PATIENCE)
         except (OSError, asyncio.TimeoutError, asyncio.CancelledError, EOFError):
             pass  # a client that went away, or was too slow
         finally:
@@ -358,7 +343,11 @@ class WebServer:
         return _Asked(method, target, found, str(peer[0]) if peer else "")
 
     async def _write(
-        self, connection: h11.Connection, answer: _Answer, writer: asyncio.StreamWriter
+        self,
+        connection: h11.Connection,
+        answer: _Answer,
+        has_body: bool,
+        writer: asyncio.StreamWriter,
     ) -> None:
         headers = {
             "Server": "gotraced",
@@ -374,7 +363,8 @@ class WebServer:
             reason=answer.status.phrase.encode(),
         )
         writer.write(connection.send(response) or b"")
-        writer.write(connection.send(h11.Data(data=answer.body)) or b"")
+        if has_body:
+            writer.write(connection.send(h11.Data(data=answer.body)) or b"")
         writer.write(connection.send(h11.EndOfMessage()) or b"")
         await writer.drain()
         writer.close()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import threading
 import time
 import urllib.error
@@ -16,7 +17,6 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gotrace.errors import GotraceError
-from gotrace.fleet import web
 from gotrace.fleet.config import Listen
 from gotrace.fleet.web import Health, WebServer
 
@@ -67,15 +67,31 @@ def test_a_bug_is_logged_with_its_place(caplog: pytest.LogCaptureFixture) -> Non
     assert record.exc_info is not None and str(record.exc_info[1]) == "a bug"
 
 
-def test_no_request_fails_as_a_server_replaces_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_is_an_answer_without_its_body(caplog: pytest.LogCaptureFixture) -> None:
+    server = WebServer(Listen("127.0.0.1", 0), None, Health(time.monotonic, lambda: True))
+    try:
+        for path, status in (("/healthz", 200), ("/metrics", 404)):
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            connection.request("HEAD", path)
+            answer = connection.getresponse()
+            assert (answer.status, answer.read()) == (status, b"")
+            assert int(answer.headers["Content-Length"]) > 0
+            connection.close()
+    finally:
+        server.close()
+    assert not caplog.records
+
+
+def test_no_request_fails_as_a_server_replaces_another() -> None:
     """A reload makes a server beside the one before, and ends one of them: the new one if it fails.
 
     Each answer is whole, and no connection is reset.
     """
-    monkeypatch.setattr(web, "_HANDSHAKE", 0.0)
     health = Health(time.monotonic, lambda: True)
-    serving = WebServer(Listen("127.0.0.1", 0), None, health)
-    listen, answered, failed, is_over = Listen("127.0.0.1", serving.port), [], [], threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        listen = Listen("127.0.0.1", free.getsockname()[1])
+    serving = WebServer(listen, None, health)
+    answered, failed, is_over = [], [], threading.Event()
 
     def ask() -> None:
         while not is_over.is_set():
