@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -254,8 +255,29 @@ class Process:
 
 
 def _byte(tgid: int, address: int) -> int:
-    with open(f"/proc/{tgid}/mem", "rb", 0) as memory:
-        return os.pread(memory.fileno(), 1, address)[0]
+    """Return a byte of a process's memory. Raises OSError."""
+    try:
+        with open(f"/proc/{tgid}/mem", "rb", 0) as memory:
+            return os.pread(memory.fileno(), 1, address)[0]
+    except PermissionError:
+        # The file belongs to the process's user. CAP_SYS_PTRACE alone does not open it, but is
+        # enough for process_vm_readv(2).
+        return _byte_apart(tgid, address)
+
+
+class _Part(ctypes.Structure):
+    """A part of memory: struct iovec."""
+
+    _fields_ = (("address", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+def _byte_apart(tgid: int, address: int) -> int:
+    content = ctypes.c_ubyte()
+    here, there = _Part(ctypes.addressof(content), 1), _Part(address, 1)
+    read = ctypes.CDLL(None, use_errno=True).process_vm_readv
+    if read(tgid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) != 1:
+        raise OSError(ctypes.get_errno(), "process_vm_readv")
+    return content.value
 
 
 def read_status(pid: int | str, root: Path = Path("/")) -> dict[str, str]:

@@ -12,11 +12,13 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from gotrace.target.process import Process, ProcessError, find_process, in_initial_pid_namespace
+from tests.tools.unprivileged import NOBODY
 
 
 def test_process_and_its_threads_are_one() -> None:
@@ -151,6 +153,22 @@ def test_memory_of_a_process_that_has_ended() -> None:
     with subprocess.Popen(["true"]) as child:
         child.wait()
     assert not Process(child.pid).is_untouched(0xC000000000, 8)
+
+
+@pytest.mark.live
+def test_code_of_another_user_can_be_read_without_the_rights_to_open_its_files() -> None:
+    """As the daemon does it in a pod: a process's memory is a file of its user."""
+    reading = "import sys; from gotrace.target.process import find_process; sys.exit(" + (
+        "find_process(int(sys.argv[1])).code_at(1) != {ord('E')})"  # of "\x7fELF"
+    )
+    less = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", sys.executable, "-c"]
+    with subprocess.Popen([*NOBODY, "sleep", "60"]) as process:
+        while os.readlink(f"/proc/{process.pid}/exe") != shutil.which("sleep"):
+            time.sleep(0.01)
+        refused = "import sys; open(f'/proc/{sys.argv[1]}/mem')"
+        assert subprocess.run([*less, refused, str(process.pid)], capture_output=True).returncode
+        assert subprocess.run([*less, reading, str(process.pid)]).returncode == 0
+        process.kill()
 
 
 def test_kernels_without_descriptors_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
