@@ -418,7 +418,7 @@ static __always_inline bool ends_here(struct pt_regs *ctx, u64 cookie, struct op
     if (!(cookie & COOKIE_LANDING))
         return call->function == index;
     if (cookie & COOKIE_FAULT)
-        return landings_is_between(call->return_pc, read_word(entry_sp));
+        return landings_is_between(call->return_pc, call->function, read_word(entry_sp));
     return call->return_pc == registers_pc(ctx) - index;
 }
 

@@ -10,7 +10,7 @@
  *
  * Settings (common.h):
  *   GOTRACE_WAYS      functions whose calls may be ended at landings, those of the lowest numbers
- *   GOTRACE_LANDINGS  return addresses with a landing
+ *   GOTRACE_LANDINGS  callers with a landing
  */
 #pragma once
 #include "diagnostics.h"
@@ -31,11 +31,17 @@ BPF_ARRAY(ways, u32, GOTRACE_WAYS);
  */
 BPF_PERCPU_ARRAY(entered, u64, GOTRACE_WAYS);
 
+/* A place that a function is called from. */
+struct caller {
+    u64 return_pc;
+    u64 function;
+};
+
 /*
- * landings: key = return address; value = address of its landing, where there is a probe. Written
- * from user space alone, where addresses are only ever added.
+ * landings: key = a caller whose calls can end at a landing; value = its address, where there is a
+ * probe. Written from user space alone: not every function's results are intact at every landing.
  */
-BPF_HASH(landings, u64, u64, GOTRACE_LANDINGS);
+BPF_HASH(landings, struct caller, u64, GOTRACE_LANDINGS);
 
 /*
  * epoch: value 0 = how often functions have begun to learn; rows of stacks have that of their
@@ -57,14 +63,11 @@ static __always_inline bool landings_only(u32 function)
     return way && *way == WAY_LANDINGS;
 }
 
-/* A place that a function is called from. */
-struct caller {
-    u64 return_pc;
-    u64 function;
-};
-
 /* callers: key = a caller without a landing; value = its calls. Emptied from user space. */
 BPF_HASH(callers, struct caller, u64, 4096);
+
+/* unreported: value 0 = calls of callers for which callers had no room. Only ever added to. */
+BPF_ARRAY(unreported, u64, 1);
 
 /* missed: key = address of a landing; value = hits there that ended no call. Never emptied. */
 BPF_HASH(missed, u64, u64, 4096);
@@ -86,14 +89,17 @@ static __always_inline u32 landings_way(u32 function)
 
 /*
  * Return whether a call can be opened that is entered: its return will be seen. It will not be if
- * it returns to an address without a landing and the RETs have no probes.
+ * its caller has no landing and the RETs have no probes.
  */
 static __always_inline bool landings_can_open(u32 way, u32 function, u64 return_pc)
 {
-    if (way == WAY_RETS || landings.lookup(&return_pc))
-        return true;
     struct caller caller = {.return_pc = return_pc, .function = function};
+    if (way == WAY_RETS || landings.lookup(&caller))
+        return true;
+    u32 zero = 0;
     u64 none = 0, *calls = callers.lookup_or_try_init(&caller, &none);
+    if (!calls)
+        calls = unreported.lookup(&zero);
     if (calls)
         __sync_fetch_and_add(calls, 1);
     if (way != WAY_LANDINGS)
@@ -111,11 +117,12 @@ static __always_inline void landings_missed(u64 address)
 }
 
 /*
- * Return whether a fault at pc came after the return to return_pc, and before its landing: the
+ * Return whether a fault at pc came after the return to a caller, and before its landing: the
  * runtime goes on as if the instruction had called it.
  */
-static __always_inline bool landings_is_between(u64 return_pc, u64 pc)
+static __always_inline bool landings_is_between(u64 return_pc, u64 function, u64 pc)
 {
-    u64 *landing = landings.lookup(&return_pc);
+    struct caller caller = {.return_pc = return_pc, .function = function};
+    u64 *landing = landings.lookup(&caller);
     return landing && pc >= return_pc && pc < *landing;
 }

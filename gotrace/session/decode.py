@@ -220,8 +220,8 @@ class CallDecoder:
         captured = parse_call(record)
         entry, results = self._captured(captured)
         why = self._why(captured)
-        if self._is_plain:
-            return [(self.traced.spec, self._decoded(captured, entry, results, why))]
+        if self._is_plain:  # all show the same
+            return [(self.traced.parts[0][0], self._decoded(captured, entry, results, why))]
         found, specials = self._operands(entry, results), self._specials(captured, why)
         calls: list[tuple[ProbeSpec, DecodedCall]] = []
         call = None

@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 
 from gotrace.errors import GotraceError
 from gotrace.kernel import syscalls as kernel
@@ -56,10 +57,11 @@ class Way(Enum):
 
 #: Functions that can move: of more, the run is about counts rather than each one's time.
 MAX_FUNCTIONS = 1000
-#: Return addresses that can have a landing; more callers than these keep their RETs.
+#: Callers that can have a landing: functions with more keep their RETs.
 _MAX_LANDINGS = 20_000
 _MAX_OF_MANY = 1_000
 _MAX_CALLERS = 5_000  # of one function
+_MAX_REPORTED = 500  # callers that get landings in one look, which takes a tenth of a second
 
 _RET_NS = 10_000  # of a single step, about
 _NOTABLE = 0.01  # of a CPU: from then on a function moves
@@ -71,6 +73,7 @@ _MISSED_NOTABLE = 200  # hits of a landing in a look that end no call
 
 _CHANGED = "results are changed before where it returns to can be probed"
 _REFUSED = "the kernel refuses a probe where it returns to"
+_TOO_MANY = "there are too many callers"
 _MISSES = "where it returns to is hit much more often than it returns"
 
 _U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
@@ -85,7 +88,7 @@ def landing_sizes(prepared: Prepared) -> dict[str, int]:
 
 
 def _max_landings(prepared: Prepared) -> int:
-    """Return how many return addresses can have a landing: fewer where runs are many, for long."""
+    """Return how many callers can have a landing: fewer where runs are many, for long."""
     return _MAX_OF_MANY if prepared.is_minded else _MAX_LANDINGS
 
 
@@ -125,7 +128,7 @@ def learn_at_once(prepared: Prepared, program: BpfProgram) -> None:
 
 def place_landing(program: BpfProgram, return_pc: int, address: int) -> None:
     """Have the calls of the first function that return to an address end at its landing."""
-    program.map("landings").update(_U64.pack(return_pc), _U64.pack(address))
+    program.map("landings").update(_CALLER.pack(return_pc, 0), _U64.pack(address))
     program.map("ways").update(_U32.pack(0), _U32.pack(Way.LANDINGS.value))
 
 
@@ -221,6 +224,7 @@ class Landings:
         program = attached.program
         self._ways, self._entered = program.map("ways"), program.map("entered")
         self._landings, self._new = program.map("landings"), program.map("callers")
+        self._unreported, self._had_unreported = program.map("unreported"), 0
         self._missed = program.map("missed")
         self._stacks, self._epochs = program.map("stacks"), program.map("epoch")
         self._epoch = 0
@@ -241,10 +245,11 @@ class Landings:
         ]
         self._by_number = {function.number: function for function in self._functions}
         self._landed: dict[int, _Landed] = {}
+        self._callers_landed = 0
+        self._gone: list[_Function] = []  # since the last ``take``
         self._refused: dict[int, str] = {}
         self._sees_faults = False
         self._moves: list[Move] = []
-        self._direct: set[int] = set()  # return addresses of direct calls
         self._is_over = False
         self._next = 0.0
         self._counted = time.monotonic()
@@ -275,13 +280,14 @@ class Landings:
         At "ret", at "landing", or at "both".
         """
         found = {}
-        for function in self._functions:
+        for function in (*self._functions, *self._gone):
             at_rets = function.has_rets or function.had_rets
             at_landings = not function.has_rets or function.had_landings
             found[function.number] = (
                 "both" if at_rets and at_landings else "ret" if at_rets else "landing"
             )
             function.had_rets = function.had_landings = False
+        self._gone.clear()
         return found
 
     def step(self) -> None:
@@ -346,7 +352,7 @@ class Landings:
                 continue
             entry = function.sites.function.entry
             places = search.found.calls[entry]
-            if len(places) > _MAX_CALLERS or len(self._landed) + len(places) > self._most:
+            if len(places) > _MAX_CALLERS or self._callers_landed + len(places) > self._most:
                 self._keep([function], "it has too many callers")
                 continue
             if entry in search.found.undecided:
@@ -357,7 +363,6 @@ class Landings:
                     self._keep([function], "it may have callers that do not call it directly")
                     continue
                 function.quiet = 0.0
-            self._direct.update(places)
             for place in places:
                 wanted.setdefault(place, set()).add(function)
         self._land(wanted)
@@ -392,11 +397,12 @@ class Landings:
         for function in functions:
             function.epoch = self._epoch
 
-    def _learn(self, now: float) -> None:
-        """Give landings to callers that the kernel has reported."""
-        wanted: dict[int, set[_Function]] = {}
+    def _learn(self, now: float, most: int | None = _MAX_REPORTED) -> None:
+        """Give landings to callers that the kernel has reported: to all, or to the first ones."""
+        entries = islice(self._new.entries(), most)
+        reported = [(key, _U64.unpack(value)[0]) for key, value in entries]
         calls: dict[_Function, int] = {}
-        reported = [(key, _U64.unpack(value)[0]) for key, value in self._new.entries()]
+        wanted: dict[int, set[_Function]] = {}
         for key, count in reported:
             address, number = _CALLER.unpack(key)
             function = self._by_number[number]
@@ -405,18 +411,30 @@ class Landings:
                 calls[function] = calls.get(function, 0) + count
             if not function.is_kept:
                 wanted.setdefault(address - self._bias, set()).add(function)
-        if not reported:
-            return
+        # First: each call of such a caller is left out until it has a landing.
+        too_many = _MAX_NEW * max(1.0, self._seconds / self.PERIOD)
+        for function, count in calls.items():
+            if count > too_many:
+                self._probe_rets(function, Way.LEARNING, "many calls are of new callers")
+                function.quiet = min(function.quiet * 2, 60.0)
         self._land(wanted)
         for key, _ in reported:
             self._new.delete(key)
-        if len(reported) >= self._new.max_entries:  # calls of others are open, unreported
-            self._begin_epoch(one for one in self._functions if one.has_begun)
-        most = _MAX_NEW * max(1.0, self._seconds / self.PERIOD)
-        for function, count in calls.items():
-            if count > most and function.way is Way.LANDINGS:
-                self._probe_rets(function, Way.LEARNING, "many calls are of new callers")
-                function.quiet = min(function.quiet * 2, 60.0)
+        self._look_at_unreported(now)
+
+    def _look_at_unreported(self, now: float) -> None:
+        """Wait for the end of calls that are open, if callers came for which there was no room."""
+        value = self._unreported.lookup(_U32.pack(0))
+        unreported = _U64.unpack(value)[0] if value is not None else 0
+        if unreported == self._had_unreported:
+            return
+        self._had_unreported = unreported
+        learning = [one for one in self._functions if one.way is not Way.RETS]
+        for function in learning:
+            function.quiet_since = now
+            if function.way is Way.LANDINGS and function.has_rets:  # it is about to move
+                self._set(function, Way.LEARNING)
+        self._begin_epoch(learning)
 
     def _land(self, wanted: Mapping[int, set[_Function]]) -> None:
         """Place probes at the landings of return addresses, and have calls end there."""
@@ -425,21 +443,34 @@ class Landings:
             wants = any(function.needs_results for function in users)
             known = self._landed.get(place)
             if known is not None:
-                known.users += tuple(users.difference(known.users))
-                if wants and not known.landing.intact and not self._switch(known):
-                    self._keep(users, _CHANGED)
+                self._add_users(known, users)
                 continue
             try:
-                if len(self._landed) + len(fresh) >= self._most:
-                    raise SiteError("there are too many callers")
+                if self._callers_landed + len(users) > self._most:
+                    raise SiteError(_TOO_MANY)
                 best = self._choose(place, wants)[0]
             except SiteError as error:
                 self._refused[place] = str(error)
                 self._keep(users, str(error))
                 continue
+            self._callers_landed += len(users)
             fresh.append(_Landed(best, self._group([best]), tuple(users)))
         if fresh:
             self._probe_landings(fresh)
+
+    def _add_users(self, known: _Landed, users: set[_Function]) -> None:
+        """Have calls of more functions end at a landing."""
+        more = users.difference(known.users)
+        if self._callers_landed + len(more) > self._most:
+            self._keep(more, _TOO_MANY)
+            return
+        wants = any(function.needs_results for function in more)
+        if wants and not known.landing.intact and not self._switch(known, wants=True):
+            self._keep(more, _CHANGED)
+            return
+        known.users += tuple(more)
+        self._callers_landed += len(more)
+        self._set_landing(known, more)
 
     def _choose(self, place: int, wants_results: bool) -> list[Landing]:
         """Return the landings of a return address that serve, the best first.
@@ -473,10 +504,11 @@ class Landings:
         for one in fresh:
             if one.landing.address in addresses:
                 self._refused[one.landing.return_pc] = _REFUSED
+                self._callers_landed -= len(one.users)
                 self._keep(one.users, _REFUSED)
             else:
                 self._landed[one.landing.return_pc] = one
-                self._set_landing(one)
+                self._set_landing(one, one.users)
 
     def _watch_faults(self) -> None:
         """Probe what a fault between a return and its landing leads to."""
@@ -513,9 +545,19 @@ class Landings:
         path, bias = self._file.attach_path, self._file.bias
         return ProbeGroup("on_return", path, image.display, points, bias, pid, image.identity)
 
-    def _set_landing(self, landed: _Landed) -> None:
-        key = _U64.pack(landed.landing.return_pc + self._bias)
-        self._landings.update(key, _U64.pack(landed.landing.address + self._bias))
+    def _set_landing(self, landed: _Landed, users: Iterable[_Function]) -> None:
+        """Have calls of some functions end at a landing."""
+        address = _U64.pack(landed.landing.address + self._bias)
+        for function in users:
+            self._landings.update(self._caller(landed, function), address)
+
+    def _unset_landing(self, landed: _Landed, users: Sequence[_Function]) -> None:
+        for function in users:
+            self._landings.delete(self._caller(landed, function))
+        self._callers_landed -= len(users)
+
+    def _caller(self, landed: _Landed, function: _Function) -> bytes:
+        return _CALLER.pack(landed.landing.return_pc + self._bias, function.number)
 
     def _move(self, now: float) -> None:
         """Have calls end at landings alone, where no unknown caller was seen for a while."""
@@ -523,6 +565,7 @@ class Landings:
             function
             for function in self._functions
             if function.has_begun
+            and not function.is_left
             and function.way is Way.LEARNING
             and now - function.quiet_since >= function.quiet
         ]
@@ -534,7 +577,7 @@ class Landings:
             self._set(function, Way.LANDINGS)
         # Calls of new callers that were opened before that have been reported by now.
         kernel.wait_for_programs()
-        self._learn(now)
+        self._learn(now, None)
         free = [function for function in ready if function.way is Way.LANDINGS]
         if free:
             self._attached.change((), [function.rets for function in free])
@@ -569,12 +612,15 @@ class Landings:
             return
         if any(function.is_left for function in landed.users):
             return
-        if not self._switch(landed):
+        wants = any(function.needs_results for function in landed.users)
+        if not self._switch(landed, wants):
             self._give_up(landed)
 
-    def _switch(self, landed: _Landed) -> bool:
-        """Have calls end at the next landing of a return address; return whether there is one."""
-        wants = any(function.needs_results for function in landed.users)
+    def _switch(self, landed: _Landed, wants: bool) -> bool:
+        """Have calls end at the next landing of a return address; return whether there is one.
+
+        ``wants``: results are read there.
+        """
         left = (*landed.left, landed.landing.address)
         try:
             found = self._choose(landed.landing.return_pc, wants)
@@ -588,17 +634,15 @@ class Landings:
         landed.group = self._group([landed.landing])
         if self._attached.change([landed.group]):
             return False
-        self._set_landing(landed)
+        self._set_landing(landed, landed.users)
         self._remove_landing(before, address)
         return True
 
     def _give_up(self, landed: _Landed) -> None:
-        """Have the RETs of all functions probed that may return there, and leave the landing."""
+        """Have the RETs of the functions probed that may return there, and leave the landing."""
         return_pc = landed.landing.return_pc
-        every = landed.users if return_pc in self._direct else tuple(self._functions)
-        kept = [one for one in every if one in landed.users or one.way is not Way.RETS]
-        self._keep(kept, _MISSES)
-        self._landings.delete(_U64.pack(return_pc + self._bias))
+        self._keep(landed.users, _MISSES)
+        self._unset_landing(landed, landed.users)
         self._refused[return_pc] = _MISSES
         del self._landed[return_pc]
         self._remove_landing(landed.group, landed.landing.address)
@@ -642,14 +686,16 @@ class Landings:
         """Have nothing end calls of functions any more. Raises AttachError or GotraceError."""
         leaving = {self._by_number[number] for number in numbers}
         self._functions = [one for one in self._functions if one not in leaving]
+        self._gone += leaving
         for function in leaving:
             self._set(function, Way.RETS)
         if rets := [function.rets for function in leaving if function.has_rets]:
             self._attached.change((), rets)
         for return_pc, landed in list(self._landed.items()):
+            gone = [one for one in landed.users if one in leaving]
             landed.users = tuple(one for one in landed.users if one not in leaving)
-            if not landed.users and return_pc in self._direct:  # else others may return there
-                self._landings.delete(_U64.pack(return_pc + self._bias))
+            self._unset_landing(landed, gone)
+            if not landed.users:
                 del self._landed[return_pc]
                 self._remove_landing(landed.group, landed.landing.address)
 

@@ -428,8 +428,8 @@ def _together(parts: Sequence[tuple[ProbeSpec, ResolvedProbe]]) -> tuple[ProbeSp
         # What the others' predicates look at is captured with the values.
         values += tuple(probe.predicate for _, probe in parts if probe.predicate is not None)
     first = parts[0][0]
-    plain = next((spec for spec, _ in parts if spec.format is None), None)
-    spec = replace(first, format=None) if plain is not None else first
+    is_plain = any(spec.format is None for spec, _ in parts)
+    spec = replace(first, format=None) if is_plain and first.format is not None else first
     return spec, ResolvedProbe(predicate, values)
 
 

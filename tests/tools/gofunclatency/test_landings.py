@@ -10,6 +10,7 @@ import shutil
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -150,6 +151,82 @@ def test_a_call_that_is_not_opened_leaves_nothing_to_others(built: Path) -> None
     new = lost(result)
     assert 1 <= new <= 3 and measured(result) == {"main.target": 100 + 3 - new}
 
+
+def test_a_place_serves_functions_that_need_no_results_and_others_that_do() -> None:
+    """The place changes the result at once: it serves those that need none alone."""
+    probes = ('main.(*first).M "first"', 'main.(*second).M "second %d", $ret')
+    with Callers([build(FIXTURES / "live_shared_call", newest())]) as fixture:
+        words = ("--json", "--returns", "landing", "-p", str(fixture.ready), *probes)
+        with tool("gotrace", *words) as running:
+            fixture.order("first", 10)
+            wait_for_moves(running, 2)
+            for kind in ("first", "second", "first", "second"):
+                fixture.order(kind, 300)
+            time.sleep(1)
+            fixture.order("second", 300)
+            result = running.end()
+        assert fixture.finish() == 0
+    seen = Counter(row["message"] for row in of_kind(result, "call"))
+    assert seen.keys() == {"first", "second 2007"} and seen["first"] == 610
+    assert seen["second 2007"] + lost(result) == 900 and seen["second 2007"] >= 300
+
+
+_BURST = 6_000
+
+
+def test_more_new_callers_than_can_be_reported_at_once(tmp_path: Path) -> None:
+    """Their calls are open as the function would move: it waits for their ends."""
+    source = tmp_path / "live_burst"
+    source.mkdir()
+    numbers = range(_BURST // 100)
+    cases = "".join(f"\tcase {n}: return called() * {n + 2} + 1\n" for n in range(100))
+    body = f"switch i {{\n{cases}\t}}\n\treturn 0"
+    functions = [f"//go:noinline\nfunc place{n}(i int) int {{\n\t{body}\n}}\n\n" for n in numbers]
+    listed = ", ".join(f"place{n}" for n in numbers)
+    places = f"var places = []func(int) int{{{listed}}}\n"
+    (source / "main.go").write_text("".join((_BURST_PROGRAM, *functions, places)))
+    with Callers([build(source, newest())]) as fixture:
+        with measuring(fixture, "main.target") as running:
+            fixture.order("burst", _BURST)
+            result = running.end()
+        assert fixture.finish() == 0
+    assert measured(result) == {"main.target": _BURST}
+    assert lost(result) == summary(result, "unwound") == 0
+
+
+_BURST_PROGRAM = """package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+//go:noinline
+func target() int { time.Sleep(4 * time.Second); return 1 }
+
+var called = target
+
+func main() {
+	fmt.Println("ready", os.Getpid())
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() && lines.Text() != "" {
+		var calls sync.WaitGroup
+		for n := 0; n < 100*len(places); n++ {
+			if n == 1500 {
+				time.Sleep(350 * time.Millisecond)
+			}
+			calls.Add(1)
+			go func(n int) { defer calls.Done(); places[n/100](n % 100) }(n)
+		}
+		calls.Wait()
+		fmt.Println("done burst")
+	}
+}
+
+"""
 
 #: How a place calls a function, by the function; X is the place's number. Others may call it in
 #: another function's name: then the return is to that one, whatever the place.

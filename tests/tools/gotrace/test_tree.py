@@ -292,6 +292,20 @@ def test_the_command_shows_trees(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
+@pytest.mark.parametrize("patterns", [(), ("main.*",), ("main.spins",)])
+def test_a_root_without_parameters_is_one_of_the_functions(patterns: tuple[str, ...]) -> None:
+    """Several probes want its calls then, and show the same."""
+    with Fixture([build(FIXTURES / "live_why", newest())]) as fixture:
+        place = ("-p", str(fixture.ready), "--json", "--force", "--tree", "main.spins")
+        with tool("gotrace", *place, *patterns) as tracing:
+            fixture.work("spins")
+            result = tracing.end()
+        assert fixture.finish() == 0
+    (request,) = of_kind(result, "request")
+    assert request["root"]["call"]["func"] == "main.spins"
+
+
+@pytest.mark.live
 def test_the_programs_own_functions_are_shown() -> None:
     program = build(FIXTURES / "live_requests", newest())
     with Fixture([program]) as fixture:
