@@ -63,7 +63,7 @@ enum edge {
     /* Changes the state of a goroutine, if any does: whose, to which, why it waits or has waited. */
     EDGE_STATE,
     EDGE_REST, /* ends a sleep, a wait for the network, or a join, if any does: whose, if a join */
-    EDGE_SIGNAL, /* none: the process gets the signal that is waited for */
+    EDGE_SIGNAL, /* no goroutine, but 1 if the process is known: it gets the signal waited for */
     EDGE_MISS,   /* finds no item, without a wait: 0, 0, channel if known, depth of its frame */
     EDGE_AFTER,  /* gives a context a closure to call when that ends: its code, the closure */
 };
@@ -407,12 +407,33 @@ int on_after(struct pt_regs *ctx)
     return 0;
 }
 
+#if GOTRACE_FLIGHT
+/*
+ * scheduled: key = a process in which the program's scheduler has been seen; value = 1. By them
+ * signals of the target's processes are told from those of others. The kernel drops the oldest.
+ */
+BPF_TABLE("lru_hash", u32, u8, scheduled, 4096);
+
+static __always_inline void scheduled_in_process(void)
+{
+    u32 tgid = pid_tgid() >> 32;
+    u8 yes = 1;
+    if (GOTRACE_FLIGHT_SIGNAL && !scheduled.lookup(&tgid))
+        scheduled.update(&tgid, &yes);
+}
+#else
+static __always_inline void scheduled_in_process(void)
+{
+}
+#endif
+
 /* At runtime.casgstatus(gp, old, new). */
 int on_edge_status(struct pt_regs *ctx)
 {
     u64 cookie = 0;
     if (!site_hit(ctx, &cookie))
         return 0;
+    scheduled_in_process();
     struct status_change to = sched_status_change(ctx);
     bool is_state = to.new == G_RUNNABLE || to.new == G_RUNNING || to.new == G_WAITING;
     bool has_waited = to.old == G_WAITING;
@@ -453,9 +474,14 @@ int on_delivered(struct bpf_raw_tracepoint_args *ctx)
 {
     if ((u32)ctx->args[0] != GOTRACE_FLIGHT_SIGNAL || !site_is_target())
         return 0;
-    u64 ids = site_user_pid_tgid();
+    u64 ids = site_user_pid_tgid(), is_chosen = GOTRACE_TGID;
+    u32 tgid = pid_tgid() >> 32;
+#ifdef GOTRACE_TGID_1
+    is_chosen = 1;
+#endif
     struct event event = {
         .end = bpf_ktime_get_ns(),
+        .goid = is_chosen || scheduled.lookup(&tgid),
         .tgid = ids >> 32,
         .tid = ids,
         .function = EDGE_FIRST + EDGE_SIGNAL,

@@ -30,7 +30,7 @@ _TEXTS = {
     Diagnostic.NO_GOROUTINE: "{} hit{s} NOT: no goroutine could be found",
     Diagnostic.WORK_BUSY: "{} call{s} NOT: no buffer was free",
     Diagnostic.TAIL_CALLS: "{} call{s} NOT: they ended by jumping to another function",
-    Diagnostic.CALLS_UNDECIDED: "{} call{s} NOT: whether the predicate wants them is not known",
+    Diagnostic.CALLS_UNDECIDED: "{} call{s} NOT: their predicate or key takes too many steps",
     Diagnostic.ENDED_FULL: (
         "{} ended goroutine{s} still listed: there was no room to record their end"
     ),

@@ -202,7 +202,9 @@ class FlightProbe(RecordProbe):
         shown = partial(_shown, spec.privacy)
         self._recorder = Recorder(decoders, request.options.roots, reasons, 0, shown)
         tracer, options = self._tracer, request.options
-        self._reader = FlightReader(tracer, self._recorder, options, spec.keep, _MAX_RECORDS)
+        self._reader = FlightReader(
+            tracer, self._recorder, options, spec.keep, _MAX_RECORDS, runs=self._runs
+        )
         self._next_look = 0.0
         flights.add(self)
 
@@ -211,6 +213,10 @@ class FlightProbe(RecordProbe):
         with self._lock:
             if self._is_open:
                 self._read()
+
+    def _runs(self, pid: int) -> bool:
+        """Return whether a process runs the program, or did so as this was attached."""
+        return pid in self._program.processes or self._program.is_run_by(pid)
 
     def _add(self, record: bytes) -> None:
         self._reader.add(record)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from gotrace.errors import UsageError
@@ -104,10 +104,12 @@ class FlightReader:
         options: TraceOptions,
         seconds: float,
         most: int = MAX_PAST,
+        runs: Callable[[int], bool] = lambda _: False,
     ) -> None:
         """Take what traces, by these options, and how long before its end a recording begins.
 
-        It has the latest ``most`` records.
+        It has the latest ``most`` records. ``runs`` says whether a process runs what is traced, if
+        nothing else does: a signal may come to any process of the machine.
         """
         flight = options.flight
         assert flight is not None
@@ -116,6 +118,7 @@ class FlightReader:
         self._recorder = recorder
         self._ns = round(seconds * 1e9)
         self._most = most
+        self._runs = runs
         ids = {id(spec) for spec in (*options.roots, *flight.until)}
         #: Numbers of the functions whose calls are waited for.
         self._until = {
@@ -177,7 +180,8 @@ class FlightReader:
 
     def _is_wanted(self, record: bytes) -> bool:
         if record[_EDGE]:
-            return True
+            _, _, is_known, tgid, *_ = HEADER.unpack_from(record)
+            return bool(is_known) or self._runs(tgid)
         decoder = self._recorder.decoders[function_of(record)]
         return decoder.wanted(record) is not None
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -151,6 +152,24 @@ def test_the_end_of_a_program_is_in_a_file(kind: str, program: Path, tmp_path: P
         cause = "runtime.gopanic in goroutine 1" if kind else "signal SIGTERM"
         assert said(trace) == f"written for {cause}"
         assert "main.other" in {one.name for one in trace.regions}
+        daemon.end()
+
+
+@pytest.mark.live
+@pytest.mark.apart
+def test_signals_of_other_processes_write_nothing(program: Path, tmp_path: Path) -> None:
+    """Whoever sends them to their own could fill the folder, and have the files in it removed."""
+    with Daemon(configured(tmp_path, program), probes=1) as daemon:
+        with Fixture([program]) as fixture:
+            do(fixture, "other 7")
+            for _ in range(5):
+                with subprocess.Popen(["sleep", "60"]) as other:
+                    other.terminate()
+            time.sleep(1)
+            assert not files(tmp_path)
+            fixture.signal(signal.SIGTERM)
+            wait_until(lambda: written(daemon) == 1)
+        assert not any(counts(daemon, PASSED_OVER).values())
         daemon.end()
 
 
