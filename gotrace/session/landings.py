@@ -110,6 +110,8 @@ def why_not(prepared: Prepared) -> str:
         return "functions of several files are traced"
     if tasks is None or plan.files[0] not in tasks.files or tasks.layout is None:
         return "the file is not Go's"
+    if plan.files[0].bias is None and prepared.target.command is not None:
+        return "where the file will be is not known before it runs: start it, and use -p PID"
     if plan.files[0].bias is None:
         return "the file can be elsewhere in each process: use -p PID"
     if prepared.forced not in (None, AttachMethod.MULTI):
