@@ -455,15 +455,21 @@ static __always_inline struct stack *calls_returning(struct pt_regs *ctx, u64 co
                                                      struct task *task, struct task_key *owner,
                                                      u64 *depth, u64 *now)
 {
-    if (!calls_locate(ctx, cookie, task, owner, depth))
+    if (!calls_locate(ctx, cookie, task, owner, depth)) {
+        site_missed_landing(cookie);
         return 0;
+    }
     /* In the caller, the return address is off the stack. */
     if ((cookie & COOKIE_LANDING) && !(cookie & COOKIE_FAULT))
         *depth += CALL_PUSHES;
     struct stack *stack = leaving(ctx, cookie, task, owner, *depth);
     struct why_key row = {.id = task->row, .tgid = owner->tgid};
-    if (stack)
+    if (stack) {
         *now = why_leaving(&row, *now);
+        site_hit_landing(cookie, stack->top.function);
+    } else {
+        site_missed_landing(cookie);
+    }
     return stack;
 }
 

@@ -51,10 +51,11 @@ BPF_ARRAY(halted, u32, 1);
 
 /* What a row of hits has. Shared with gotrace/session/budget.py. */
 enum hit {
-    HIT_ENTRY,  /* hits of a function's entry; in row 0, of all that belongs to no function */
-    HIT_RETURN, /* hits of its RETs; in row 0, of landings */
-    HIT_CALL,   /* calls of it that were counted, and not followed */
-    HIT_SWITCH, /* in row 0: of the kernel's scheduler, which takes no trap */
+    HIT_ENTRY,   /* hits of a function's entry; in row 0, of all that belongs to no function */
+    HIT_RETURN,  /* hits of its RETs */
+    HIT_LANDING, /* hits of landings that ended calls of it; in row 0, that ended none */
+    HIT_CALL,    /* calls of it that were counted, and not followed */
+    HIT_SWITCH,  /* in row 0: of the kernel's scheduler, which takes no trap */
     HITS
 };
 
@@ -62,7 +63,7 @@ enum hit {
  * hits: key = HITS * row + enum hit; value = as often on this CPU, in processes of others as well,
  * but for HIT_CALL. Only ever added to.
  */
-BPF_PERCPU_ARRAY(hits, u64, GOTRACE_HIT_ROWS * 4);
+BPF_PERCPU_ARRAY(hits, u64, GOTRACE_HIT_ROWS * 5);
 
 /* counted: key = row; value = 1 where calls are only counted. Written from user space alone. */
 BPF_ARRAY(counted, u32, GOTRACE_HIT_ROWS);
@@ -80,7 +81,21 @@ static __always_inline void count_hit(u32 row, enum hit which)
 static __always_inline u32 hit_row(u64 cookie)
 {
     u64 row = (cookie & COOKIE_INDEX_MASK) + 1;
-    return cookie & COOKIE_LANDING || row >= GOTRACE_BUDGET ? 0 : row;
+    return row >= GOTRACE_BUDGET ? 0 : row;
+}
+
+/* Count a hit of the target at a landing, which has ended a call of a function. */
+static __always_inline void site_hit_landing(u64 cookie, u32 function)
+{
+    if (GOTRACE_BUDGET && cookie & COOKIE_LANDING)
+        count_hit(hit_row(function), HIT_LANDING);
+}
+
+/* Count a hit of the target at a landing, which has ended no call. */
+static __always_inline void site_missed_landing(u64 cookie)
+{
+    if (GOTRACE_BUDGET && cookie & COOKIE_LANDING)
+        count_hit(0, HIT_LANDING);
 }
 
 /* To be called at each switch of the kernel's scheduler. */
@@ -197,8 +212,12 @@ static __always_inline bool site_hit_as(struct pt_regs *ctx, u64 *cookie, enum h
     if (!find_cookie(ctx, cookie))
         return false;
     if (GOTRACE_BUDGET) {
-        count_hit(has_row ? hit_row(*cookie) : 0, which); /* others pay for their hits as well */
-        if (!site_is_target())
+        bool is_target = site_is_target(); /* others pay for their hits as well */
+        if (!(*cookie & COOKIE_LANDING))
+            count_hit(has_row ? hit_row(*cookie) : 0, which);
+        else if (!is_target)
+            site_missed_landing(*cookie);
+        if (!is_target)
             return false;
     }
     if ((*cookie & COOKIE_BRANCH) && registers_grows(ctx))
@@ -218,7 +237,7 @@ static __always_inline bool site_hit_entry(struct pt_regs *ctx, u64 *cookie)
     return site_hit_as(ctx, cookie, HIT_ENTRY, true);
 }
 
-/* At a RET of a function, or at a landing. */
+/* At a RET of a function, or at a landing, whose hit is yet to be counted. */
 static __always_inline bool site_hit_return(struct pt_regs *ctx, u64 *cookie)
 {
     return site_hit_as(ctx, cookie, HIT_RETURN, true);

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-__all__ = ["ProbeCost"]
+__all__ = ["ProbeCost", "RunCost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,16 +16,45 @@ class ProbeCost:
     ``own`` is the part of a call's own two hits, at its entry and its RET, that is between its
     two clock readings and so within its measured time; ``hit`` is the cost of one hit of another
     call's, the mean of an entry and a RET. ``landed`` is the same of calls that are seen returning
-    in their callers, None where that was not measured.
+    in their callers, ``first`` of those whose entry is single-stepped; None where that was not
+    measured.
     """
 
     own: int
     hit: int
     landed: ProbeCost | None = None
+    first: ProbeCost | None = None
 
-    def of(self, returns: str) -> ProbeCost:
-        """Return what calls cost that are seen returning at "landing", "ret", or "both"."""
-        return self.landed if self.landed is not None and returns == "landing" else self
+    @property
+    def emulated(self) -> int:
+        """Return what a hit costs where the kernel emulates the instruction: entry or landing."""
+        return self.own if self.landed is None else self.landed.hit
+
+    @property
+    def ret(self) -> int:
+        """Return what a hit of a RET costs."""
+        return max(self.emulated, 2 * self.hit - self.emulated)
+
+    @property
+    def stepped_entry(self) -> int:
+        """Return what a hit of an entry costs that is single-stepped."""
+        if self.first is None:
+            return self.ret
+        return max(self.emulated, self.emulated + 2 * (self.first.hit - self.hit))
+
+    def plus(self, nanoseconds: int) -> ProbeCost:
+        """Return the cost of hits whose programs take so much longer; for ``trap_cost``."""
+        return replace(self, own=self.own + nanoseconds, hit=self.hit + nanoseconds)
+
+    def own_of(self, is_stepped: bool, rets: int, landings: int) -> int:
+        """Return ``own`` of calls that have returned so often at RETs, and at landings.
+
+        ``is_stepped``: their entry is single-stepped.
+        """
+        cost = self.first if is_stepped and self.first is not None else self
+        if cost.landed is None or not landings:
+            return cost.own
+        return (cost.own * rets + cost.landed.own * landings) // (rets + landings)
 
     def within(self, total: int, calls: int, hits: int, hits_ns: int = 0) -> int:
         """Return, as an estimate, what part of the ``total`` time of calls is the probes' own.
@@ -33,3 +63,15 @@ class ProbeCost:
         where that is measured and not in ``hit``.
         """
         return min(total, calls * self.own + hits * self.hit + hits_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class RunCost:
+    """What probes have cost in a part of a run, by what was hit: of all functions, and of each."""
+
+    every: ProbeCost
+    functions: Mapping[int, ProbeCost] = field(default_factory=dict)
+
+    def of(self, function: int | None) -> ProbeCost:
+        """Return it of a function by number, of all if that is None or not known by itself."""
+        return self.every if function is None else self.functions.get(function, self.every)

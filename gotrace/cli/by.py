@@ -15,17 +15,17 @@ from gotrace.cli.irregular import irregularities
 from gotrace.cli.pace import pace, running
 from gotrace.cli.run import (
     asked_of,
+    hits_took,
     opened_notices,
     probe_cost_of,
     run_output,
     status_of,
     target_of,
-    tracing_took,
 )
 from gotrace.cli.why import accepting, why_of
 from gotrace.errors import UsageError
 from gotrace.gotypes.symbols import shown_names
-from gotrace.overhead import ProbeCost
+from gotrace.overhead import ProbeCost, RunCost
 from gotrace.probes.spec import KeyText
 from gotrace.profiles.folded import folded
 from gotrace.profiles.write import write_profile
@@ -35,11 +35,12 @@ from gotrace.report.by import (
     write_values,
 )
 from gotrace.report.counts import CountRow, CountTable, count_table, write_counts
-from gotrace.report.latencies import Interval, LatencyGroup, in_common, write_latencies
+from gotrace.report.latencies import Interval, LatencyGroup, write_latencies
 from gotrace.report.latency_rows import RowName, row_names
 from gotrace.report.listing import list_plan
 from gotrace.report.order import Order, ordered, size_by
 from gotrace.report.output import Notice, NoticeKind, Output
+from gotrace.session.budget import HitCounts
 from gotrace.session.key_stacks import key_profile
 from gotrace.session.keys import (
     MAX_KEY_TEXT,
@@ -115,21 +116,26 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
 
             heat = HeatDrawing(options, output)
 
+        before: HitCounts | None = None
+
         def write(run: _Run, period: KeyPeriod, seconds: float) -> None:
+            nonlocal before
             plan, key = run.plan, request.key
             if _wants_stacks(options):
                 _write_stacks(options, output, plan, key, period, seconds)
             elif is_time:
-                groups = _groups(options, plan, key, period)
-                ways = run.meter.take_ways()
                 cost = probe_cost_of(run.calibration)
-                cost = cost.of(in_common(ways)) if cost else None
+                assert run.hits is not None
+                now = run.hits.read()
+                hits, before = now.since(before), now
+                groups = _groups(options, plan, key, period, hits.cost(cost) if cost else None)
+                ways = run.meter.take_ways()
                 ended = time.time()
                 total = sum(row.times.sum for row in period.rows if row.times)
                 rates = options.interval is not None
                 when = ended, seconds, unit
                 interval = Interval(
-                    groups, [], *when, cost, options.short, ways, total=total, rates=rates
+                    groups, [], *when, options.short, ways, total=total, rates=rates
                 )
                 if heat is None:
                     write_latencies(output, interval, options.timestamp)
@@ -215,28 +221,20 @@ def _add_up(
             meter.poll()
             return False
 
-        others = calls = hits = 0
+        others = calls = 0
         length = 0.0
-        traced = run.traced.calls if run.traced else ()
-        each = [1 if call.result is None else 2 for call in traced]
         look = _POLL if meter.landings is None else Landings.PERIOD
         for seconds in pace(options, run, output, poll, look, meter.has_seen):
             period = meter.take()
             length += seconds
             calls += sum(row.calls for row in period.rows)
-            hits += sum(
-                row.calls * (max(each) if row.function is None else each[row.function])
-                for row in period.rows
-            )
             others += sum(row.calls for row in period.rows if row.function is None)
             write(run, period, seconds)
         notices = [*_footer(meter, plan, others, calls)]
         cost = probe_cost_of(run.calibration)
-        if cost is not None and not meter.has_predicates:  # what these leave out is not counted
-            ways = cost.of(meter.returns())
-            took = [(hits, "hits", ways.hit)]
+        if cost is not None and run.hits is not None:
             verb = "counting" if request.verb == "count" else "measuring"
-            notices += tracing_took(verb, took, length, {"hits": hits})
+            notices += hits_took(verb, run.hits.read(), cost, length)
         if heat is not None:
             heat.finish(notices)
         else:
@@ -259,12 +257,23 @@ def _table(
 
 
 def _groups(
-    options: argparse.Namespace, plan: ProbePlan, key: KeyText, period: KeyPeriod
+    options: argparse.Namespace,
+    plan: ProbePlan,
+    key: KeyText,
+    period: KeyPeriod,
+    cost: RunCost | None,
 ) -> Sequence[LatencyGroup]:
     """Return a group for each row, in the order that is asked for."""
     names = plan.names
     groups = [
-        LatencyGroup(name, row.times, why=row.why, by=row.by(key.texts) or {}, program=program)
+        LatencyGroup(
+            name,
+            row.times,
+            why=row.why,
+            by=row.by(key.texts) or {},
+            program=program,
+            cost=cost.of(row.function) if cost else None,
+        )
         for row in period.rows
         for program, name in [_NO_NAME if row.function is None else names[row.function]]
         if row.times is not None

@@ -33,6 +33,7 @@ from gotrace.gotypes.symbols import shown_names
 from gotrace.report.counts import CountRow, CountTable, count_table, write_counts
 from gotrace.report.order import Order
 from gotrace.report.output import Notice, Output
+from gotrace.session.budget import Spent
 from gotrace.session.count import CountRequest
 from gotrace.session.plan import ProbePlan, ProgramFunction, to_be_traced
 from gotrace.sites.sites import SiteForm
@@ -124,17 +125,12 @@ class _Hits:
 
     def cost(self, seconds: float, each: Mapping[SiteForm, int]) -> Iterator[Notice]:
         """Yield what the hits took, ``each`` so many ns."""
-        emulated, stepped = self._hits[SiteForm.EMULATED], self._hits[SiteForm.FIRST]
-        hits = [
-            (count, words, each[form])
-            for form, count, words in (
-                (SiteForm.EMULATED, emulated, "hits"),
-                (SiteForm.FIRST, stepped, "single-stepped hits"),
-            )
-            if count
-        ]
-        fields = {"hits": emulated, "stepped_hits": stepped}
-        yield from tracing_took("counting", hits, seconds, fields)
+        emulated, stepped = (
+            Spent(hits, hits * each.get(form, 0))
+            for form in (SiteForm.EMULATED, SiteForm.FIRST)
+            for hits in [self._hits[form]]
+        )
+        yield from tracing_took("counting", emulated, stepped, seconds)
 
 
 def _table(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -24,18 +25,18 @@ from gotrace.cli.options import duration as parse_time
 from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import (
     asked_of,
+    hits_took,
     mostly_tracing,
     opened_notices,
     run_command,
     run_output,
     status_of,
     target_of,
-    tracing_took,
 )
 from gotrace.cli.why import accepting, add_why_options, why_of
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
-from gotrace.overhead import ProbeCost
+from gotrace.overhead import ProbeCost, RunCost
 from gotrace.report.latencies import (
     SlowRow,
     duration,
@@ -45,6 +46,7 @@ from gotrace.report.latencies import (
 from gotrace.report.latency_rows import LatencyChoice, RowName, interval_of, row_names
 from gotrace.report.order import Order
 from gotrace.report.output import Notice, NoticeKind, Output
+from gotrace.session.budget import HitCounts
 from gotrace.session.calibrate import Calibration
 from gotrace.session.latency import (
     LatencyOptions,
@@ -178,8 +180,8 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
     """Measure until the end and return what was measured."""
     with running(request, output, accepting(options, output)) as run:
         meter, plan = run.meter, run.plan
-        assert run.calibration is not None and run.tasks is not None
-        tracing = _Tracing(plan, run.calibration, meter.files, meter.returns)
+        assert run.calibration is not None and run.tasks is not None and run.hits is not None
+        tracing = _Tracing(plan, run.calibration, run.hits.read, meter.files)
         for notice in opened_notices(options, run, request.done):
             output.notice(notice)
         symbols = Symbolizer.of(run.tasks.files)
@@ -200,9 +202,9 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
 
         for length in pace(options, run, output, poll, poll_period, meter.has_seen):
             period, ways = meter.take(), meter.take_ways()
-            tracing.add(period, length)
+            cost = tracing.add(period, length)
             when = (time.time(), length, request.options.unit)
-            shown = (_choice(options), plan, period, symbols, when, tracing.cost())
+            shown = (_choice(options), plan, period, symbols, when, cost)
             interval = interval_of(*shown, meter.files, ways)
             if heat is None:
                 write_latencies(output, interval, options.timestamp)
@@ -264,7 +266,7 @@ class _SlowCalls:
                 self._names[call.function].name,
                 call.duration,
                 call.hits,
-                cost.within(call.duration, 1, call.hits) if cost else None,
+                cost.of(call.function).within(call.duration, 1, call.hits) if cost else None,
                 call.parts,
                 self._names[call.function].program,
             )
@@ -280,63 +282,76 @@ class _Tracing:
 
     plan: ProbePlan
     calibration: Calibration[ProbeCost]
+    #: What was hit so far.
+    read: Callable[[], HitCounts]
     files: Sequence[TargetBinary] = ()
-    #: Where calls are seen returning now; probes cost less in callers.
-    returns: Callable[[], str] = lambda: "ret"
     _totals: dict[str, Histogram] = field(default_factory=dict)
+    _within: Counter[str] = field(default_factory=Counter)  # ns of hits within calls
     _seconds: float = 0.0
     _least_median: float = float("inf")
+    _hits: HitCounts | None = None  # until the last interval ended
     _cost: ProbeCost | None = None
     _problem: str | None = None
 
-    def cost(self) -> ProbeCost | None:
-        """Return what probes cost, None where that could not be measured."""
+    def _measured(self) -> ProbeCost | None:
+        """Return what probes cost by themselves, None where that could not be measured."""
         if self._cost is None and self._problem is None:
             try:
                 self._cost = self.calibration.cost(_MAX_WAIT)
             except (GotraceError, OSError) as error:
                 why = (error.strerror if isinstance(error, OSError) else None) or error
                 self._problem = f"the probes' own cost could not be measured: {why}"
-        return self._cost.of(self.returns()) if self._cost else None
+        return self._cost
+
+    def cost(self) -> RunCost | None:
+        """Return what probes have cost since the last interval, None if that is not known."""
+        cost = self._measured()
+        return self.read().since(self._hits).cost(cost) if cost else None
 
     @property
     def calls(self) -> int:
         """Return how many calls were measured."""
         return sum(total.count for total in self._totals.values())
 
-    def add(self, period: Measurement, seconds: float = 0.0) -> None:
-        """Take note of what was measured in an interval of some seconds."""
+    def add(self, period: Measurement, seconds: float = 0.0) -> RunCost | None:
+        """Take note of an interval of some seconds; return what probes have cost in it."""
         self._seconds += seconds
+        hits, each = self.read(), self._measured()
+        cost = hits.since(self._hits).cost(each) if each else None
+        self._hits = hits
         names = row_names(self.plan, self.files, not self.files)
         for row, times in period.rows.items():
             name = _text(names[row]) if len(period.rows) > 1 else ""
             total = self._totals.setdefault(name, Histogram())
             total.count += times.count
             total.sum += times.sum
-            total.hits += times.hits
+            if cost is not None:
+                self._within[name] += cost.every.hit * times.hits
             self._least_median = min(self._least_median, times.percentile(0.5))
+        return cost
 
     def notices(self) -> Iterator[Notice]:
         """Yield what there is to say of it at the end."""
         if not self._totals:
             return
-        cost = self.cost()
-        if cost is None:
+        cost = self._measured()
+        if cost is None or self._hits is None:
             fields = {"what": "probe_cost", "ns": None}
             yield Notice(NoticeKind.SUMMARY, self._problem or "", fields)
             return
-        if cost.own > self._least_median * _NOTABLE:
+        of_run = self._hits.cost(cost)
+        own = max(each.own for each in (of_run.every, *of_run.functions.values()))
+        if own > self._least_median * _NOTABLE:
             upto = "up to " if self.plan.entry_form is SiteForm.FIRST else ""
             yield Notice(
                 NoticeKind.SUMMARY,
-                f"probe cost of {upto}about {duration(cost.own)} a call is included",
-                {"what": "probe_cost", "ns": cost.own},
+                f"probe cost of {upto}about {duration(own)} a call is included",
+                {"what": "probe_cost", "ns": own},
             )
-        hits = [(2 * self.calls, "hits", cost.hit)]
-        yield from tracing_took("measuring", hits, self._seconds, {"hits": 2 * self.calls})
+        yield from hits_took("measuring", self._hits, cost, self._seconds)
         yield from mostly_tracing(
             {
-                name: cost.hit * total.hits / total.sum
+                name: self._within[name] / total.sum
                 for name, total in self._totals.items()
                 if total.sum
             }

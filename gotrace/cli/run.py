@@ -23,6 +23,8 @@ from gotrace.target.target import Target
 from gotrace.text import counted, printable
 
 if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes, does without
+    from gotrace.overhead import ProbeCost
+    from gotrace.session.budget import HitCounts, Spent
     from gotrace.session.calibrate import Calibration
     from gotrace.session.probing import Probing
     from gotrace.session.request import Asked
@@ -30,6 +32,7 @@ if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes
 
 __all__ = [
     "asked_of",
+    "hits_took",
     "make_output",
     "mostly_tracing",
     "opened_notices",
@@ -214,22 +217,39 @@ def mostly_tracing(shares: Mapping[str, float]) -> Iterator[Notice]:
 
 def tracing_took(
     what: str,
-    hits: Sequence[tuple[int, str, int]],
+    emulated: Spent,
+    stepped: Spent,
     seconds: float,
-    fields: Mapping[str, object],
+    switches: Spent | None = None,
 ) -> Iterator[Notice]:
-    """Yield what ``hits`` took of the program's time, if that is 1% of one CPU and 5 ms or more.
+    """Yield what hits took of the program's time, if that is 1% of one CPU and 5 ms or more.
 
-    They are numbers, what these are called, and what each took in ns.
+    They are the hits whose instruction the kernel emulates, those that it single-steps, and those
+    at switches of its scheduler. It is an estimate, and never more than there are CPUs.
     """
-    total = sum(count * each for count, _, each in hits)
+    hits = [(emulated, "hits"), (stepped, "single-stepped hits")]
+    if switches is not None:
+        hits.append((switches, "switches"))
+    total = sum(spent.ns for spent, _ in hits)
+    total = min(total, round(seconds * 1e9 * (os.cpu_count() or 1)))
     share = total / (seconds * 1e9) if seconds > 0 else 0.0
     if share < _NOTABLE or total < _LEAST_NS:
         return
-    parts = [f"{count:,} {words} of {duration(each)}" for count, words, each in hits]
+    parts = [
+        f"{spent.hits:,} {words} of {duration(spent.ns // spent.hits)}"
+        for spent, words in hits
+        if spent.hits
+    ]
     text = f"{what} took about {share:.0%} of one CPU: {' and '.join(parts)}"
+    fields = {"hits": emulated.hits, "stepped_hits": stepped.hits}
     cost = {"what": "cost", "ns": total, "share": round(share, 4), **fields}
     yield Notice(NoticeKind.SUMMARY, text, cost)
+
+
+def hits_took(what: str, hits: HitCounts, cost: ProbeCost, seconds: float) -> Iterator[Notice]:
+    """Yield what the hits of a run took, as ``tracing_took`` does."""
+    each = hits.emulated(cost), hits.single_stepped(cost)
+    yield from tracing_took(what, *each, seconds, hits.switches)
 
 
 def probe_cost_of(calibration: Calibration[_T] | None, wait: float = 0.8) -> _T | None:

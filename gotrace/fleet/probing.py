@@ -87,7 +87,7 @@ class Probe(abc.ABC):
         self._run = run
         self._program = program
         self._cost = cost
-        self._hits = Hits(run.attached.program, run.meter.program_ns, run.plan)
+        self._hits = Hits(run.attached.program, run.plan)
         self._lock = threading.Lock()  # held by what the methods below are called by
         self._is_open = True
         self._final = Spent()
@@ -116,7 +116,7 @@ class Probe(abc.ABC):
 
     def _spent(self) -> Spent:
         """Return the hits so far and their cost."""
-        return self._hits.total(self._cost)
+        return self._hits.total(self._cost.plus(self._run.meter.program_ns))
 
     @abc.abstractmethod
     def _losses(self) -> Counter[str]:

@@ -167,7 +167,7 @@ class HeatMaps:
             if group.goroutine is not None:
                 self._goroutines[key] = group.goroutine
             cell = self._cells.setdefault(key, {}).setdefault(number, HeatCell())
-            cell.merge(HeatCell(group.times, _parts(group, interval)))
+            cell.merge(HeatCell(group.times, _parts(group)))
         self.others += sum(rest.calls for rest in interval.rest)
 
     def _begin_column(self, interval: Interval) -> None:
@@ -225,16 +225,15 @@ def _key(group: LatencyGroup) -> _Key:
     return _Key(group.program, group.function, group.pid, group.goid, by)
 
 
-def _parts(group: LatencyGroup, interval: Interval) -> Counter[str]:
+def _parts(group: LatencyGroup) -> Counter[str]:
     """Return what a group's time went into, with what probes took by itself."""
     if group.why is None:
         return Counter()
     sums = PartSums()
     for found in group.why.values():
         sums.merge(found)
-    times, cost = group.times, interval.cost
-    tracing = cost.within(times.sum, times.count, times.hits) if cost else None
-    return Counter(take_tracing_out({name: part.ns for name, part in sums.parts.items()}, tracing))
+    parts = {name: part.ns for name, part in sums.parts.items()}
+    return Counter(take_tracing_out(parts, group.probe_ns))
 
 
 def level_of(count: int, most: int, levels: int) -> int:

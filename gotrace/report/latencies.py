@@ -36,7 +36,6 @@ __all__ = [
     "LatencyGroup",
     "SlowRow",
     "duration",
-    "in_common",
     "tracing_part",
     "write_latencies",
     "write_slow",
@@ -54,7 +53,8 @@ class LatencyGroup:
     process in ``pid`` (0 where it has none here). ``why`` is what the times went into, None where
     that was not asked for. ``by``: it is of the calls that have
     these values, by expression, or of all that found no room, if it is empty. ``program`` is the
-    name of the program of which the calls are, None where only one is traced.
+    name of the program of which the calls are, None where only one is traced. ``cost`` is that of
+    the probes, None where it is not known.
     """
 
     function: str | None
@@ -65,6 +65,13 @@ class LatencyGroup:
     why: BucketParts | None = None
     by: Mapping[str, Value] | None = None
     program: str | None = None
+    cost: ProbeCost | None = None
+
+    @property
+    def probe_ns(self) -> int | None:
+        """Return what part of the times is the probes' own."""
+        times = self.times
+        return self.cost.within(times.sum, times.count, times.hits) if self.cost else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,8 @@ class FoldedLatency:
     """Hold, in sum, the goroutines that are not shown by themselves.
 
     ``unnamed`` of the calls are of goroutines that there was no room to keep apart;
-    ``hits`` is how often probes were hit within all calls.
+    ``hits`` is how often probes were hit within all calls, ``cost`` what probes cost, None where
+    that is not known.
     """
 
     function: str | None
@@ -82,9 +90,15 @@ class FoldedLatency:
     unnamed: int
     hits: int = 0
     program: str | None = None
+    cost: ProbeCost | None = None
+
+    @property
+    def probe_ns(self) -> int | None:
+        """Return what part of the times is the probes' own."""
+        return self.cost.within(self.total, self.calls, self.hits) if self.cost else None
 
 
-def in_common(ways: Mapping[str, str]) -> str:
+def _in_common(ways: Mapping[str, str]) -> str:
     """Return where the calls of all functions were seen returning; see `Interval`."""
     found = set(ways.values())
     return found.pop() if len(found) == 1 else "both" if found else "ret"
@@ -94,8 +108,8 @@ def in_common(ways: Mapping[str, str]) -> str:
 class Interval:
     """What one printing shows: when it ended (s since 1970), its length (s), its unit (ns).
 
-    ``cost`` is that of the probes, None where it is not known. ``short``: see ``shown_names``.
-    ``ways`` says of functions, by name, where their calls were seen returning. ``total`` is the
+    ``short``: see ``shown_names``. ``ways`` says of functions, by name, where their calls were seen
+    returning. ``total`` is the
     time of all calls (ns), those of groups that are not shown as well. ``rates``: groups have their
     calls a second.
     """
@@ -105,7 +119,6 @@ class Interval:
     ended: float
     seconds: float
     unit: int
-    cost: ProbeCost | None = None
     short: bool = False
     ways: Mapping[str, str] = field(default_factory=dict)
     total: int = 0
@@ -113,7 +126,7 @@ class Interval:
 
     def way(self, function: str | None) -> str:
         """Return where calls of a function, or of all if it is None, were seen returning."""
-        return in_common(self.ways) if function is None else self.ways.get(function, "ret")
+        return _in_common(self.ways) if function is None else self.ways.get(function, "ret")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +271,7 @@ def _lines(group: LatencyGroup, interval: Interval, shown: Mapping[str, str]) ->
     yield ", ".join(
         [f"min = {duration(times.minimum)}", *marks, f"max = {duration(times.maximum)}"]
     )
-    cost = _probe_ns(interval.cost, times.sum, times.count, times.hits)
+    cost = group.probe_ns
     part = tracing_part(cost, times.sum) if times.hits and cost is not None else None
     if part:
         yield (
@@ -277,13 +290,8 @@ def _shares(times: Histogram, interval: Interval) -> str:
     return rate + (f", share: {share_text(times.sum, interval.total)}" if has_others else "")
 
 
-def _probe_ns(cost: ProbeCost | None, total: int, calls: int, hits: int) -> int | None:
-    return cost.within(total, calls, hits) if cost else None
-
-
 def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
-    times = group.times
-    cost = _probe_ns(interval.cost, times.sum, times.count, times.hits)
+    times, cost = group.times, group.probe_ns
     fields: dict[str, object] = {"func": group.function}
     if group.goid is not None:
         fields |= {"pid": group.pid, "goid": group.goid, "goroutine": group.goroutine}
@@ -315,7 +323,7 @@ def _rest_fields(rest: FoldedLatency, interval: Interval) -> dict[str, object]:
         "ts": round(interval.ended, 6),
         "interval_s": round(interval.seconds, 6),
         "probe_hits": rest.hits,
-        "probe_ns": _probe_ns(interval.cost, rest.total, rest.calls, rest.hits),
+        "probe_ns": rest.probe_ns,
         **program_field(rest.program),
     }
 

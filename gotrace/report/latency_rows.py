@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gotrace.histogram import Histogram
-from gotrace.overhead import ProbeCost
+from gotrace.overhead import ProbeCost, RunCost
 from gotrace.report.latencies import FoldedLatency, Interval, LatencyGroup
 from gotrace.report.order import Order, ordered, size_by
 from gotrace.session.goroutines import GoroutineKey, GoroutineTimes
@@ -26,6 +26,9 @@ __all__ = [
 ]
 
 _TOP_GOROUTINES = 10
+
+#: What the probes of a row's calls cost, None if that is not known.
+_CostOf = Callable[[int], ProbeCost | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,34 +57,38 @@ def interval_of(
     period: Measurement,
     symbols: Symbolizer | None,
     when: tuple[float, float, int],
-    cost: ProbeCost | None,
+    cost: RunCost | None,
     files: Sequence[TargetBinary] = (),
     ways: Mapping[str, str] | None = None,
 ) -> Interval:
     """Return what is shown of a period; ``when`` is its end, length and display unit.
 
-    The busiest are those with the most time of their own, without what the probes' ``cost``.
+    The busiest are those with the most time of their own, without what the probes' ``cost``, which
+    is None if that is not known.
     ``files`` are those whose rows are kept apart where functions are not; for ``ways`` see
     `Interval`.
     """
     ended, seconds, unit = when
     names = row_names(plan, files, choice.by_function)
+
+    def cost_of(row: int) -> ProbeCost | None:
+        return cost.of(row if choice.by_function else None) if cost else None
+
     groups, rest = (
-        _goroutines(choice, names, period, symbols, cost)
+        _goroutines(choice, names, period, symbols, cost_of)
         if choice.by_goroutine
-        else (_functions(choice, names, period, cost), [])
+        else (_functions(choice, names, period, cost_of), [])
     )
     total = sum(times.sum for times in period.rows.values())
-    shown = groups, rest, ended, seconds, unit, cost, choice.short, ways or {}
+    shown = groups, rest, ended, seconds, unit, choice.short, ways or {}
     return Interval(*shown, total, choice.rates)
 
 
-def _size(choice: LatencyChoice, cost: ProbeCost | None) -> Callable[[Histogram], tuple[int, int]]:
+def _size(choice: LatencyChoice, times: Histogram, cost: ProbeCost | None) -> tuple[int, int]:
     """Return what histograms are ordered by: usually by the time that is their own."""
     if choice.order in (None, Order.TOTAL, Order.NAME):
-        return lambda times: (_own_time(times, cost), times.sum)
-    size = size_by(choice.order, Order.TOTAL)
-    return lambda times: (size(times), times.sum)
+        return _own_time(times, cost), times.sum
+    return size_by(choice.order, Order.TOTAL)(times), times.sum
 
 
 def _own_time(times: Histogram, cost: ProbeCost | None) -> int:
@@ -122,31 +129,37 @@ def _functions(
     choice: LatencyChoice,
     names: Sequence[RowName],
     period: Measurement,
-    cost: ProbeCost | None,
+    cost_of: _CostOf,
 ) -> list[LatencyGroup]:
     """Return a group for each function name, the largest last."""
-    by_name: dict[RowName, Histogram] = {}
+    groups: dict[RowName, LatencyGroup] = {}
     why: dict[RowName, dict[int | None, PartSums]] = {}
+    asked = bool(period.why)
     for row, times in period.rows.items():
         if times.count:
             name = names[row]
-            by_name.setdefault(name, Histogram()).merge(times)
+            parts = why.setdefault(name, {})
+            if name not in groups:
+                groups[name] = LatencyGroup(
+                    name.function,
+                    Histogram(),
+                    why=parts if asked else None,
+                    program=name.program,
+                    cost=cost_of(row),
+                )
+            groups[name].times.merge(times)
             for bucket, sums in period.why.get(row, {}).items():
-                why.setdefault(name, {}).setdefault(bucket, PartSums()).merge(sums)
-    size, by_order = _size(choice, cost), choice.order is Order.NAME
-    ranked = ordered(
-        by_name.items(),
+                parts.setdefault(bucket, PartSums()).merge(sums)
+    return ordered(
+        groups.values(),
         choice.top,
-        lambda item: size(item[1]),
-        (lambda item: (item[0].function or "", item[0].program or "")) if by_order else None,
+        lambda group: _size(choice, group.times, group.cost),
+        _name_of if choice.order is Order.NAME else None,
     )
-    asked = bool(period.why)
-    return [
-        LatencyGroup(
-            name.function, times, why=why.get(name, {}) if asked else None, program=name.program
-        )
-        for name, times in ranked
-    ]
+
+
+def _name_of(group: LatencyGroup) -> tuple[str, str]:
+    return group.function or "", group.program or ""
 
 
 def _goroutines(
@@ -154,11 +167,14 @@ def _goroutines(
     names: Sequence[RowName],
     period: Measurement,
     symbols: Symbolizer | None,
-    cost: ProbeCost | None,
+    cost_of: _CostOf,
 ) -> tuple[list[LatencyGroup], list[FoldedLatency]]:
     """Return a group for each goroutine, the largest first, and the rest."""
-    size = _size(choice, cost)
-    ranked = sorted(period.goroutines.items(), key=lambda item: size(item[1].times), reverse=True)
+    ranked = sorted(
+        period.goroutines.items(),
+        key=lambda item: _size(choice, item[1].times, cost_of(item[0].row)),
+        reverse=True,
+    )
     top = ranked[: choice.top or _TOP_GOROUTINES]
     if choice.order is Order.NAME:
         top.sort(key=lambda item: (item[0].pid, item[0].goid))
@@ -171,6 +187,7 @@ def _goroutines(
             key.pid,
             {None: goroutine.why} if goroutine.why.parts else None,
             program=names[key.row].program,
+            cost=cost_of(key.row),
         )
         for key, goroutine in top
     ]
@@ -192,6 +209,7 @@ def _goroutines(
                 folded.unnamed if folded else 0,
                 period.rows[row].hits - sum(times.hits for times in shown),
                 names[row].program,
+                cost_of(row),
             )
         )
     return groups, rests

@@ -7,14 +7,18 @@ known at once. A hit costs what a trap was measured to cost, and what its progra
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from functools import partial
+from operator import sub
+from typing import Generic, NamedTuple, TypeVar
 
+from gotrace.architecture import HOST
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import ProbeGroup
 from gotrace.kernel.program import BpfProgram
-from gotrace.overhead import ProbeCost
+from gotrace.overhead import ProbeCost, RunCost
 from gotrace.session.calibrate import Calibration
 from gotrace.session.landings import MAX_FUNCTIONS, by_function
 from gotrace.session.plan import ProbePlan
@@ -24,6 +28,8 @@ from gotrace.sites.sites import SiteForm
 __all__ = [
     "WINDOW",
     "Budget",
+    "HitCounts",
+    "HitRow",
     "Hits",
     "RunBudget",
     "Spent",
@@ -34,7 +40,8 @@ __all__ = [
 #: Seconds in which a target pays at most its share of them.
 WINDOW = 10.0
 
-_HITS = 4  # enum hit of bpf/site.h
+_HITS = 5  # enum hit of bpf/site.h
+_STEPS_RETS = HOST is None or HOST.steps_rets
 _SWITCH_NS = 150  # for the run of a program at a switch of the kernel's scheduler
 
 _PATIENCE = 1.5  # seconds, for the cost of a trap
@@ -125,63 +132,136 @@ class Spent:
     hits: int = 0
     ns: int = 0
 
+    def __add__(self, other: Spent) -> Spent:
+        """Return both together."""
+        return Spent(self.hits + other.hits, self.ns + other.ns)
+
+
+class HitRow(NamedTuple):
+    """How often what belongs to a function was hit; in row 0, what belongs to none."""
+
+    entries: int = 0
+    #: Of its RETs.
+    returns: int = 0
+    #: That ended calls of it; in row 0, that ended none.
+    landings: int = 0
+    #: Calls that were not followed.
+    counted: int = 0
+    #: Of the kernel's scheduler, which take no trap.
+    switches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HitCounts:
+    """The hits of a run or of a part of it, by row; ``stepped``: its entries are single-stepped."""
+
+    rows: Sequence[HitRow]
+    stepped: Sequence[bool]
+
+    def since(self, before: HitCounts | None) -> HitCounts:
+        """Return those that came after ``before``, all if that is None."""
+        if before is None:
+            return self
+        pairs = zip(self.rows, before.rows, strict=True)
+        rows = [HitRow(*map(sub, now, then)) for now, then in pairs]
+        return HitCounts(rows, self.stepped)
+
+    def emulated(self, cost: ProbeCost) -> Spent:
+        """Return the hits of sites that the kernel emulates, with what they have cost."""
+        return sum(map(partial(self._emulated, cost), range(len(self.rows))), Spent())
+
+    def single_stepped(self, cost: ProbeCost) -> Spent:
+        """Return the hits of sites that it single-steps."""
+        return sum(map(partial(self._single_stepped, cost), range(len(self.rows))), Spent())
+
+    @property
+    def switches(self) -> Spent:
+        """Return the hits at switches of its scheduler."""
+        switches = sum(row.switches for row in self.rows)
+        return Spent(switches, switches * _SWITCH_NS)
+
+    def _emulated(self, cost: ProbeCost, row: int) -> Spent:
+        hit = self.rows[row]
+        hits = hit.landings + (0 if self.stepped[row] else hit.entries)
+        found = Spent(hits, hits * cost.emulated)
+        return found if _STEPS_RETS else found + Spent(hit.returns, hit.returns * cost.ret)
+
+    def _single_stepped(self, cost: ProbeCost, row: int) -> Spent:
+        hit = self.rows[row]
+        entries = hit.entries if self.stepped[row] else 0
+        found = Spent(entries, entries * cost.stepped_entry)
+        return found + Spent(hit.returns, hit.returns * cost.ret) if _STEPS_RETS else found
+
+    def spent(self, cost: ProbeCost) -> list[int]:
+        """Return what they have cost, by row, in ns.
+
+        Landings that ended no call are spread over the functions by their calls meanwhile.
+        """
+        spent = [
+            self._emulated(cost, row).ns
+            + self._single_stepped(cost, row).ns
+            + hit.switches * _SWITCH_NS
+            for row, hit in enumerate(self.rows)
+        ]
+        calls = [0, *(row.entries for row in self.rows[1:])]
+        if every := sum(calls):
+            missed = self.rows[0].landings * cost.emulated
+            spent = [ns + missed * own // every for ns, own in zip(spent, calls, strict=True)]
+            spent[0] -= missed
+        return spent
+
+    def cost(self, cost: ProbeCost) -> RunCost:
+        """Return what probes have cost by these hits, of what they cost by themselves.
+
+        A call's own part is by where its function's calls have returned. Which hits were within
+        which calls is not counted: there a hit costs the mean of all.
+        """
+        sites = self.emulated(cost) + self.single_stepped(cost)
+        hit = sites.ns // sites.hits if sites.hits else cost.hit
+        functions: dict[int, ProbeCost] = {}
+        calls = own = 0
+        for number, row in enumerate(self.rows[1:]):
+            ways = row.returns, row.landings
+            if any(ways):
+                each = cost.own_of(self.stepped[number + 1], *ways)
+                functions[number] = ProbeCost(each, hit)
+                calls, own = calls + sum(ways), own + sum(ways) * each
+        every = own // calls if calls else cost.own_of(any(self.stepped), 1, 0)
+        return RunCost(ProbeCost(every, hit), functions)
+
 
 class Hits:
-    """The hits of a run's probes: in row 0 those that belong to no function, then by function."""
+    """The hits of a run's probes, which only ever become more."""
 
-    def __init__(self, program: BpfProgram, program_ns: int, plan: ProbePlan | None = None) -> None:
-        """Read a program's hits; ``program_ns`` is what one takes more than one that counts."""
+    def __init__(self, program: BpfProgram, plan: ProbePlan | None = None) -> None:
+        """Read a program's hits; ``plan`` has its functions."""
         self._hits = program.map("hits")
-        self._program_ns = program_ns
-        self._is_stepped = [False]
+        self._stepped = [False]
         if plan is not None and self._hits.max_entries > _HITS:
             for _, _, sites in plan.numbered():
                 form = sites.entry.form if sites.entry else None
-                self._is_stepped.append(form in (SiteForm.FIRST, SiteForm.RET))
+                self._stepped.append(form in (SiteForm.FIRST, SiteForm.RET))
 
-    def _read(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield, by row, hits of entries and returns, calls that were counted, and switches."""
+    def read(self) -> HitCounts:
+        """Return those so far."""
         sums = self._hits.sums()
-        yield from zip(*(sums[what::_HITS] for what in range(_HITS)), strict=True)
+        rows = zip(*(sums[what::_HITS] for what in range(_HITS)), strict=True)
+        return HitCounts([HitRow(*row) for row in rows], self._stepped)
 
-    def total(self, trap: ProbeCost) -> Spent:
-        """Return all hits of sites, and what all hits have cost; ``trap`` as for ``spent``."""
-        rows = list(self._read())
-        hits = sum(entries + returns for entries, returns, _, _ in rows)
-        return Spent(hits, sum(self._spent(trap, rows)))
-
-    def spent(self, trap: ProbeCost) -> list[int]:
-        """Return what they have cost so far, by row, in ns; ``trap`` is as of ``trap_cost``."""
-        return self._spent(trap, self._read())
-
-    def _spent(self, trap: ProbeCost, rows: Iterable[tuple[int, int, int, int]]) -> list[int]:
-        emulated = trap.own + self._program_ns
-        stepped = max(trap.own, 2 * trap.hit - trap.own) + self._program_ns
-        spent: list[int] = []
-        calls: list[int] = []
-        landed = 0
-        for row, (entries, returns, _, switches) in enumerate(rows):
-            entered = stepped if self._is_stepped[row] else emulated
-            cost = entries * entered + switches * _SWITCH_NS
-            if row == 0 and len(self._is_stepped) > 1:
-                landed = returns * emulated  # but for a few, which are stepped
-            else:
-                cost += returns * stepped
-            calls.append(entries if row else 0)
-            spent.append(cost)
-        # Which function a landing was hit for is not counted: they have them by their calls.
-        if landed and (every := sum(calls)):
-            spent = [ns + landed * own // every for ns, own in zip(spent, calls, strict=True)]
-        else:
-            spent[0] += landed
-        return spent
+    def total(self, cost: ProbeCost) -> Spent:
+        """Return all hits of sites, and what all hits have cost."""
+        found = self.read()
+        sites = found.emulated(cost) + found.single_stepped(cost)
+        return Spent(sites.hits, sites.ns + found.switches.ns)
 
     def counted(self) -> dict[int, int]:
         """Return how many calls of which functions were counted, and not followed.
 
         If functions have no rows of their own, all are those of -1.
         """
-        return {row - 1: calls for row, (_, _, calls, _) in enumerate(self._read()) if calls}
+        return {
+            number - 1: row.counted for number, row in enumerate(self.read().rows) if row.counted
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +283,24 @@ class RunBudget:
     #: Seconds between two looks.
     PERIOD = 0.5
 
-    def __init__(self, share: float, hits: Hits, trap: Calibration[ProbeCost], now: float) -> None:
-        """Begin; ``share`` is a part of one CPU."""
+    def __init__(
+        self,
+        share: float,
+        hits: Hits,
+        trap: Calibration[ProbeCost],
+        now: float,
+        program_ns: int = 0,
+    ) -> None:
+        """Begin; ``share`` is a part of one CPU.
+
+        ``trap`` is as of ``trap_cost``, ``program_ns`` what a hit's program takes more than there.
+        """
         self.share, self.hits = share, hits
+        self._program_ns = program_ns
         self._calibration = trap
-        self._trap: ProbeCost | None = None
+        self._cost: ProbeCost | None = None
+        self._seen: HitCounts | None = None
+        self._spent: Counter[int] = Counter()
         self._budget: Budget[int] = Budget(share)
         #: When the next look is due (``time.monotonic``).
         self.next = now
@@ -219,10 +312,10 @@ class RunBudget:
         if now < self.next:
             return None
         self.next = now + self.PERIOD
-        trap = self._trap or self._measured(now)
-        if trap is None:
+        cost = self._cost or self._measured(now)
+        if cost is None:
             return None
-        spent = dict(enumerate(self.hits.spent(trap)))
+        spent = self._spend(cost)
         total = self._budget.total(now, spent)
         over = self._budget.exceeding(now, spent, last=(0,))
         if not over:
@@ -232,17 +325,25 @@ class RunBudget:
 
     def forgive(self, functions: Collection[int]) -> None:
         """Forget what functions have cost that cost less from now on."""
-        if self._trap is None or not functions:
+        if self._cost is None or not functions:
             return
-        spent = self.hits.spent(self._trap)
+        spent = self._spend(self._cost)
         for function in functions:
             self._budget.forgive(function + 1, spent[function + 1])
 
+    def _spend(self, cost: ProbeCost) -> dict[int, int]:
+        """Return what has been spent so far, by row, in ns: none ever becomes less."""
+        hits = self.hits.read()
+        for row, ns in enumerate(hits.since(self._seen).spent(cost)):
+            self._spent[row] += ns
+        self._seen = hits
+        return dict(self._spent)
+
     def _measured(self, now: float) -> ProbeCost | None:
-        """Return what a trap costs here, None if that is not known yet."""
+        """Return what a hit costs here, None if that is not known yet."""
         try:
-            self._trap = self._calibration.cost(0)
+            self._cost = self._calibration.cost(0).plus(self._program_ns)
         except (GotraceError, OSError):
             if now > self._began + _PATIENCE:
-                self._trap = _USUAL_TRAP
-        return self._trap
+                self._cost = _USUAL_TRAP.plus(self._program_ns)
+        return self._cost

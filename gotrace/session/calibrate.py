@@ -46,10 +46,17 @@ _STACKS = 64  # few tasks; some of their rows may rest
 def probe_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
     """Return what gofunclatency's probes cost a call of an empty function of this process.
 
-    ``form`` is the entry's; without a ``method`` it is the best. Raises AttachError or LoadError.
+    ``form`` is the dearest of the entries'; without a ``method`` it is the best. Raises AttachError
+    or LoadError.
 
     If calls can be seen returning in their callers, what they cost then is measured as well.
     """
+    found = _call_cost(SiteForm.EMULATED, method)
+    return replace(found, first=_call_cost(form, method)) if form is SiteForm.FIRST else found
+
+
+def _call_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
+    """Return the same of an entry of one form."""
     with _empty_function(form) as (function, entry, leave):
         bare = _batch_time(function)
         at_ret = _group(function, "on_return", leave)
@@ -60,7 +67,7 @@ def probe_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
             times=HistogramSettings.of(1, 1, 1),
         )
         groups = [at_ret, _group(function, "on_entry", entry)]
-        with _attached(settings, groups, method) as attached:
+        with _attached(settings.with_hits(2), groups, method) as attached:
             OpenCalls(attached.program)  # rows rest, as in the run
 
             def cost() -> ProbeCost:

@@ -39,6 +39,7 @@ from gotrace.session.trace import MAX_STACK_FRAMES, Tables, TraceOptions, expect
 from gotrace.session.trace_plan import Context, TraceChoices, TracePlan, make_trace_plan
 from gotrace.session.why.parts import BandRows, PartSums, max_report_size
 from gotrace.settings import HistogramSettings, KeySettings
+from gotrace.sites.sites import SiteForm
 from gotrace.values.model import BytesValue, NamedValue, StringValue, Unavailable, Value
 
 __all__ = [
@@ -408,6 +409,8 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
     no_parts: str | None = None
     options: KeyOptions = KeyOptions()
 
+    PRICES_HITS = True
+
     @cached_property
     def parsed(self) -> tuple[Sequence[ProbeSpec], Sequence[GotraceError]]:
         """Return the probes, and why other texts come to nothing. Raises UsageError."""
@@ -443,8 +446,6 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
 
     def cost(self, prepared: Prepared) -> ProbeCost:
         """Return what the probes of a call cost: an estimate if durations are not measured."""
-        how = prepared.plan.entry_form, prepared.forced
         if self.options.times:
-            return probe_cost(*how)
-        trap = trap_cost(*how)
-        return ProbeCost(trap.own + KeyMeter.program_ns, trap.hit + KeyMeter.program_ns)
+            return probe_cost(prepared.plan.entry_form, prepared.forced)
+        return trap_cost(SiteForm.EMULATED, prepared.forced).plus(KeyMeter.program_ns)

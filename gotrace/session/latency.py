@@ -227,6 +227,8 @@ class LatencyRequest(FunctionRequest[LatencyMeter, ProbeCost]):
     done: str = "measured"
     options: LatencyOptions = LatencyOptions()
 
+    PRICES_HITS = True
+
     def plan(self) -> Planned:
         """Return what is to be probed; raises as ``plan_measuring`` does."""
         plan = plan_measuring(self.target, self.requests[0])

@@ -165,10 +165,6 @@ class Paired(Probing):
     def moved(self) -> Iterable[Move]:
         return self.landings.moves() if self.landings is not None else ()
 
-    def returns(self) -> str:
-        """Return where calls are seen returning now: "ret", "landing", or "both"."""
-        return "ret" if self.landings is None else self.landings.returns()
-
     def take_ways(self) -> Mapping[str, str]:
         """Return how the calls of each function were seen returning since the last time.
 

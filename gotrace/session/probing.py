@@ -60,7 +60,8 @@ class Prepared:
     ``forced`` is the way to attach, None for the best; ``announce`` is as for ``attach``.
     ``returns`` says where calls are seen returning; ``shows_calls``: each call is shown, also the
     first one of a caller, and as it comes. ``budget`` is what tracing may take, as a part of one
-    CPU, None if the run does not mind it; ``is_minded`` if somebody else does.
+    CPU, None if the run does not mind it; ``is_minded`` if somebody else does. ``is_priced``: the
+    run says what its hits have cost.
     """
 
     target: Target
@@ -75,11 +76,12 @@ class Prepared:
     shows_calls: bool = False
     budget: float | None = None
     is_minded: bool = False
+    is_priced: bool = False
 
     @property
     def counts_hits(self) -> bool:
         """Return whether programs count their hits."""
-        return self.is_minded or self.budget is not None
+        return self.is_minded or self.is_priced or self.budget is not None
 
     def site_settings(self) -> SiteSettings:
         """Return the settings of bpf/site.h."""

@@ -131,6 +131,8 @@ class FunctionRequest(Request[M, C]):
     BY_TASK: ClassVar[bool] = True
     #: Whether each call is shown, also the first one of a caller.
     SHOWS_CALLS: ClassVar[bool] = False
+    #: Whether what probes cost is for all hits of the run.
+    PRICES_HITS: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be understood before anything is done. Raises UsageError."""
@@ -188,6 +190,7 @@ class FunctionRequest(Request[M, C]):
             shows_calls=self.SHOWS_CALLS,
             budget=self.budget,
             is_minded=self.is_minded,
+            is_priced=self.is_calibrated and self.PRICES_HITS,
         )
 
 

@@ -78,6 +78,7 @@ class Run(Generic[M, C]):
         calibration: Calibration[C] | None,
         waiter: Waiter,
         opened: ExitStack,
+        hits: Hits | None = None,
         budget: RunBudget | None = None,
     ) -> None:
         """Take over what was attached; ``opened`` closes all of it."""
@@ -89,6 +90,8 @@ class Run(Generic[M, C]):
         self.part_names = prepared.why.names if prepared.why else ()
         self.meter: M = meter
         self.calibration = calibration
+        #: How often what was hit, None if that is not counted.
+        self.hits = hits
         #: What ended it, None before.
         self.end: End | None = None
         #: When it began, and when it ends if that is known (``time.monotonic``).
@@ -325,11 +328,13 @@ def open_run(
             trap = opened.enter_context(Calibration(measure))
         meter = request.attach(prepared)
         opened.push(meter)
-        budget = None
-        if trap is not None and request.budget is not None:
-            hits = Hits(meter.attached.program, meter.program_ns, prepared.plan)
-            budget = RunBudget(request.budget, hits, trap, time.monotonic())
-        return Run(prepared, meter, calibration, waiter, opened.pop_all(), budget)
+        hits = budget = None
+        if prepared.counts_hits:
+            hits = Hits(meter.attached.program, prepared.plan)
+        if hits is not None and trap is not None and request.budget is not None:
+            now, program_ns = time.monotonic(), meter.program_ns
+            budget = RunBudget(request.budget, hits, trap, now, program_ns)
+        return Run(prepared, meter, calibration, waiter, opened.pop_all(), hits, budget)
 
 
 def _percent(share: float) -> str:

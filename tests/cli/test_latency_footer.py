@@ -16,19 +16,26 @@ from gotrace.histogram import Histogram
 from gotrace.kernel.attach import AttachError
 from gotrace.overhead import ProbeCost
 from gotrace.report.output import Notice, NoticeKind
+from gotrace.session.budget import HitCounts, HitRow
 from gotrace.session.calibrate import Calibration
 from gotrace.session.latency import Measurement
 from gotrace.sites.sites import SiteForm
 from tests.cli.plans import plan_of
 
+NO_HITS = HitCounts([HitRow()], [False])
+
 
 def notices(
-    measure: Callable[[], ProbeCost], rows: dict[int, Histogram], *names: str
+    measure: Callable[[], ProbeCost],
+    rows: dict[int, Histogram],
+    *names: str,
+    hits: HitCounts = NO_HITS,
 ) -> Sequence[Notice]:
-    """Return what is said at the end of a run of one interval."""
+    """Return what is said at the end of a run of one interval, of ten seconds."""
     with Calibration(measure) as calibration:
-        tracing = _Tracing(plan_of(*names, form=SiteForm.EMULATED), calibration)
-        tracing.add(Measurement(rows, {}, {}))
+        plan = plan_of(*names, form=SiteForm.EMULATED)
+        tracing = _Tracing(plan, calibration, lambda: hits)
+        tracing.add(Measurement(rows, {}, {}), 10)
         return list(tracing.notices())
 
 
@@ -86,3 +93,30 @@ def test_functions_whose_time_is_mostly_tracing_are_named() -> None:
 def test_tiny_functions_are_told_the_probes_part_alone() -> None:
     (notice,) = notices(lambda: ProbeCost(700, 1000), {0: times(10, 800, 0)}, "main.f")
     assert notice.fields == {"what": "probe_cost", "ns": 700}
+
+
+def test_each_hit_has_the_price_of_its_way() -> None:
+    cost = ProbeCost(600, 5_000, landed=ProbeCost(800, 1_000))
+    hot, cold = HitRow(700_000, 20_000, 680_000), HitRow(100, 100)
+    hits = HitCounts([HitRow(), hot, cold], [False] * 3)
+    rows = {0: times(700_000, 1_000, 0), 1: times(100, 1_000, 0)}
+    floor, notice = notices(lambda: cost, rows, "main.hot", "main.cold", hits=hits)
+    assert floor.fields == {"what": "probe_cost", "ns": 794}
+    assert notice.message == (
+        "measuring took about 16% of one CPU: 1,380,100 hits of 1us and 20,100 single-stepped hits"
+        " of 9us"
+    )
+    assert notice.fields == {
+        "what": "cost",
+        "ns": 1_561_000_000,
+        "share": 0.1561,
+        "hits": 1_380_100,
+        "stepped_hits": 20_100,
+    }
+
+
+def test_tracing_takes_no_more_than_all_cpus() -> None:
+    hits = HitCounts([HitRow(), HitRow(10**12, 10**12)], [False] * 2)
+    rows = {0: times(1, 10**9, 0)}
+    (notice,) = notices(lambda: ProbeCost(600, 5_000), rows, "main.f", hits=hits)
+    assert notice.fields["share"] == os.cpu_count()

@@ -8,7 +8,7 @@ from collections import Counter
 from gotrace.cli.gofunclatency import _choice, _parser
 from gotrace.cli.options import parse
 from gotrace.histogram import Histogram
-from gotrace.overhead import ProbeCost
+from gotrace.overhead import ProbeCost, RunCost
 from gotrace.report.latency_rows import LatencyChoice, interval_of
 from gotrace.report.order import Order
 from gotrace.session.goroutines import OTHER_NAMESPACE, GoroutineKey, GoroutineTimes
@@ -59,7 +59,12 @@ def test_functions_are_ranked_by_the_time_that_is_their_own() -> None:
     traced_within = Histogram(1, 90_000, 90_000, 90_000, Counter({9: 1}), Counter(), 850)
     period = Measurement({0: busy, 1: traced_within}, {}, {})
     choice, plan = LatencyChoice(by_function=True), plan_of("main.f", "main.outer")
-    for cost, last in ((None, "main.outer"), (ProbeCost(0, 100), "main.f")):
+    dear, cheap = ProbeCost(0, 100), ProbeCost(0, 10)
+    for cost, last in (
+        (None, "main.outer"),
+        (RunCost(dear), "main.f"),
+        (RunCost(dear, {1: cheap}), "main.outer"),
+    ):
         shown = interval_of(choice, plan, period, None, (0.0, 1.0, 1), cost)
         assert shown.groups[-1].function == last
 

@@ -4,11 +4,23 @@
 from __future__ import annotations
 
 from gotrace.kernel.attach import Point, ProbeGroup
-from gotrace.session.budget import WINDOW, Budget, counting_hits, removable
+from gotrace.overhead import ProbeCost
+from gotrace.session.budget import (
+    WINDOW,
+    Budget,
+    HitCounts,
+    HitRow,
+    Hits,
+    RunBudget,
+    counting_hits,
+    removable,
+)
+from gotrace.session.calibrate import Calibration
 from gotrace.session.landings import MAX_FUNCTIONS
 from gotrace.settings import CountSettings
 
 MS = 1_000_000
+COST = ProbeCost(600, 5_000, ProbeCost(800, 1_000), first=ProbeCost(9_000, 9_000))
 
 
 def test_within_the_budget_nothing_goes() -> None:
@@ -93,3 +105,81 @@ def test_functions_can_be_removed_one_by_one_up_to_a_number() -> None:
     settings = CountSettings(counters=MAX_FUNCTIONS + 1)
     assert counting_hits(settings, MAX_FUNCTIONS).site.hit_rows == MAX_FUNCTIONS + 1
     assert counting_hits(settings, MAX_FUNCTIONS + 1).site.hit_rows == 1
+
+
+def counts(*rows: HitRow, stepped: int = -1) -> HitCounts:
+    return HitCounts(rows, [row == stepped for row in range(len(rows))])
+
+
+def test_a_hit_has_the_price_of_its_way() -> None:
+    assert (COST.emulated, COST.ret, COST.stepped_entry) == (1_000, 9_000, 9_000)
+    trap = ProbeCost(800, 2_400).plus(200)  # without landings, and with a longer program
+    assert (trap.emulated, trap.ret, trap.stepped_entry) == (1_000, 4_200, 4_200)
+    both = counts(HitRow(), HitRow(100, 10, 90), HitRow(5, 5), stepped=2)
+    assert both.spent(COST) == [0, 280_000, 90_000]
+    assert (both.emulated(COST).hits, both.emulated(COST).ns) == (190, 190_000)
+    assert (both.single_stepped(COST).hits, both.single_stepped(COST).ns) == (20, 180_000)
+
+
+def test_what_belongs_to_no_function_is_told_apart() -> None:
+    some = counts(HitRow(entries=7, switches=10), HitRow(1))
+    assert some.spent(COST) == [8_500, 1_000]
+    assert (some.switches.hits, some.switches.ns) == (10, 1_500)
+    assert counts(HitRow(7, 2)).spent(COST) == [25_000]  # functions without rows of their own
+
+
+def test_landings_that_end_no_call_are_spread_by_the_calls_meanwhile() -> None:
+    some = counts(HitRow(3, landings=100), HitRow(90), HitRow(10))
+    assert some.spent(COST) == [3_000, 180_000, 20_000]
+    assert counts(HitRow(landings=100), HitRow()).spent(COST) == [100_000, 0]
+
+
+def test_a_calls_own_part_is_of_where_its_function_has_returned() -> None:
+    some = counts(HitRow(), HitRow(20, 10, 10), HitRow(5, 5), HitRow(1, 1), HitRow(), stepped=3)
+    found = some.cost(COST)
+    assert {number: each.own for number, each in found.functions.items()} == {
+        0: 700,
+        1: 600,
+        2: 9_000,
+    }
+    assert found.every.own == (20 * 700 + 5 * 600 + 9_000) // 26
+    assert found.of(1).hit == found.every.hit == (35 * 1_000 + 17 * 9_000) // 52
+    assert found.of(None) == found.of(3) == found.every
+    nothing = counts(HitRow(), HitRow()).cost(COST)
+    assert (nothing.every.own, nothing.every.hit) == (600, 5_000)
+
+
+def test_counts_of_an_interval() -> None:
+    now, before = counts(HitRow(9, 8, 7, 6, 5)), counts(HitRow(5, 4, 3, 2, 1))
+    assert now.since(before).rows == [HitRow(4, 4, 4, 4, 4)]
+    assert now.since(None) is now
+
+
+class Counted(Hits):
+    """Hits that a test has."""
+
+    def __init__(self) -> None:
+        self.now = counts(HitRow(), HitRow(), HitRow())
+
+    def read(self) -> HitCounts:
+        return self.now
+
+
+def test_a_function_that_rests_has_no_share_in_what_others_cost() -> None:
+    hits = Counted()
+    with Calibration(lambda: ProbeCost(1_000, 5_000)) as trap:
+        trap.cost(10)
+        budget = RunBudget(0.02, hits, trap, 0.0)
+        for second in range(30):  # 0.3 s in all, some of it for landings that end no call
+            calls = second * 4_000
+            hits.now = counts(HitRow(landings=calls // 2), HitRow(calls, 0, calls), HitRow())
+            assert budget.look(second) is None
+        rests = hits.now.rows[1]
+        for second in range(30, 297):
+            calls = (second - 29) * 4_000
+            missed = HitRow(landings=hits.now.rows[0].landings + 2_000)
+            hits.now = counts(missed, rests, HitRow(calls, 0, calls))
+            assert budget.look(second) is None
+        hits.now = counts(missed, rests, HitRow(calls + 300_000, 0, calls))
+        exceeded = budget.look(297)
+        assert exceeded is not None and list(exceeded.functions) == [1]

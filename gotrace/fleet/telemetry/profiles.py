@@ -61,12 +61,12 @@ def take_profile(
                 return pprof(profile_of(dump, Choice().of(dump), time.time_ns()))
 
         def watch(meter: WaitMeter) -> None:
-            hits = Hits(meter.attached.program, meter.program_ns)
+            hits, each = Hits(meter.attached.program), cost.plus(meter.program_ns)
             until = time.monotonic() + seconds
             while time.monotonic() < until:
                 if stopping.wait(min(_LOOK, max(0.0, until - time.monotonic()))):
                     raise GotraceError("gotraced ends")
-                if hits.total(cost).ns > share * seconds * 1e9:
+                if hits.total(each).ns > share * seconds * 1e9:
                     raise OverBudgetError(
                         f"ended: watching waits has taken more than {100 * share:.1f}% of one CPU"
                         f" for {seconds} s, the budget of all"

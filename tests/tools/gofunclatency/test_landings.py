@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import gotrace
+from gotrace.target.process import find_process
 from tests.toolchains import BUILD_MODES, FIXTURES, build, newest, toolchains
 from tests.tools.harness import Fixture, Result, Running, code_of, of_kind, run_tool, tool
 from tests.tools.latency import MEASURED, assert_within, histograms, program, summary
@@ -102,6 +103,33 @@ def test_callers_that_were_seen_before_lose_nothing(built: Path) -> None:
     assert measured(result) == truth
     assert summary(result, "unwound") == thrown
     assert {row["returns"] for row in of_kind(result, "histogram")} == {"both"}
+
+
+def test_each_hit_has_the_price_of_where_it_was() -> None:
+    """A function that is called little stays at its RETs, which makes others no dearer."""
+    with Fixture([build(FIXTURES / "live_storm", newest())]) as storm:
+        process = find_process(storm.ready)
+        words = ("--json", "-F", "-p", str(storm.ready), "main.hit", "fmt.Fprintln")
+        with tool("gofunclatency", *words) as running:
+            before = process.cpu_ns() or 0
+            storm.say("1 0")
+            storm.read_until("busy")
+            wait_for_moves(running, 1)
+            until = (process.cpu_ns() or 0) + 2_000_000_000
+            while (process.cpu_ns() or until) < until:
+                time.sleep(0.02)
+            storm.work()
+            took = (process.cpu_ns() or 0) - before
+            result = running.end()
+    found = histograms(result)
+    assert {name: row["returns"] for name, row in found.items()} == {
+        "main.hit": "both",
+        "fmt.Fprintln": "ret",
+    }
+    (cost,) = [row for row in of_kind(result, "summary") if row["what"] == "cost"]
+    assert 0 < cost["stepped_hits"] < cost["hits"]
+    assert cost["hits"] + cost["stepped_hits"] >= 2 * sum(row["count"] for row in found.values())
+    assert took / 4 < cost["ns"] < 1.5 * took
 
 
 def test_calls_of_new_callers_are_counted(built: Path) -> None:
