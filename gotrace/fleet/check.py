@@ -14,6 +14,7 @@ from gotrace.fleet.leaving import leaving
 from gotrace.fleet.probing import metric_request, open_target
 from gotrace.fleet.targets import Finder, Program
 from gotrace.fleet.telemetry.waits import plan_waits
+from gotrace.fleet.trusted import check_folder
 from gotrace.session.plan import ProbePlan
 from gotrace.session.tasks import find_tasks
 from gotrace.target.target import Target
@@ -98,7 +99,7 @@ def _check_waits(target: Target, program: Program, out: TextIO) -> bool:
 
 
 def _check_flight(spec: FlightSpec, target: Target, program: Program, out: TextIO) -> bool:
-    from gotrace.fleet.flights import check_folder, flight_request
+    from gotrace.fleet.flights import flight_request
 
     what = f"flight {spec.name} in {program.key.target}"
     try:

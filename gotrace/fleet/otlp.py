@@ -107,11 +107,11 @@ class Otlp:
         self._failing: dict[str, Reason | None] = {}
         self._retry_at = 0.0
         self._heir: Otlp | None = None
-        self._spool = None if spec.disk is None else Spool(spec.disk, spec.disk_bytes)
         self._sender = sender(spec)
+        self._spool = None if spec.disk is None else Spool(spec.disk, spec.disk_bytes)
         self._threads = [
             threading.Thread(target=self._send_metrics, name="otlp-metrics", daemon=True),
-            threading.Thread(target=self._send_spans, name="otlp-spans", daemon=True),
+            threading.Thread(target=self._run_spans, name="otlp-spans", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -171,6 +171,13 @@ class Otlp:
                 log.error("metrics were not sent: %s", printable(f"{error!r}"))
             if is_last:
                 return
+
+    def _run_spans(self) -> None:
+        try:
+            self._send_spans()
+        finally:
+            if self._spool is not None:
+                self._spool.close()
 
     def _send_spans(self) -> None:
         while True:
