@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import http.server
 import os
+import socketserver
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from gotrace.errors import GotraceError, UsageError
 from gotrace.fleet.config import HeaderSpec, OtlpSpec, Protocol, parse_config
 from gotrace.fleet.otlp import FinishedCall, Otlp
+from gotrace.fleet.transport import Reason, sender
 from tests.fleet.test_endpoint import certificates
 from tests.fleet.test_otlp import COLLECTORS, Received, over_http
 
@@ -174,6 +176,57 @@ def test_reasons(status: int, reason: str, is_kept: bool, caplog: pytest.LogCapt
         assert otlp.dropped() == {("spans", reason): 1}
     said = [record for record in caplog.records if "does not take" in record.message]
     assert len(said) == 1 and f"spans: {reason} (status {status})" in said[0].message
+
+
+@pytest.mark.parametrize("where", ["status", "headers", "body"])
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_a_collector_that_trickles_is_too_late(
+    where: str, has_tls: bool, certificates: Path
+) -> None:
+    tls, ca_file = None, None
+    if has_tls:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(certificates / "localhost.crt", certificates / "localhost.key")
+        ca_file = str(certificates / "ca.crt")
+    before = {
+        "status": b"",
+        "headers": b"HTTP/1.1 200 OK\r\nX-A: ",
+        "body": b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n",
+    }[where]
+    with trickling(before, tls) as endpoint:
+        sending = sender(OtlpSpec(endpoint, Protocol.HTTP, timeout=0.5, ca_file=ca_file))
+        for _ in range(2):  # the next request is not harmed
+            began = time.monotonic()
+            assert sending.send("spans", b"").reason is Reason.TIMEOUT
+            assert 0.4 < time.monotonic() - began < 3.0
+
+
+@contextmanager
+def trickling(before: bytes, tls: ssl.SSLContext | None) -> Iterator[str]:
+    """Answer requests with some bytes at once and then ten a second; yield the address."""
+    ended = threading.Event()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                self.request.recv(65536)
+                self.request.sendall(before)
+                while not ended.wait(0.1):
+                    self.request.sendall(b"1")
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as listening:
+        if tls is not None:
+            listening.socket = tls.wrap_socket(listening.socket, server_side=True)
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        try:
+            scheme = "http" if tls is None else "https"
+            yield f"{scheme}://localhost:{listening.server_address[1]}"
+        finally:
+            ended.set()
+            listening.shutdown()
 
 
 def test_partial_success_is_counted() -> None:
