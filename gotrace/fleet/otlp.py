@@ -215,28 +215,40 @@ class Otlp:
     def _deliver(self, data: bytes, count: int) -> bool:
         """Send a request again and again until it is taken, refused for good, or this ends.
 
-        Return whether it is done with: if not, this has ended, and nobody has the calls. Calls wait
-        in the queue meanwhile. Where there is a directory for it, the request does.
+        Return whether it is done with: if not, this has ended, and nobody has the calls. The
+        request waits on disk meanwhile. Where there is no room, calls wait in the queue.
         """
         pause = _FIRST_PAUSE
         while True:
-            if self._spool is not None and time.monotonic() < self._retry_at:
-                if not self._spool.add(data, count):
-                    self._drop("spans", count, self._failing.get("spans") or Reason.FULL)
-                return True
+            if (left := self._retry_at - time.monotonic()) > 0:
+                if self._keep(data, count):
+                    return True
+                self._closing.wait(left)
             outcome = self._sender.send("spans", data)
             self._note("spans", outcome)
             if outcome.reason not in TEMPORARY:
                 self._done("spans", count, outcome)
                 return True
             if self._closing.is_set():
-                return self._spool is not None and self._spool.add(data, count)
+                return self._keep(data, count)
             wait = max(outcome.wait, pause * random.uniform(0.8, 1.2))
             pause = min(2 * pause, _MAX_PAUSE)
-            if self._spool is not None:
-                self._retry_at = time.monotonic() + wait
-            else:
-                self._closing.wait(wait)
+            self._retry_at = time.monotonic() + wait
+
+    def _keep(self, data: bytes, count: int) -> bool:
+        """Keep a request on disk; return whether it is there. Say once why not."""
+        if self._spool is None:
+            return False
+        before = self._spool.problem
+        is_kept = self._spool.add(data, count)
+        if not is_kept and before != self._spool.problem:
+            log.warning(
+                "disk: %s: %s: spans wait in memory",
+                *(printable(str(self._spec.disk)), self._spool.problem),
+            )
+        elif is_kept and before is not None:
+            log.info("disk: %s has room again", printable(str(self._spec.disk)))
+        return is_kept
 
     def _send_kept(self) -> None:
         """Send requests from the disk, as long as they are taken."""

@@ -28,12 +28,15 @@ class Spool:
         """Use a directory of at most so many bytes. Raises GotraceError."""
         self._most = most
         self._folder = open_folder(path)
+        #: Why the last request was not kept, None if it was.
+        self.problem: str | None = None
         try:
             names = os.listdir(self._folder)
             matches = [match for name in names if (match := _NAME.fullmatch(name))]
-            found = sorted((int(match[1]), int(match[2])) for match in matches)
-            self._files = [one for one in found if self._is_ours(_named(*one))]
-            self._bytes = sum(self._found(_named(*one)).st_size for one in self._files)
+            files = sorted((int(match[1]), int(match[2])) for match in matches)
+            found = {one: self._found(_named(*one)) for one in files}
+            #: The bytes of each file, the oldest first.
+            self._files = {one: its.st_size for one, its in found.items() if _is_own(its)}
             for half in filter(_HALF.fullmatch, names):
                 os.unlink(half, dir_fd=self._folder)
         except OSError as error:
@@ -50,18 +53,17 @@ class Spool:
     def _found(self, name: str) -> os.stat_result:
         return os.stat(name, dir_fd=self._folder, follow_symlinks=False)
 
-    def _is_ours(self, name: str) -> bool:
-        return _is_own(self._found(name))
-
     def _open(self, name: str, flags: int) -> int:
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(name, flags, 0o600, dir_fd=self._folder)
 
     def add(self, data: bytes, count: int) -> bool:
-        """Keep a request of some spans; return whether there was room for it."""
-        if self._bytes + len(data) > self._most:
+        """Keep a request of some spans; return whether it is kept: ``problem`` says why not."""
+        self.problem = None
+        if not self._has_room(len(data)):
+            self.problem = f"it has {self._most >> 20} MB"
             return False
-        number = self._files[-1][0] + 1 if self._files else 1
+        number = next(reversed(self._files))[0] + 1 if self._files else 1
         name = _named(number, count)
         half = name.replace(".otlp", ".part")
         try:
@@ -73,18 +75,26 @@ class Spool:
             except OSError:
                 os.unlink(half, dir_fd=self._folder)
                 raise
-        except OSError:
+        except OSError as error:
+            self.problem = error.strerror
             return False
-        self._files.append((number, count))
-        self._bytes += len(data)
+        self._files[number, count] = len(data)
         return True
+
+    def _has_room(self, size: int) -> bool:
+        if sum(self._files.values()) + size <= self._most:
+            return True
+        there = set(os.listdir(self._folder))  # somebody may have made room
+        self._files = {one: its for one, its in self._files.items() if _named(*one) in there}
+        return sum(self._files.values()) + size <= self._most
 
     def oldest(self) -> tuple[bytes, int] | None:
         """Return the oldest request and how many spans it has, None if there is no more."""
         while self._files:
+            one = next(iter(self._files))
             with suppress(OSError):
-                return self._read(_named(*self._files[0])), self._files[0][1]
-            self._files.pop(0)  # somebody has removed it
+                return self._read(_named(*one)), one[1]
+            del self._files[one]  # somebody has removed it
         return None
 
     def _read(self, name: str) -> bytes:
@@ -97,10 +107,10 @@ class Spool:
 
     def drop_oldest(self) -> None:
         """Remove the oldest request."""
-        name = _named(*self._files.pop(0))
+        one = next(iter(self._files))
+        del self._files[one]
         with suppress(OSError):
-            self._bytes -= self._found(name).st_size
-            os.unlink(name, dir_fd=self._folder)
+            os.unlink(_named(*one), dir_fd=self._folder)
 
 
 def _named(number: int, count: int) -> str:

@@ -7,6 +7,7 @@ import http.server
 import os
 import socketserver
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -133,6 +134,58 @@ def test_what_waits_on_disk_is_sent_by_the_next_process(tmp_path: Path) -> None:
         received.wait_for_spans(40)
         otlp.close()
     assert len(received.spans) == 40
+
+
+def test_where_a_spool_is_full_spans_wait_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "spool"
+    spec = OtlpSpec(
+        f"http://127.0.0.1:{free_port()}",
+        Protocol.HTTP,
+        interval=3600,
+        disk=str(folder),
+        disk_bytes=200_000,
+    )
+    otlp = Otlp(spec, list)
+    wait_until(lambda: put(otlp) and "wait in memory" in caplog.text)
+    wait_until(lambda: put(otlp) and otlp.waiting >= 20)
+    assert otlp.dropped() == {}
+    for path in folder.iterdir():
+        path.unlink()
+    with caplog.at_level("INFO"):
+        wait_until(lambda: "has room again" in caplog.text)
+    assert any(folder.iterdir())
+    otlp.close()
+    (said,) = [record for record in caplog.records if "wait in memory" in record.message]
+    assert said.message == f"disk: {folder}: it has 0 MB: spans wait in memory"
+
+
+def put(otlp: Otlp) -> bool:
+    for number in range(50):
+        otlp.put(call(number))
+    return True
+
+
+@pytest.mark.live
+def test_where_the_disk_is_full_spans_wait_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8k,mode=0700", "tmpfs", str(folder)], check=True
+    )
+    try:
+        endpoint = f"http://127.0.0.1:{free_port()}"
+        otlp = Otlp(OtlpSpec(endpoint, Protocol.HTTP, interval=3600, disk=str(folder)), list)
+        wait_until(lambda: put(otlp) and "No space left" in caplog.text)
+        wait_until(lambda: put(otlp) and otlp.waiting >= 20)
+        assert otlp.dropped() == {}
+        assert not any(path.suffix == ".part" for path in folder.iterdir())
+        otlp.close()
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_a_reload_hands_on_what_waits() -> None:

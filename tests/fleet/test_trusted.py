@@ -79,3 +79,17 @@ def test_a_spool_sends_nothing_of_another_user(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path), 1 << 20)
     assert len(spool) == 0
     spool.close()
+
+
+def test_what_is_removed_gives_its_room_back(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path / "spool"), 1000)
+    assert spool.add(b"1" * 600, 1) and not spool.add(b"2" * 600, 2)
+    assert spool.problem == "it has 0 MB"
+    next((tmp_path / "spool").iterdir()).unlink()
+    assert spool.add(b"2" * 600, 2) and spool.problem is None
+    assert spool.oldest() == (b"2" * 600, 2)
+    next((tmp_path / "spool").iterdir()).unlink()
+    assert spool.oldest() is None and spool.add(b"3" * 600, 3)
+    spool.drop_oldest()
+    assert spool.add(b"4" * 600, 4) and len(spool) == 1
+    spool.close()
