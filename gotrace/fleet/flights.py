@@ -15,7 +15,6 @@ import re
 import resource
 import select
 import signal
-import stat
 import threading
 import time
 from collections import Counter
@@ -28,12 +27,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gotrace.errors import GotraceError, UsageError
+from gotrace.errors import GotraceError
 from gotrace.fleet.config import FlightSpec
 from gotrace.fleet.privacy import Privacy
 from gotrace.fleet.probing import RecordProbe
 from gotrace.fleet.targets import Program, ProgramKey
 from gotrace.fleet.telemetry.price import refuse_price
+from gotrace.fleet.trusted import check_folder
 from gotrace.kernel.keeper import let_go
 from gotrace.overhead import ProbeCost
 from gotrace.requests.flight import FlightReader, flight_of, probes_in
@@ -55,7 +55,6 @@ __all__ = [
     "FlightTally",
     "Flights",
     "PassedOver",
-    "check_folder",
     "flight_request",
     "try_flight",
 ]
@@ -134,27 +133,6 @@ def try_flight(spec: FlightSpec, target: Target, program: Program) -> None:
     prepared = flight_request(spec, target, program).prepare(None, None)
     if prepared.traced is not None:
         expected_types(prepared.traced)
-
-
-def check_folder(path: str) -> None:
-    """Make a folder for files if it is missing. Raises UsageError if others may write to it."""
-    try:
-        with suppress(FileExistsError):
-            os.mkdir(path, 0o700)
-        found = os.stat(path)
-        problem = None
-        if not stat.S_ISDIR(found.st_mode):
-            problem = "it is not a directory"
-        elif found.st_uid not in (0, os.geteuid()):
-            problem = f"user {found.st_uid} owns it: chown it to root or to who runs gotraced"
-        elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            problem = "other users may write to it: chmod go-w"
-        elif not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
-            problem = "gotraced may not write to it"
-    except OSError as error:
-        problem = error.strerror
-    if problem:
-        raise UsageError(f"the folder {path} is refused: {problem}")
 
 
 def _shown(privacy: Privacy, call: DecodedCall) -> DecodedCall:

@@ -37,7 +37,7 @@ _OWN = {OTHERS, UNKNOWN, "nil"}
 def label(value: Value, privacy: Privacy = _ALL, is_hashed: bool = False) -> str:
     """Return a value as a label: a string as it is, all else as Go writes it.
 
-    A string that says what a label says of missing values is put in quotes.
+    A string or message that says what a label says of missing values is put in quotes.
     """
     value = privacy.filtered(value)
     found = to_python(value)
@@ -48,11 +48,14 @@ def label(value: Value, privacy: Privacy = _ALL, is_hashed: bool = False) -> str
     if found is None:
         return "nil"
     if isinstance(found, str):
-        text = f"{found}..." if isinstance(found, CutStr) else str(found)
-        return f'"{text}"' if text in _OWN else _clipped(text)
+        return _quoted(f"{found}..." if isinstance(found, CutStr) else str(found))
     if isinstance(found, GoError):
-        return _clipped(_message(found))
+        return _quoted(_message(found))
     return _clipped(go_syntax(value))
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"' if text in _OWN else _clipped(text)
 
 
 def _hashable(found: object, value: Value) -> str:

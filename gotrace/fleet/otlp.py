@@ -28,6 +28,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from gotrace import __version__
 from gotrace.fleet.config import OtlpSpec, Protocol, TargetSpec
 from gotrace.fleet.naming import Attribute, exported
+from gotrace.fleet.privacy import without_users
 from gotrace.fleet.series import Bucketed, Metric, Point
 from gotrace.fleet.spool import Spool
 from gotrace.fleet.telemetry.waits import WaitPoint, families
@@ -107,11 +108,11 @@ class Otlp:
         self._failing: dict[str, Reason | None] = {}
         self._retry_at = 0.0
         self._heir: Otlp | None = None
-        self._spool = None if spec.disk is None else Spool(spec.disk, spec.disk_bytes)
         self._sender = sender(spec)
+        self._spool = None if spec.disk is None else Spool(spec.disk, spec.disk_bytes)
         self._threads = [
             threading.Thread(target=self._send_metrics, name="otlp-metrics", daemon=True),
-            threading.Thread(target=self._send_spans, name="otlp-spans", daemon=True),
+            threading.Thread(target=self._run_spans, name="otlp-spans", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -172,6 +173,13 @@ class Otlp:
             if is_last:
                 return
 
+    def _run_spans(self) -> None:
+        try:
+            self._send_spans()
+        finally:
+            if self._spool is not None:
+                self._spool.close()
+
     def _send_spans(self) -> None:
         while True:
             with self._waiting:
@@ -208,28 +216,40 @@ class Otlp:
     def _deliver(self, data: bytes, count: int) -> bool:
         """Send a request again and again until it is taken, refused for good, or this ends.
 
-        Return whether it is done with: if not, this has ended, and nobody has the calls. Calls wait
-        in the queue meanwhile. Where there is a directory for it, the request does.
+        Return whether it is done with: if not, this has ended, and nobody has the calls. The
+        request waits on disk meanwhile. Where there is no room, calls wait in the queue.
         """
         pause = _FIRST_PAUSE
         while True:
-            if self._spool is not None and time.monotonic() < self._retry_at:
-                if not self._spool.add(data, count):
-                    self._drop("spans", count, self._failing.get("spans") or Reason.FULL)
-                return True
+            if (left := self._retry_at - time.monotonic()) > 0:
+                if self._keep(data, count):
+                    return True
+                self._closing.wait(left)
             outcome = self._sender.send("spans", data)
             self._note("spans", outcome)
             if outcome.reason not in TEMPORARY:
                 self._done("spans", count, outcome)
                 return True
             if self._closing.is_set():
-                return self._spool is not None and self._spool.add(data, count)
+                return self._keep(data, count)
             wait = max(outcome.wait, pause * random.uniform(0.8, 1.2))
             pause = min(2 * pause, _MAX_PAUSE)
-            if self._spool is not None:
-                self._retry_at = time.monotonic() + wait
-            else:
-                self._closing.wait(wait)
+            self._retry_at = time.monotonic() + wait
+
+    def _keep(self, data: bytes, count: int) -> bool:
+        """Keep a request on disk; return whether it is there. Say once why not."""
+        if self._spool is None:
+            return False
+        before = self._spool.problem
+        is_kept = self._spool.add(data, count)
+        if not is_kept and before != self._spool.problem:
+            log.warning(
+                "disk: %s: %s: spans wait in memory",
+                *(printable(str(self._spec.disk)), self._spool.problem),
+            )
+        elif is_kept and before is not None:
+            log.info("disk: %s has room again", printable(str(self._spec.disk)))
+        return is_kept
 
     def _send_kept(self) -> None:
         """Send requests from the disk, as long as they are taken."""
@@ -270,7 +290,7 @@ class Otlp:
         before, self._failing[signal] = self._failing.get(signal), reason
         if before is reason:
             return
-        place = self._spec.endpoint
+        place = without_users(self._spec.endpoint)
         if reason is None:
             log.info("%s takes %s again", place, signal)
             return
@@ -278,7 +298,7 @@ class Otlp:
         what = "they wait until it does" if kept else "they are dropped"
         if outcome.rejected:
             what = "the rest is sent"
-        detail = f" ({printable(outcome.detail)})" if outcome.detail else ""
+        detail = f" ({printable(without_users(outcome.detail))})" if outcome.detail else ""
         log.warning(
             "%s does not take %s: %s%s: %s",
             *(place, signal if not outcome.rejected else f"all {signal}", reason.value),

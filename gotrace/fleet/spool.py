@@ -5,79 +5,119 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from contextlib import suppress
-from pathlib import Path
 
 from gotrace.errors import GotraceError
+from gotrace.fleet.trusted import open_folder
 
 __all__ = ["Spool"]
 
 _NAME = re.compile(r"([0-9]{20})-([0-9]{1,6})\.otlp", re.ASCII)
+_HALF = re.compile(r"[0-9]{20}-[0-9]{1,6}\.part", re.ASCII)
 
 
 class Spool:
     """A directory of requests, each a file whose name has its number and how many spans it has.
 
-    One thread uses it. What an earlier process has left is sent first.
+    One thread uses it. What an earlier process has left is sent first. All is done below one
+    descriptor, as the path may lead elsewhere later. What is not this user's file is left alone.
     """
 
     def __init__(self, path: str, most: int) -> None:
         """Use a directory of at most so many bytes. Raises GotraceError."""
-        self._place = Path(path)
         self._most = most
+        self._folder = open_folder(path)
+        #: Why the last request was not kept, None if it was.
+        self.problem: str | None = None
         try:
-            self._place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = sorted(
-                (int(match[1]), int(match[2]))
-                for match in map(_NAME.fullmatch, os.listdir(path))
-                if match
-            )
-            self._files = found
-            self._bytes = sum(self._path(*one).stat().st_size for one in found)
-            for half in self._place.glob("*.part"):
-                half.unlink()
-            if not os.access(path, os.W_OK | os.X_OK):
-                raise GotraceError(f"otlp: disk: {path} cannot be written to")
+            names = os.listdir(self._folder)
+            matches = [match for name in names if (match := _NAME.fullmatch(name))]
+            files = sorted((int(match[1]), int(match[2])) for match in matches)
+            found = {one: self._found(_named(*one)) for one in files}
+            #: The bytes of each file, the oldest first.
+            self._files = {one: its.st_size for one, its in found.items() if _is_own(its)}
+            for half in filter(_HALF.fullmatch, names):
+                os.unlink(half, dir_fd=self._folder)
         except OSError as error:
+            self.close()
             raise GotraceError(f"otlp: disk: {path}: {error.strerror}") from error
 
     def __len__(self) -> int:
         return len(self._files)
 
-    def _path(self, number: int, count: int) -> Path:
-        return self._place / f"{number:020d}-{count}.otlp"
+    def close(self) -> None:
+        """Let go of the directory; what is in it stays."""
+        os.close(self._folder)
+
+    def _found(self, name: str) -> os.stat_result:
+        return os.stat(name, dir_fd=self._folder, follow_symlinks=False)
+
+    def _open(self, name: str, flags: int) -> int:
+        flags |= os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(name, flags, 0o600, dir_fd=self._folder)
 
     def add(self, data: bytes, count: int) -> bool:
-        """Keep a request of some spans; return whether there was room for it."""
-        if self._bytes + len(data) > self._most:
+        """Keep a request of some spans; return whether it is kept: ``problem`` says why not."""
+        self.problem = None
+        if not self._has_room(len(data)):
+            self.problem = f"it has {self._most >> 20} MB"
             return False
-        number = self._files[-1][0] + 1 if self._files else 1
-        path = self._path(number, count)
-        half = path.with_suffix(".part")
+        number = next(reversed(self._files))[0] + 1 if self._files else 1
+        name = _named(number, count)
+        half = name.replace(".otlp", ".part")
         try:
-            descriptor = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "wb") as file:
-                file.write(data)
-            half.rename(path)
-        except OSError:
-            with suppress(OSError):
-                half.unlink()
+            descriptor = self._open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            try:
+                with open(descriptor, "wb") as file:
+                    file.write(data)
+                os.rename(half, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            except OSError:
+                os.unlink(half, dir_fd=self._folder)
+                raise
+        except OSError as error:
+            self.problem = error.strerror
             return False
-        self._files.append((number, count))
-        self._bytes += len(data)
+        self._files[number, count] = len(data)
         return True
+
+    def _has_room(self, size: int) -> bool:
+        if sum(self._files.values()) + size <= self._most:
+            return True
+        there = set(os.listdir(self._folder))  # somebody may have made room
+        self._files = {one: its for one, its in self._files.items() if _named(*one) in there}
+        return sum(self._files.values()) + size <= self._most
 
     def oldest(self) -> tuple[bytes, int] | None:
         """Return the oldest request and how many spans it has, None if there is no more."""
         while self._files:
+            one = next(iter(self._files))
             with suppress(OSError):
-                return self._path(*self._files[0]).read_bytes(), self._files[0][1]
-            self._files.pop(0)  # somebody has removed it
+                return self._read(_named(*one)), one[1]
+            del self._files[one]  # somebody has removed it
         return None
+
+    def _read(self, name: str) -> bytes:
+        """Return what is in a file. Raises OSError if it is not this user's."""
+        # Not blocking: on what should not be here, such as a pipe, it would.
+        with open(self._open(name, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not _is_own(os.fstat(file.fileno())):
+                raise PermissionError(f"{name} is not ours")
+            return file.read()
 
     def drop_oldest(self) -> None:
         """Remove the oldest request."""
-        path = self._path(*self._files.pop(0))
+        one = next(iter(self._files))
+        del self._files[one]
         with suppress(OSError):
-            self._bytes -= path.stat().st_size
-            path.unlink()
+            os.unlink(_named(*one), dir_fd=self._folder)
+
+
+def _named(number: int, count: int) -> str:
+    return f"{number:020d}-{count}.otlp"
+
+
+def _is_own(found: os.stat_result) -> bool:
+    """Return whether this is a file of this user's that has no other name."""
+    is_file = stat.S_ISREG(found.st_mode)
+    return is_file and found.st_uid == os.geteuid() and found.st_nlink == 1

@@ -9,7 +9,8 @@ import socket
 import ssl
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -23,7 +24,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import HeaderSpec, OtlpSpec, Protocol
 
-__all__ = ["TEMPORARY", "Outcome", "Reason", "Sender", "sender"]
+__all__ = ["TEMPORARY", "Outcome", "Reason", "Sender", "check_sender", "sender"]
 
 
 class Reason(Enum):
@@ -136,25 +137,108 @@ class Sender(ABC):
         """Let go of connections."""
 
 
+class _Wire:
+    """The connection of a thread's session; ``bounded`` ends a request that takes too long.
+
+    A timeout of ``requests`` is for each read: a byte a second never reaches it.
+    """
+
+    def __init__(self) -> None:
+        self._connection: Any = None
+
+    def adapter(self) -> Any:
+        """Return what connects for a session."""
+        import requests
+
+        adapter = requests.adapters.HTTPAdapter()
+        found = _urllib3(requests).connectionpool
+        pools = {"http": found.HTTPConnectionPool, "https": found.HTTPSConnectionPool}
+        adapter.poolmanager.pool_classes_by_scheme = {
+            scheme: self._noting(pool) for scheme, pool in pools.items()
+        }
+        return adapter
+
+    def _noting(self, pool: Any) -> Any:
+        """Return a kind of pool whose last connection is known here."""
+        wire = self
+
+        class Connection(pool.ConnectionCls):  # type: ignore[misc]
+            def connect(self) -> None:
+                wire._connection = self
+                super().connect()
+
+        return type(pool.__name__, (pool,), {"ConnectionCls": Connection})
+
+    @contextmanager
+    def bounded(self, seconds: float) -> Iterator[threading.Event]:
+        """Have a request end after some seconds; yield what is set if that was so."""
+        is_done, is_late = threading.Event(), threading.Event()
+
+        def watch() -> None:
+            wait = seconds
+            while not is_done.wait(wait):
+                is_late.set()
+                self._cut()
+                wait = _AGAIN  # it may be connecting yet
+
+        watching = threading.Thread(target=watch, name="otlp-timeout", daemon=True)
+        watching.start()
+        try:
+            yield is_late
+        finally:
+            is_done.set()
+            watching.join()
+
+    def _cut(self) -> None:
+        sock = getattr(self._connection, "sock", None)
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+
+_AGAIN = 0.1  # seconds
+
+
+def _urllib3(requests: Any) -> Any:
+    """Return what requests is built on, as it has it."""
+    return requests.packages.urllib3
+
+
 class _Http(Sender):
     def __init__(self, spec: OtlpSpec) -> None:
         import requests
 
         self._spec = spec
         self._requests = requests
+        #: What reading an answer raises is not of requests, but of what it is built on.
+        of_reading = _urllib3(requests).exceptions.HTTPError
+        self._failures = (requests.RequestException, of_reading, OSError)
         self._local = threading.local()
 
-    def _session(self) -> Any:
+    def _session(self) -> tuple[Any, _Wire]:
         if not hasattr(self._local, "session"):
-            session = self._local.session = self._requests.Session()
+            session = self._requests.Session()
             session.trust_env = False  # of proxies and .netrc: the configuration says all
             spec = self._spec
             session.verify = spec.ca_file or True
             if spec.cert_file is not None and spec.key_file is not None:
                 session.cert = (spec.cert_file, spec.key_file)
-        return self._local.session
+            wire = _Wire()
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, wire.adapter())
+            self._local.session = session, wire
+        found: tuple[Any, _Wire] = self._local.session
+        return found
 
     def send(self, signal: str, data: bytes) -> Outcome:
+        session, wire = self._session()
+        with wire.bounded(self._spec.timeout) as is_late:
+            outcome = self._send(session, signal, data)
+        if is_late.is_set():
+            return Outcome(Reason.TIMEOUT, detail=f"it takes more than {self._spec.timeout:g} s")
+        return outcome
+
+    def _send(self, session: Any, signal: str, data: bytes) -> Outcome:
         errors = self._requests.exceptions
         try:
             headers = {
@@ -162,7 +246,7 @@ class _Http(Sender):
                 "content-encoding": "gzip",
                 **_headers(self._spec.headers),
             }
-            answer = self._session().post(
+            answer = session.post(
                 f"{self._spec.endpoint}{_PATHS[signal]}",
                 data=gzip.compress(data, 1),
                 headers=headers,
@@ -178,7 +262,7 @@ class _Http(Sender):
             return Outcome(Reason.TLS, detail=_innermost(error))
         except errors.Timeout as error:
             return Outcome(Reason.TIMEOUT, detail=_innermost(error))
-        except (errors.RequestException, OSError) as error:
+        except self._failures as error:
             return Outcome(_of_connection(error), detail=_innermost(error))
         if 200 <= answer.status_code < 300:
             return _taken(signal, body)
@@ -318,11 +402,16 @@ class _Grpc(Sender):
         self._channel.close()
 
 
-def sender(spec: OtlpSpec) -> Sender:
-    """Return what sends by a protocol. Raises GotraceError, ModuleNotFoundError."""
+def check_sender(spec: OtlpSpec) -> None:
+    """Raise GotraceError if something is missing that sending needs."""
     for path in (spec.ca_file, spec.cert_file, spec.key_file):
         if path is not None and not os.access(path, os.R_OK):
             raise GotraceError(f"otlp: {path} cannot be read")
     for one in spec.headers:
         header_value(one)
+
+
+def sender(spec: OtlpSpec) -> Sender:
+    """Return what sends by a protocol. Raises GotraceError, ModuleNotFoundError."""
+    check_sender(spec)
     return _Http(spec) if spec.protocol is Protocol.HTTP else _Grpc(spec)

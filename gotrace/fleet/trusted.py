@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read files that decide what is done with the rights of this process."""
+"""Refuse files and folders that another user could have changed."""
 
 from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 
 from gotrace.errors import UsageError
 
-__all__ = ["read_trusted"]
+__all__ = ["check_folder", "open_folder", "read_trusted"]
 
 _MAX_BYTES = 1 << 20
 
@@ -42,3 +43,33 @@ def read_trusted(path: str, what: str = "configuration") -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{what} {path} is not UTF-8: byte {error.start}") from error
+
+
+def open_folder(path: str) -> int:
+    """Return a descriptor of a folder for files of this process; make it if it is missing.
+
+    Raises UsageError if others may write to it.
+    """
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise UsageError(f"the folder {path} is refused: {error.strerror}") from error
+    found = os.fstat(descriptor)
+    problem = None
+    if found.st_uid not in (0, os.geteuid()):
+        problem = f"user {found.st_uid} owns it: chown it to root or to who runs gotraced"
+    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        problem = "other users may write to it: chmod go-w"
+    elif not os.access(".", os.W_OK | os.X_OK, dir_fd=descriptor, effective_ids=True):
+        problem = "gotraced may not write to it"
+    if problem:
+        os.close(descriptor)
+        raise UsageError(f"the folder {path} is refused: {problem}")
+    return descriptor
+
+
+def check_folder(path: str) -> None:
+    """Make a folder for files if it is missing. Raises UsageError if others may write to it."""
+    os.close(open_folder(path))

@@ -23,7 +23,6 @@ from gotrace.fleet.flights import (
     Flights,
     FlightTally,
     PassedOver,
-    check_folder,
 )
 from gotrace.fleet.targets import ProgramKey
 from gotrace.requests.model import load
@@ -371,21 +370,6 @@ def test_a_name_is_there_once() -> None:
     again = "  - {name: slow, when: [panic], folder: /a}\n"
     with pytest.raises(UsageError, match="line 6: 'slow' is there twice"):
         parse_config("c.yaml", CONFIG + again)
-
-
-def test_folders(tmp_path: Path) -> None:
-    folder = tmp_path / "new"
-    check_folder(str(folder))
-    assert folder.stat().st_mode & 0o777 == 0o700
-    check_folder(str(folder))
-    with pytest.raises(UsageError, match="No such file or directory"):
-        check_folder(str(tmp_path / "no" / "new"))
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="it is not a directory"):
-        check_folder(str(tmp_path / "file"))
-    folder.chmod(0o730)
-    with pytest.raises(UsageError, match="other users may write to it: chmod go-w"):
-        check_folder(str(folder))
 
 
 @pytest.mark.live

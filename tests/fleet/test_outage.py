@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import http.server
 import os
+import socketserver
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from gotrace.errors import GotraceError, UsageError
 from gotrace.fleet.config import HeaderSpec, OtlpSpec, Protocol, parse_config
 from gotrace.fleet.otlp import FinishedCall, Otlp
+from gotrace.fleet.transport import Reason, sender
 from tests.fleet.test_endpoint import certificates
 from tests.fleet.test_otlp import COLLECTORS, Received, over_http
 
@@ -133,6 +136,58 @@ def test_what_waits_on_disk_is_sent_by_the_next_process(tmp_path: Path) -> None:
     assert len(received.spans) == 40
 
 
+def test_where_a_spool_is_full_spans_wait_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "spool"
+    spec = OtlpSpec(
+        f"http://127.0.0.1:{free_port()}",
+        Protocol.HTTP,
+        interval=3600,
+        disk=str(folder),
+        disk_bytes=200_000,
+    )
+    otlp = Otlp(spec, list)
+    wait_until(lambda: put(otlp) and "wait in memory" in caplog.text)
+    wait_until(lambda: put(otlp) and otlp.waiting >= 20)
+    assert otlp.dropped() == {}
+    for path in folder.iterdir():
+        path.unlink()
+    with caplog.at_level("INFO"):
+        wait_until(lambda: "has room again" in caplog.text)
+    assert any(folder.iterdir())
+    otlp.close()
+    (said,) = [record for record in caplog.records if "wait in memory" in record.message]
+    assert said.message == f"disk: {folder}: it has 0 MB: spans wait in memory"
+
+
+def put(otlp: Otlp) -> bool:
+    for number in range(50):
+        otlp.put(call(number))
+    return True
+
+
+@pytest.mark.live
+def test_where_the_disk_is_full_spans_wait_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8k,mode=0700", "tmpfs", str(folder)], check=True
+    )
+    try:
+        endpoint = f"http://127.0.0.1:{free_port()}"
+        otlp = Otlp(OtlpSpec(endpoint, Protocol.HTTP, interval=3600, disk=str(folder)), list)
+        wait_until(lambda: put(otlp) and "No space left" in caplog.text)
+        wait_until(lambda: put(otlp) and otlp.waiting >= 20)
+        assert otlp.dropped() == {}
+        assert not any(path.suffix == ".part" for path in folder.iterdir())
+        otlp.close()
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
 def test_a_reload_hands_on_what_waits() -> None:
     received = Received()
     with over_http(received) as endpoint:
@@ -174,6 +229,57 @@ def test_reasons(status: int, reason: str, is_kept: bool, caplog: pytest.LogCapt
         assert otlp.dropped() == {("spans", reason): 1}
     said = [record for record in caplog.records if "does not take" in record.message]
     assert len(said) == 1 and f"spans: {reason} (status {status})" in said[0].message
+
+
+@pytest.mark.parametrize("where", ["status", "headers", "body"])
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_a_collector_that_trickles_is_too_late(
+    where: str, has_tls: bool, certificates: Path
+) -> None:
+    tls, ca_file = None, None
+    if has_tls:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(certificates / "localhost.crt", certificates / "localhost.key")
+        ca_file = str(certificates / "ca.crt")
+    before = {
+        "status": b"",
+        "headers": b"HTTP/1.1 200 OK\r\nX-A: ",
+        "body": b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n",
+    }[where]
+    with trickling(before, tls) as endpoint:
+        sending = sender(OtlpSpec(endpoint, Protocol.HTTP, timeout=0.5, ca_file=ca_file))
+        for _ in range(2):  # the next request is not harmed
+            began = time.monotonic()
+            assert sending.send("spans", b"").reason is Reason.TIMEOUT
+            assert 0.4 < time.monotonic() - began < 3.0
+
+
+@contextmanager
+def trickling(before: bytes, tls: ssl.SSLContext | None) -> Iterator[str]:
+    """Answer requests with some bytes at once and then ten a second; yield the address."""
+    ended = threading.Event()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                self.request.recv(65536)
+                self.request.sendall(before)
+                while not ended.wait(0.1):
+                    self.request.sendall(b"1")
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as listening:
+        if tls is not None:
+            listening.socket = tls.wrap_socket(listening.socket, server_side=True)
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        try:
+            scheme = "http" if tls is None else "https"
+            yield f"{scheme}://localhost:{listening.server_address[1]}"
+        finally:
+            ended.set()
+            listening.shutdown()
 
 
 def test_partial_success_is_counted() -> None:

@@ -72,6 +72,13 @@ def test_errors() -> None:
     assert {label(Nil("error"), Privacy(kind)) for kind in Errors} == {"nil"}
 
 
+@pytest.mark.parametrize("word", ["nil", "others", "unknown"])
+def test_what_says_that_there_is_no_value_is_not_a_value(word: str) -> None:
+    message = ErrorValue("*errors.errorString", word, text(word))
+    assert label(message, Privacy(Errors.TEXT)) == label(text(word)) == f'"{word}"'
+    assert label(NamedValue("main.S", text(word))) == f'"{word}"'
+
+
 def test_hashes_are_the_same_for_the_same_value_and_key() -> None:
     one, other = Privacy(key=b"k" * 16), Privacy(key=b"l" * 16)
     found = label(text("ann"), one, True)
