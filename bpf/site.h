@@ -38,6 +38,8 @@
 #define COOKIE_LANDING (1ULL << 39)
 /* Of a landing: the entry of runtime.sigpanic, which a fault between the two seems to call. */
 #define COOKIE_FAULT COOKIE_JUMPS
+/* Of a landing: the kernel single-steps its instruction. */
+#define COOKIE_STEPPED COOKIE_LEAVES
 #define COOKIE_SP_SHIFT 40 /* above: what to add to SP to have the SP at entry */
 
 /* bpf_get_attach_cookie, which BCC declares since 0.22; its number is the kernel's for ever. */
@@ -54,6 +56,7 @@ enum hit {
     HIT_ENTRY,   /* hits of a function's entry; in row 0, of all that belongs to no function */
     HIT_RETURN,  /* hits of its RETs */
     HIT_LANDING, /* hits of landings that ended calls of it; in row 0, that ended none */
+    HIT_STEPPED, /* the same of landings that the kernel single-steps */
     HIT_CALL,    /* calls of it that were counted, and not followed */
     HIT_SWITCH,  /* in row 0: of the kernel's scheduler, which takes no trap */
     HITS
@@ -63,7 +66,7 @@ enum hit {
  * hits: key = HITS * row + enum hit; value = as often on this CPU, in processes of others as well,
  * but for HIT_CALL. Only ever added to.
  */
-BPF_PERCPU_ARRAY(hits, u64, GOTRACE_HIT_ROWS * 5);
+BPF_PERCPU_ARRAY(hits, u64, GOTRACE_HIT_ROWS * 6);
 
 /* counted: key = row; value = 1 where calls are only counted. Written from user space alone. */
 BPF_ARRAY(counted, u32, GOTRACE_HIT_ROWS);
@@ -84,18 +87,23 @@ static __always_inline u32 hit_row(u64 cookie)
     return row >= GOTRACE_BUDGET ? 0 : row;
 }
 
+static __always_inline enum hit landing_hit(u64 cookie)
+{
+    return cookie & COOKIE_STEPPED ? HIT_STEPPED : HIT_LANDING;
+}
+
 /* Count a hit of the target at a landing, which has ended a call of a function. */
 static __always_inline void site_hit_landing(u64 cookie, u32 function)
 {
     if (GOTRACE_BUDGET && cookie & COOKIE_LANDING)
-        count_hit(hit_row(function), HIT_LANDING);
+        count_hit(hit_row(function), landing_hit(cookie));
 }
 
 /* Count a hit of the target at a landing, which has ended no call. */
 static __always_inline void site_missed_landing(u64 cookie)
 {
     if (GOTRACE_BUDGET && cookie & COOKIE_LANDING)
-        count_hit(0, HIT_LANDING);
+        count_hit(0, landing_hit(cookie));
 }
 
 /* To be called at each switch of the kernel's scheduler. */

@@ -27,6 +27,7 @@ COOKIE_JUMPS = 1 << 35
 COOKIE_LEAVES = 1 << 36
 COOKIE_LANDING = 1 << 39
 COOKIE_FAULT = COOKIE_JUMPS
+COOKIE_STEPPED = COOKIE_LEAVES
 COOKIE_SP_SHIFT = 40
 
 #: Files that cookies can number.
@@ -70,9 +71,13 @@ def cookie(
     return index | file << COOKIE_FILE_SHIFT | flags | site.sp_offset << COOKIE_SP_SHIFT
 
 
-def landing_cookie(distance: int, task: TaskKind, file: int = 0) -> int:
-    """Return the cookie for a landing so many bytes after the return address."""
-    return distance | file << COOKIE_FILE_SHIFT | task.value | COOKIE_LANDING
+def landing_cookie(distance: int, task: TaskKind, file: int = 0, is_stepped: bool = False) -> int:
+    """Return the cookie for a landing so many bytes after the return address.
+
+    ``is_stepped``: the kernel single-steps its instruction.
+    """
+    stepped = COOKIE_STEPPED if is_stepped else 0
+    return distance | file << COOKIE_FILE_SHIFT | task.value | COOKIE_LANDING | stepped
 
 
 def fault_cookie(site: Site, task: TaskKind, file: int = 0) -> int:

@@ -40,7 +40,7 @@ __all__ = [
 #: Seconds in which a target pays at most its share of them.
 WINDOW = 10.0
 
-_HITS = 5  # enum hit of bpf/site.h
+_HITS = 6  # enum hit of bpf/site.h
 _STEPS_RETS = HOST is None or HOST.steps_rets
 _SWITCH_NS = 150  # for the run of a program at a switch of the kernel's scheduler
 
@@ -145,6 +145,8 @@ class HitRow(NamedTuple):
     returns: int = 0
     #: That ended calls of it; in row 0, that ended none.
     landings: int = 0
+    #: The same of those that the kernel single-steps.
+    stepped: int = 0
     #: Calls that were not followed.
     counted: int = 0
     #: Of the kernel's scheduler, which take no trap.
@@ -189,7 +191,7 @@ class HitCounts:
     def _single_stepped(self, cost: ProbeCost, row: int) -> Spent:
         hit = self.rows[row]
         entries = hit.entries if self.stepped[row] else 0
-        found = Spent(entries, entries * cost.stepped_entry)
+        found = Spent(entries + hit.stepped, entries * cost.stepped_entry + hit.stepped * cost.ret)
         return found + Spent(hit.returns, hit.returns * cost.ret) if _STEPS_RETS else found
 
     def spent(self, cost: ProbeCost) -> list[int]:
@@ -205,7 +207,7 @@ class HitCounts:
         ]
         calls = [0, *(row.entries for row in self.rows[1:])]
         if every := sum(calls):
-            missed = self.rows[0].landings * cost.emulated
+            missed = self.rows[0].landings * cost.emulated + self.rows[0].stepped * cost.ret
             spent = [ns + missed * own // every for ns, own in zip(spent, calls, strict=True)]
             spent[0] -= missed
         return spent
@@ -221,7 +223,7 @@ class HitCounts:
         functions: dict[int, ProbeCost] = {}
         calls = own = 0
         for number, row in enumerate(self.rows[1:]):
-            ways = row.returns, row.landings
+            ways = row.returns, row.landings + row.stepped
             if any(ways):
                 each = cost.own_of(self.stepped[number + 1], *ways)
                 functions[number] = ProbeCost(each, hit)

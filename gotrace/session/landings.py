@@ -537,7 +537,8 @@ class Landings:
         points = []
         for landing in landings:
             kind, file = self._tasks.kind(self._file, landing.caller)
-            at = landing_cookie(landing.address - landing.return_pc, kind, file)
+            distance = landing.address - landing.return_pc
+            at = landing_cookie(distance, kind, file, not landing.emulated)
             offset = self._file.image.offset_of(landing.address)
             points.append(Point(offset, landing.address, at))
         return self._group_of(points)

@@ -115,10 +115,10 @@ def test_a_hit_has_the_price_of_its_way() -> None:
     assert (COST.emulated, COST.ret, COST.stepped_entry) == (1_000, 9_000, 9_000)
     trap = ProbeCost(800, 2_400).plus(200)  # without landings, and with a longer program
     assert (trap.emulated, trap.ret, trap.stepped_entry) == (1_000, 4_200, 4_200)
-    both = counts(HitRow(), HitRow(100, 10, 90), HitRow(5, 5), stepped=2)
-    assert both.spent(COST) == [0, 280_000, 90_000]
-    assert (both.emulated(COST).hits, both.emulated(COST).ns) == (190, 190_000)
-    assert (both.single_stepped(COST).hits, both.single_stepped(COST).ns) == (20, 180_000)
+    both = counts(HitRow(), HitRow(100, 10, 80, 10), HitRow(5, 5), stepped=2)
+    assert both.spent(COST) == [0, 360_000, 90_000]
+    assert (both.emulated(COST).hits, both.emulated(COST).ns) == (180, 180_000)
+    assert (both.single_stepped(COST).hits, both.single_stepped(COST).ns) == (30, 270_000)
 
 
 def test_what_belongs_to_no_function_is_told_apart() -> None:
@@ -129,7 +129,7 @@ def test_what_belongs_to_no_function_is_told_apart() -> None:
 
 
 def test_landings_that_end_no_call_are_spread_by_the_calls_meanwhile() -> None:
-    some = counts(HitRow(3, landings=100), HitRow(90), HitRow(10))
+    some = counts(HitRow(3, landings=91, stepped=1), HitRow(90), HitRow(10))
     assert some.spent(COST) == [3_000, 180_000, 20_000]
     assert counts(HitRow(landings=100), HitRow()).spent(COST) == [100_000, 0]
 
@@ -150,8 +150,8 @@ def test_a_calls_own_part_is_of_where_its_function_has_returned() -> None:
 
 
 def test_counts_of_an_interval() -> None:
-    now, before = counts(HitRow(9, 8, 7, 6, 5)), counts(HitRow(5, 4, 3, 2, 1))
-    assert now.since(before).rows == [HitRow(4, 4, 4, 4, 4)]
+    now, before = counts(HitRow(9, 8, 7, 6, 5, 4)), counts(HitRow(5, 4, 3, 2, 1, 0))
+    assert now.since(before).rows == [HitRow(4, 4, 4, 4, 4, 4)]
     assert now.since(None) is now
 
 
