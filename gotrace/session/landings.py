@@ -271,11 +271,6 @@ class Landings:
         moves, self._moves = self._moves, []
         return moves
 
-    def returns(self) -> str:
-        """Return where calls are seen returning now: at "ret", at "landing", or at "both"."""
-        found = {function.has_rets for function in self._functions}
-        return "both" if len(found) > 1 else "ret" if True in found else "landing"
-
     def take(self) -> dict[int, str]:
         """Return how calls were seen returning since the last time, by the functions' numbers.
 
