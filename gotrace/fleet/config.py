@@ -68,6 +68,8 @@ _FLIGHT_NAME = re.compile(r"\w+", re.ASCII)
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 #: Label sets of all metrics, of all targets and of one.
 _MAX_SERIES, _MAX_TARGET_SERIES = 65536, 8192
+#: Files of a target, and of one whose programs have no name in common.
+_MAX_FILES, _MAX_UNNAMED_FILES = 16, 256
 _MAX_IDLE = 720 * 3600  # seconds
 _AS_USUAL = Privacy()
 _DEFAULT_BUDGET = "2%"
@@ -126,6 +128,8 @@ class TargetSpec:
     max_series: int = _MAX_TARGET_SERIES
     #: The number of the user whose processes are meant, None for all.
     user: int | None = None
+    #: The most files that are traced at a time.
+    max_files: int = _MAX_FILES
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,7 +516,12 @@ class _Reader:
         pods = PodSpec(**row["kubernetes"]) if "kubernetes" in row else None
         most = row.get("max_series", _MAX_TARGET_SERIES)
         user = self._user((*path, "user"), row["user"]) if "user" in row else None
-        return TargetSpec(row["name"], exe, row.get("comm"), row.get("cgroup"), pods, most, user)
+        files = row.get(
+            "max_files", _MAX_FILES if {"exe", "comm"} & set(row) else _MAX_UNNAMED_FILES
+        )
+        return TargetSpec(
+            row["name"], exe, row.get("comm"), row.get("cgroup"), pods, most, user, files
+        )
 
     def _user(self, path: Path, user: str | int) -> int:
         if isinstance(user, int):

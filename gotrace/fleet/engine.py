@@ -755,6 +755,12 @@ class Engine:
                     counts[key.target] += len(program.processes)
             return counts
 
+    def passed_over(self) -> dict[str, int]:
+        """Return how many files of each target are not traced, as there are too many."""
+        with self._lock:
+            names = [target.name for target in self.config.targets]
+            return {name: self._finder.passed_over.get(name, 0) for name in names}
+
     def process(self, target: str, pid: int | None) -> tuple[int, Program]:
         """Return a target's process, its only one where none is named, and what it runs.
 

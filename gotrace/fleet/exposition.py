@@ -170,7 +170,14 @@ class EngineCollector(Collector):
         )
         for target, count in self._engine.unprobed().items():
             unprobed.add_metric([target], count)
-        yield from (processes, unprobed)
+        passed_over = GaugeMetricFamily(
+            "gotraced_target_passed_over_files",
+            "Files that are not traced, as there are more than max_files",
+            labels=["target"],
+        )
+        for target, count in self._engine.passed_over().items():
+            passed_over.add_metric([target], count)
+        yield from (processes, unprobed, passed_over)
         yield from _of_flights(self._engine.flights())
         reloads = CounterMetricFamily(
             "gotraced_reloads", "Times the configuration was read again", labels=["result"]

@@ -62,6 +62,7 @@ SCHEMA: Final[dict[str, Any]] = {
                 cgroup=_TEXT,
                 user={"type": ["string", "integer"], "minLength": 1, "minimum": 0},
                 max_series=_MOST,
+                max_files=_MOST,
                 kubernetes={
                     **_record([], namespace=_TEXT, pod=_TEXT, container=_TEXT),
                     "minProperties": 1,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -79,6 +79,11 @@ def _key(target: str, status: os.stat_result, container: int = 0) -> ProgramKey:
     return ProgramKey(target, status.st_ino, status.st_size, status.st_mtime_ns, container)
 
 
+def _file(key: ProgramKey) -> ProgramKey:
+    """Return the same of a file in any container."""
+    return replace(key, container=0)
+
+
 def _lasting(path: str, shown: str, status: os.stat_result) -> str:
     """Return the file's own path where it is the same file here: a process may end any moment."""
     with suppress(OSError):
@@ -123,6 +128,10 @@ class Finder:
         self._gone: dict[ProgramKey, float] = {}
         self._restarting: set[ProgramKey] = set()
         self._apart: set[ProgramKey] = set() if before is None else before._apart
+        #: Those that the last look has returned.
+        self._kept: set[ProgramKey] = set() if before is None else before._kept
+        #: How many files of a target are not traced, as there are too many.
+        self.passed_over: dict[str, int] = {}
         self._reads_names = any(target.comm is not None for target in targets)
         #: Why a target could not be looked for, or not traced where it was found, by target.
         self.problems: dict[str, str] = {}
@@ -135,6 +144,7 @@ class Finder:
         for target in self._targets:
             if target.exe is not None and target.kubernetes is None:
                 self._add(found[target.name], target.name, target.exe, target.exe, None)
+        own = {key for files in found.values() for key in files}
         for pid in self._processes():
             self._look_at(pid, found, members)
         programs = {}
@@ -153,7 +163,29 @@ class Finder:
                 programs[key] = Program(
                     *(key, one.path, one.shown, pids, number, devices, target.user, one.pod)
                 )
-        return self._with_restarting(programs)
+        return self._bounded(self._with_restarting(programs), own)
+
+    def _bounded(
+        self, programs: dict[ProgramKey, Program], own: Set[ProgramKey]
+    ) -> dict[ProgramKey, Program]:
+        """Leave out files that are too many of a target: anybody may run files that are called so.
+
+        The one that is at its path goes first, then those that were there before.
+        """
+        self._kept &= programs.keys()
+        order = sorted(programs, key=lambda key: (key not in own, key not in self._kept))
+        for target in self._targets:
+            files = dict.fromkeys(_file(key) for key in order if key.target == target.name)
+            too_many = set(list(files)[target.max_files :])
+            self.passed_over[target.name] = len(too_many)
+            if too_many:
+                self.problems[target.name] = (
+                    f"target {target.name}: processes run more than {target.max_files} files: the"
+                    " others are not traced: max_files allows more"
+                )
+                programs = {k: one for k, one in programs.items() if _file(k) not in too_many}
+        self._kept = set(programs)
+        return programs
 
     def part(self, key: ProgramKey, device: int) -> bool:
         """Take the processes that see a file under a device for a program of their own.

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gotrace.fleet.config import TargetSpec
-from gotrace.fleet.targets import Finder
+from gotrace.fleet.targets import Finder, Program, ProgramKey
 
 
 @pytest.fixture
@@ -120,3 +121,40 @@ def test_processes_that_end_meanwhile_are_passed_over(proc: Path, tmp_path: Path
     (proc / "9").mkdir()  # no exe: a thread of the kernel, or gone
     finder = Finder([TargetSpec("s", exe=str(tmp_path / "server"))], str(proc))
     assert found(finder) == []
+
+
+def test_files_of_a_target_are_bounded(proc: Path, tmp_path: Path) -> None:
+    server = tmp_path / "server"
+    finder = Finder([TargetSpec("s", comm="server", max_files=3)], str(proc))
+    for number in range(3):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "server").write_text(str(number))
+        run(proc, 10 + number, tmp_path / str(number) / "server")
+    before = found(finder)
+    assert len(before) == 3 and finder.problems == {} and finder.passed_over == {"s": 0}
+    for number in range(4, 7):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "server").write_text("x" * number)
+        run(proc, number, tmp_path / str(number) / "server")
+    assert found(finder) == before  # those that were there
+    assert finder.passed_over == {"s": 3}
+    assert "more than 3 files" in finder.problems["s"]
+    shutil.rmtree(proc / "10")
+    assert len(found(finder)) == 3 and finder.passed_over == {"s": 2}
+
+    server.write_text("the file itself")  # which comes first
+    target = TargetSpec("s", exe=str(server), max_files=1)
+    finder = Finder([target], str(proc), before=finder)
+    assert found(finder) == [("s", str(server), ())]
+
+
+def test_one_file_in_many_containers_counts_once(proc: Path, tmp_path: Path) -> None:
+    key = ProgramKey("s", 1, 2, 3)
+    programs = {
+        one: Program(one, "/a", "/a", (7,))
+        for one in (replace(key, container=number) for number in range(5))
+    }
+    finder = Finder([TargetSpec("s", comm="server", max_files=1)], str(proc))
+    assert finder._bounded(programs, set()) == programs
+    other = ProgramKey("s", 2, 2, 3)
+    assert other not in finder._bounded({other: programs[key], **programs}, set())
