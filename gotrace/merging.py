@@ -257,10 +257,10 @@ class _Reader:
         for name in (*how.add, *how.once):
             if name in row:
                 made[name] = row[name]
-                if how.add.get(name) in _NUMBERS and not isinstance(row[name], int | None):
-                    raise TypeError(f"{name}: {row[name]!r}")
+                _check(name, row[name])
         if kind in _EACH:  # one row is one of them
             made["count"] = row.get("count", 1)
+            _check("count", made["count"])
         if kind == "goroutine":
             made["longest_ns"] = row.get("longest_ns", row["waiting_ns"])
         if "rate" in row:
@@ -273,6 +273,30 @@ class _Reader:
             _add_up(how, found[key], made)
         else:
             found[key] = made
+
+
+def _check(name: str, value: Any) -> None:
+    """Raise ValueError if what is added up has a number that no command writes."""
+    if name == "why":
+        for part in value["parts"].values():
+            _check("ns", part["ns"])
+            _check("calls", part["calls"])
+    elif name == "buckets":
+        for _, _, count in value:
+            _check("count", count)
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            _check(name, one)
+    elif value is not None and name != "returns":
+        is_signed = name in ("sum", "min", "max")
+        most = _MOST_SUM if is_signed or name.endswith("ns") or name == "others" else _MOST_COUNT
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if not is_whole or not (-most if is_signed else 0) <= value <= most:
+            raise ValueError(f"{name}: {str(value)[:40]}")
+
+
+#: A number of the kernel, and what any number of hosts may have waited together, in ns.
+_MOST_COUNT, _MOST_SUM = (1 << 64) - 1, (1 << 96) - 1
 
 
 def _key(row: _Json) -> str:
@@ -314,9 +338,6 @@ def _most(mine: int | None, other: int | None) -> int | None:
 
 def _longest(mine: int | None, other: int | None) -> int | None:
     return max((one for one in (mine, other) if one is not None), default=None)
-
-
-_NUMBERS = (_sum, _least, _most, _longest)
 
 
 def _sums(mine: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

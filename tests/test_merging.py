@@ -314,3 +314,17 @@ def test_added_hosts_cannot_be_taken_apart() -> None:
     merged = gotrace.merge(lines([count("f", 1)]), lines([count("f", 2)]))
     with pytest.raises(UsageError, match="record it with --by-host"):
         gotrace.merge(merged, by_host=True)
+
+
+@pytest.mark.parametrize("count", [-5, 1 << 64, 10**400, 1.5, True, "7", float("nan")])
+def test_counts_are_whole_numbers_of_the_kernel(count: object) -> None:
+    histogram = {"func": "main.a", "count": 1, "sum_ns": 1, "min_ns": 1, "max_ns": 1}
+    for row in (
+        {"kind": "count", "func": "main.a", "count": count},
+        {"kind": "histogram", **histogram, "buckets": [[1, 2, count]]},
+        {"kind": "histogram", **histogram, "sum_ns": -1 if count == -5 else 10**400, "buckets": []},
+        {"kind": "syscall", "name": "read", "calls": 1, "total_ns": 1, "errors": {"EIO": count}},
+    ):
+        with pytest.raises(GotraceError, match="not what --json writes"):
+            gotrace.merge([json.dumps(row)])
+    gotrace.merge([json.dumps({"kind": "count", "func": "main.a", "count": (1 << 64) - 1})])

@@ -38,6 +38,7 @@ _HAVE, _NEED = b"gofleet: have\n", b"gofleet: need\n"
 _ATTACHED = b'{"kind":"attached"'
 _KEPT = 16 << 20  # bytes of output in memory
 _MOST_ERRORS = 64 << 10
+_MOST_LINE = 4 << 20  # bytes; no command writes one of a tenth of it
 GRACE = 15  # seconds that a command has to end
 #: Exit statuses of timeout, of a shell, and of ssh.
 TIMED_OUT, NOT_FOUND, FAILED = 124, 127, 255
@@ -124,7 +125,8 @@ class RemoteRun:
     def wait(self, attached: Callable[[], None]) -> int:
         """Read what it says until it ends, and return its exit status.
 
-        ``attached`` is called when it says that its probes are in place.
+        ``attached`` is called when it says that its probes are in place. Raises HostError if a line
+        does not end.
         """
         assert self._process.stdout is not None
         reader = threading.Thread(target=self._read_errors, daemon=True)
@@ -133,8 +135,15 @@ class RemoteRun:
             if self._bundle is not None:
                 self._push(stream, self._bundle)
             begin: bytes | None = b""  # of what it says, up to there
+            length = 0  # of the last line so far
             while piece := stream.read1(1 << 16):  # type: ignore[attr-defined]
                 self.output.write(piece)
+                _, end, rest = piece.rpartition(b"\n")
+                length = len(rest) if end else length + len(rest)
+                if length > _MOST_LINE:
+                    self.kill()
+                    self._process.wait()
+                    raise HostError(f"it prints a line of more than {_MOST_LINE >> 20} MB")
                 if begin is not None:
                     begin = (begin + piece)[:_MOST_ERRORS]
                     if _ATTACHED in begin:

@@ -104,8 +104,10 @@ class HostRuns:
         self._running[host] = run
         if self._stopping.is_set():
             run.end()
-        status = run.wait(self._attached)
-        del self._running[host]
+        try:
+            status = run.wait(self._attached)
+        finally:
+            del self._running[host]
         run.output.seek(0)
         with io.TextIOWrapper(run.output, "utf-8", "backslashreplace") as output:
             lines = [line for line in output if not line.isspace()]

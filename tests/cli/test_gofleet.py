@@ -15,7 +15,7 @@ import pytest
 from gotrace.cli.gofleet import main
 from gotrace.errors import UsageError
 from gotrace.hosts.names import host_names
-from gotrace.hosts.remote import remote_script
+from gotrace.hosts.remote import HostError, RemoteRun, remote_script
 from gotrace.hosts.ssh import Ssh
 from gotrace.profiles.write import is_profile
 
@@ -210,3 +210,12 @@ def test_the_end_of_input_ends_a_remote_command() -> None:
         assert shell.stdout.read() == "ended\n"
         # A timeout that gets the signal while it forks ends by it, and its group does all the same.
         assert shell.wait(10) in (0, 128 + signal.SIGTERM)
+
+
+def test_a_host_that_ends_no_line_is_given_up() -> None:
+    lines = "yes 123456789 | head -c 6000000"  # of any number
+    assert RemoteRun(["sh", "-c", lines], None).wait(lambda: None) == 0
+    run = RemoteRun(["sh", "-c", "head -c 1G /dev/zero; exec sleep 60"], None)
+    with pytest.raises(HostError, match="it prints a line of more than 4 MB"):
+        run.wait(lambda: None)
+    assert run.output.tell() < 5 << 20
