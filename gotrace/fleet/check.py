@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TextIO
 
@@ -28,7 +28,8 @@ _MAX_NAMES = 5
 def check(config: Config, out: TextIO) -> int:
     """Write what there is to trace and return the exit status.
 
-    That is 3 where programs of the targets are here and none has anything that is asked for.
+    That is 3 where programs of the targets are here and none has anything that is asked for. Raises
+    GotraceError if files cannot be kept or sent.
     """
     finder = Finder(config.targets)
     programs = finder.look()
@@ -69,7 +70,20 @@ def check(config: Config, out: TextIO) -> int:
     print("what leaves this host:", file=out)
     for line in leaving(config):
         print(f"  {printable(line)}", file=out)
+    for folder in _folders(config):
+        if os.path.lexists(folder):
+            check_folder(folder)
+    if config.otlp is not None:
+        from gotrace.fleet.transport import check_sender  # loads protobuf
+
+        check_sender(config.otlp)
     return NoMatchError.exit_code if tried and not matched else 0
+
+
+def _folders(config: Config) -> Iterator[str]:
+    yield from (flight.folder for flight in config.flights)
+    if config.otlp is not None and config.otlp.disk is not None:
+        yield config.otlp.disk
 
 
 def _check_metric(spec: MetricSpec, target: Target, program: Program, out: TextIO) -> bool:
@@ -108,13 +122,7 @@ def _check_flight(spec: FlightSpec, target: Target, program: Program, out: TextI
         print(f"{what}: nothing: {printable(str(error))}", file=out)
         return False
     print(f"{what}: {_listed(prepared.plan)}", file=out)
-    problems = list(prepared.plan.problems)
-    if os.path.lexists(spec.folder):
-        try:
-            check_folder(spec.folder)
-        except GotraceError as error:
-            problems.append(str(error))
-    for problem in problems:
+    for problem in prepared.plan.problems:
         print(f"  {printable(problem)}", file=out)
     return True
 

@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema
 
 from gotrace.errors import GotraceError, UsageError
-from gotrace.fleet.privacy import DENIED, Errors, Privacy, hashed_form
+from gotrace.fleet.privacy import DENIED, Errors, Privacy, hashed_form, without_users
 from gotrace.fleet.schema import PART, SCHEMA
 from gotrace.fleet.trusted import read_trusted
 from gotrace.fleet.yaml_lines import Document, Path, read_yaml
@@ -806,7 +806,9 @@ class _Reader:
     def _otlp(self, row: Mapping[str, Any]) -> OtlpSpec:
         path = ("otlp",)
         if not re.match(r"https?://[^/\s]+", row["endpoint"]):
-            reason = f"{row['endpoint']!r}: an endpoint is as in http://127.0.0.1:4318"
+            reason = (
+                f"{without_users(row['endpoint'])!r}: an endpoint is as in http://127.0.0.1:4318"
+            )
             raise self.document.error((*path, "endpoint"), reason)
         files = {key: row.get("tls", {}).get(key) for key in ("ca_file", "cert_file", "key_file")}
         for key, file in (*files.items(), ("disk", row.get("disk"))):

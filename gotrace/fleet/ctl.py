@@ -42,8 +42,12 @@ def ctl_parser(make: type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     parser.add_argument(
         "--socket", metavar="PATH", default=SOCKET, help=f"that of --control (default {SOCKET})"
     )
+    # It may follow the word as well: then what it says there counts.
+    after = argparse.ArgumentParser(add_help=False)
+    after.add_argument("--socket", metavar="PATH", default=argparse.SUPPRESS, help="as before")
+    common: dict[str, Any] = {"parents": [after], "allow_abbrev": False}
     what = parser.add_subparsers(dest="do", required=True, metavar="start | list | end")
-    start = what.add_parser("start", help="begin with the metrics of a file", allow_abbrev=False)
+    start = what.add_parser("start", help="begin with the metrics of a file", **common)
     start.add_argument("file", metavar="FILE", help="metrics, and perhaps targets; - is stdin")
     start.add_argument("--name", help="what it is called (default: the file's name)")
     start.add_argument("--ttl", metavar="TIME", default="10m", help="how long (default 10m)")
@@ -53,8 +57,8 @@ def ctl_parser(make: type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
         default="1%",
         help="the most that its probes may take of one CPU (default 1%%)",
     )
-    what.add_parser("list", help="say what is asked for", allow_abbrev=False)
-    end = what.add_parser("end", help="end what is asked for", allow_abbrev=False)
+    what.add_parser("list", help="say what is asked for", **common)
+    end = what.add_parser("end", help="end what is asked for", **common)
     end.add_argument("name", metavar="NAME")
     return parser
 

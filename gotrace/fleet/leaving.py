@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gotrace.fleet.config import Config, HeaderSpec, MetricSpec
-from gotrace.fleet.privacy import DENIED, Errors
+from gotrace.fleet.privacy import DENIED, Errors, without_users
 
 __all__ = ["leaving"]
 
@@ -26,7 +26,7 @@ def leaving(config: Config) -> Iterator[str]:
         if config.pprof:
             yield f"profiles at {place}: names of functions, states of goroutines, arguments not"
     if config.otlp is not None:
-        yield f"metrics and spans to {config.otlp.endpoint}"
+        yield f"metrics and spans to {without_users(config.otlp.endpoint)}"
         names = ", ".join(map(_header, config.otlp.headers))
         if names:
             yield f"  headers: {names}"

@@ -28,6 +28,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from gotrace import __version__
 from gotrace.fleet.config import OtlpSpec, Protocol, TargetSpec
 from gotrace.fleet.naming import Attribute, exported
+from gotrace.fleet.privacy import without_users
 from gotrace.fleet.series import Bucketed, Metric, Point
 from gotrace.fleet.spool import Spool
 from gotrace.fleet.telemetry.waits import WaitPoint, families
@@ -289,7 +290,7 @@ class Otlp:
         before, self._failing[signal] = self._failing.get(signal), reason
         if before is reason:
             return
-        place = self._spec.endpoint
+        place = without_users(self._spec.endpoint)
         if reason is None:
             log.info("%s takes %s again", place, signal)
             return
@@ -297,7 +298,7 @@ class Otlp:
         what = "they wait until it does" if kept else "they are dropped"
         if outcome.rejected:
             what = "the rest is sent"
-        detail = f" ({printable(outcome.detail)})" if outcome.detail else ""
+        detail = f" ({printable(without_users(outcome.detail))})" if outcome.detail else ""
         log.warning(
             "%s does not take %s: %s%s: %s",
             *(place, signal if not outcome.rejected else f"all {signal}", reason.value),

@@ -27,7 +27,7 @@ from gotrace.values.model import (
     Value,
 )
 
-__all__ = ["DENIED", "Errors", "Privacy", "hashed_form"]
+__all__ = ["DENIED", "Errors", "Privacy", "hashed_form", "without_users"]
 
 #: Words in names of what is not exported; they count without -, _ and case.
 DENIED = (
@@ -39,6 +39,8 @@ DENIED = (
 _LEFT_OUT = "redacted"
 _MAX_DEPTH = 16
 _NAME = re.compile(r"[^\W\d][\w-]*")
+#: Who a URL is asked as.
+_USER = re.compile(r"[^/\s]+@")
 _HASH_BYTES = 8
 _RANDOM = token_bytes(32)
 
@@ -110,6 +112,15 @@ class Privacy:
         if self._is_denied(name):
             return TextValue("", _LEFT_OUT)
         return self.filtered(value, depth)
+
+
+def without_users(text: str) -> str:
+    """Return a URL, or a text that has one, without the user and password in it.
+
+    >>> without_users("http://user:hunter2@127.0.0.1:4318")
+    'http://***@127.0.0.1:4318'
+    """
+    return _USER.sub("***@", text)
 
 
 def _text(key: Value) -> str:

@@ -24,7 +24,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import HeaderSpec, OtlpSpec, Protocol
 
-__all__ = ["TEMPORARY", "Outcome", "Reason", "Sender", "sender"]
+__all__ = ["TEMPORARY", "Outcome", "Reason", "Sender", "check_sender", "sender"]
 
 
 class Reason(Enum):
@@ -402,11 +402,16 @@ class _Grpc(Sender):
         self._channel.close()
 
 
-def sender(spec: OtlpSpec) -> Sender:
-    """Return what sends by a protocol. Raises GotraceError, ModuleNotFoundError."""
+def check_sender(spec: OtlpSpec) -> None:
+    """Raise GotraceError if something is missing that sending needs."""
     for path in (spec.ca_file, spec.cert_file, spec.key_file):
         if path is not None and not os.access(path, os.R_OK):
             raise GotraceError(f"otlp: {path} cannot be read")
     for one in spec.headers:
         header_value(one)
+
+
+def sender(spec: OtlpSpec) -> Sender:
+    """Return what sends by a protocol. Raises GotraceError, ModuleNotFoundError."""
+    check_sender(spec)
     return _Http(spec) if spec.protocol is Protocol.HTTP else _Grpc(spec)
