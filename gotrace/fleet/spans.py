@@ -339,6 +339,8 @@ class SpanProbe(RecordProbe):
         self._traces: Traces[_Seen, _Above] = Traces(self._send, alone, unknown)
         self._vias: Counter[str] = Counter()
         self._left_out = self._missing = self._epoch = 0
+        #: Processes that have ended, and when that was seen.
+        self._ended: dict[int, int] = {}
 
     @staticmethod
     def _opened(
@@ -362,7 +364,17 @@ class SpanProbe(RecordProbe):
     def _poll(self) -> None:
         for process in self._traces.processes:
             if not Path(f"/proc/{process}").exists():
-                self._traces.gone(process, time.monotonic_ns())
+                self._ended.setdefault(process, time.monotonic_ns())
+
+    def _forget_ended(self, moment: int) -> None:
+        """Forget processes that had ended by a moment up to which all records have been taken.
+
+        A process ends while some of its calls are yet to be read.
+        """
+        for process, at in list(self._ended.items()):
+            if at <= moment:
+                del self._ended[process]
+                self._traces.gone(process, at)
 
     def _lighten(self) -> str | None:
         """Do without edges."""
@@ -388,7 +400,9 @@ class SpanProbe(RecordProbe):
         if missing != self._missing:
             self._missing = missing
             self._traces.lose(time.monotonic_ns())
-        self._traces.turn(time.monotonic(), began_ns - _LATEST)
+        moment = self._tracer.window.complete
+        self._traces.turn(time.monotonic(), moment)
+        self._forget_ended(moment)
         if self._left_out:
             self._sink.left_out(self._left_out)
             self._left_out = 0
@@ -513,8 +527,6 @@ class SpanProbe(RecordProbe):
         self._traces.rest()
 
 
-#: Records may come so much later than those of other CPUs, in ns.
-_LATEST = 500_000_000
 _ALONE = "spans are not put below those of other goroutines, but for contexts"
 _EDGE = "gotrace.edge"
 _SHOWN = {Via.CONTEXT, Via.ITEM, Via.GO}

@@ -301,6 +301,8 @@ class OrderWindow:
         self._marks_cpu = marks_cpu
         self.losses = Losses()
         self.late = 0
+        #: Up to when all records were released, but for those that come too late.
+        self.complete = 0
         self._window = window_ns
         self._most_records = most_records
         self._most_bytes = most_bytes
@@ -341,11 +343,14 @@ class OrderWindow:
         May be called as often as one likes: it sorts only a few times per window.
         """
         crowded = len(self._held) > self._most_records // 2 or self._bytes > self._most_bytes // 2
+        if not self._held:
+            self.complete = max(self.complete, now_ns - self._window)
         if not self._held or (now_ns < self._next_sort and not crowded):
             return []
         self._next_sort = now_ns + self._window // _SORTS_PER_WINDOW
         # Few runs that are in order already: what sort() is good at.
         self._held.sort(key=_END)
+        self.complete = max(self.complete, now_ns - self._window)
         ready = bisect_right(self._held, (now_ns - self._window,), key=_END)
         return self._release(max(ready, (len(self._held) + 1) // 2) if crowded else ready)
 

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from random import Random
 
 import pytest
 
+from gotrace.fleet.spans import SpanProbe
 from gotrace.fleet.telemetry import traces
 from gotrace.fleet.telemetry.traces import LINGER, OVERDUE, PATIENCE, LeftOut, Traces, Via
 from gotrace.requests.belonging import LONG_CALL_NS
@@ -323,3 +325,19 @@ def test_a_chain_of_timers_ends(played: Played) -> None:
     played.wait(PATIENCE + 1)
     roots = [one for one, (above, _) in played.sent.items() if above is None]
     assert len(roots) == 1 + 34
+
+
+def test_a_program_that_has_ended_is_known_until_its_records_are_read() -> None:
+    process = NOBODY
+    probe = object.__new__(SpanProbe)
+    probe._traces, probe._ended = Traces(lambda item, above, via: None), {}
+    probe._traces.begin(Edge(EdgeKind.BEGIN, 1000, process, 1, 990, 64), (process, 1), 0, [], False)
+    probe._poll()
+    probe._forget_ended(2000)
+    assert probe._traces.processes == {process}
+    probe._forget_ended(time.monotonic_ns())
+    assert probe._traces.processes == set()
+
+
+#: No process has this number.
+NOBODY = (1 << 22) + 1

@@ -150,6 +150,16 @@ def test_records_of_two_cpus_come_out_by_time_once_they_are_old_enough() -> None
     assert window.losses.total == 0
 
 
+def test_up_to_when_all_records_were_released_is_known() -> None:
+    window = OrderWindow(window_ns=50 * MS)
+    window.pop_ready(80 * MS)
+    assert window.complete == 30 * MS
+    window.push(0, [record(40 * MS)])
+    assert window.pop_ready(120 * MS) and window.complete == 70 * MS
+    window.push(0, [record(72 * MS)])
+    assert not window.pop_ready(125 * MS) and window.complete == 70 * MS  # it does not sort yet
+
+
 def test_a_lone_record_waits_for_the_window_and_not_much_longer() -> None:
     window = OrderWindow()
     window.push(0, [record(1000 * MS)])
