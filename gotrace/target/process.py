@@ -258,11 +258,14 @@ def _byte(tgid: int, address: int) -> int:
     """Return a byte of a process's memory. Raises OSError."""
     try:
         with open(f"/proc/{tgid}/mem", "rb", 0) as memory:
-            return os.pread(memory.fileno(), 1, address)[0]
+            found = os.pread(memory.fileno(), 1, address)
     except PermissionError:
         # The file belongs to the process's user. CAP_SYS_PTRACE alone does not open it, but is
         # enough for process_vm_readv(2).
         return _byte_apart(tgid, address)
+    if not found:  # it ends
+        raise ProcessLookupError(errno.ESRCH, "the process has no memory any more")
+    return found[0]
 
 
 class _Part(ctypes.Structure):
