@@ -57,8 +57,6 @@ _LOOK = 0.5  # seconds between two looks for programs, at least
 _LOOK_SHARE = 200  # and as many times the CPU time that one takes
 _MAX_LOOK = 30.0
 _TURN = 1.0  # seconds between two looks at what has been spent, and at what is to be tried again
-#: Seconds between two looks at what has been spent while a probe is new, and how long it is that.
-_SOON, _NEW = 0.05, 1.0
 _POLL = 5.0
 _EXPIRY = 60.0  # seconds between two looks at what is idle, at most
 _TAKERS = 8  # threads that read maps: each waits for programs that run
@@ -210,7 +208,6 @@ class Engine:
         self._leavers = ThreadPoolExecutor(_LEAVERS, "leave")
         self._leaving: list[tuple[_Place, Probe]] = []  # of programs that have ended
         self._next_look = self._next_poll = self._next_turn = self._next_expiry = 0.0
-        self._next_mind = self._new_until = 0.0
         self._looked = time.monotonic()
         self._host_budget: Budget[_Place] | None = None
         self._stopping = threading.Event()
@@ -251,7 +248,6 @@ class Engine:
         is_new = self._look_if_due()
         if is_new or now >= self._next_turn:
             self._attach_due()
-        self._mind_new()
         if now >= self._next_turn:
             self._next_turn = now + _TURN
             self._mind_budget(time.monotonic())
@@ -273,10 +269,7 @@ class Engine:
             self._expire(now)
         self.is_ready = True
         now = self.pulse = time.monotonic()
-        due = [self._next_look, self._next_turn]
-        if now < self._new_until:
-            due.append(self._next_mind)
-        return max(0.0, min(due) - now)
+        return max(0.0, min(self._next_look, self._next_turn) - now)
 
     def _expire(self, now: float) -> None:
         """End series that are not added to, here and in the kernel."""
@@ -368,7 +361,6 @@ class Engine:
                     break
                 if job.name in running.tried and self._is_due(key, running, job):
                     self._attach(_Place(job.name, key), job, running)
-                    self._mind_new()
                     self.pulse = time.monotonic()
             if key in self._running:
                 self._rest(running)
@@ -462,7 +454,6 @@ class Engine:
         else:
             with self._lock:
                 running.probes[job.name] = probe
-            self._be_new()
             self._said.pop(place, None)
             DETAILS.info("%s: attached", printable(shown))
             again = ""
@@ -510,25 +501,6 @@ class Engine:
         """Return what keeps a job from being attached, for each program, as the log has it."""
         return [text for place, text in self._said.items() if place.job == job]
 
-    def _be_new(self) -> None:
-        """Take note that a probe was attached."""
-        now = time.monotonic()
-        if now >= self._new_until:
-            self._next_mind = now + _SOON
-        self._new_until = now + _NEW
-
-    def _mind_new(self) -> None:
-        """Look at what has been spent more often, for a second after something was attached.
-
-        Nobody knows what a new probe costs. One of a busy function would take all of a CPU until it
-        is looked at.
-        """
-        now = time.monotonic()
-        if self._next_mind <= now < self._new_until:
-            self._next_mind = now + _SOON
-            self._mind_budget(now)
-            self._settle(now)
-
     def _mind_budget(self, now: float) -> None:
         spent: dict[_Place, int] = {}
         for place, probe in self._probes():
@@ -559,8 +531,6 @@ class Engine:
         if done is None:
             done = "detached"
             self._detach(place)
-        else:
-            self._new_until = 0.0  # what it costs now is known when it has settled
         length = self._pauses.pause(place, now)
         log.warning(
             "%s in %s: %s: it took %.1f%% of one CPU, and the budget of %s is %.1f%%: tried again"
