@@ -409,8 +409,8 @@ int on_after(struct pt_regs *ctx)
 
 #if GOTRACE_FLIGHT
 /*
- * scheduled: key = a process in which the program's scheduler has been seen; value = 1. By them
- * signals of the target's processes are told from those of others. The kernel drops the oldest.
+ * scheduled: key = a process in which the program's scheduler has been seen; value = 1. It shows
+ * which signals are the target's, of all that the host's processes get. The kernel drops the oldest.
  */
 BPF_TABLE("lru_hash", u32, u8, scheduled, 4096);
 

@@ -217,7 +217,7 @@ class Otlp:
         """Send a request again and again until it is taken, refused for good, or this ends.
 
         Return whether it is done with: if not, this has ended, and nobody has the calls. The
-        request waits on disk meanwhile. Where there is no room, calls wait in the queue.
+        request waits on disk meanwhile. If the disk has no room, calls wait in the queue.
         """
         pause = _FIRST_PAUSE
         while True:

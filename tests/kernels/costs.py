@@ -50,8 +50,8 @@ def _costs() -> str:
     """Return ratios of what a call costs more than without a tracer, each within a round."""
     binary, stripped = (fixture_program("bench_calls", minor) for minor in ("1.27", STRIPPED))
     framed, bare_bones = _found(binary), _found(stripped)
-    # Debian's bpftrace 0.17 takes addresses within a function only where there are no symbols, as
-    # file offsets.
+    # Debian's bpftrace 0.17 takes an address within a function only if the program has no symbols.
+    # The address is an offset in the file then.
     offsets = [hex(at - bare_bones.bias) for at in (bare_bones.entry, bare_bones.ret)]
     printf = "trace.bt" if HOST is not None and HOST.name == "amd64" else "trace_arm64.bt"
     contenders: dict[str, tuple[Path, Attach]] = {

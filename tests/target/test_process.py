@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -162,9 +161,11 @@ def test_code_of_another_user_can_be_read_without_the_rights_to_open_its_files()
         "find_process(int(sys.argv[1])).code_at(1) != {ord('E')})"  # of "\x7fELF"
     )
     less = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", sys.executable, "-c"]
-    with subprocess.Popen([*NOBODY, "sleep", "60"]) as process:
-        while os.readlink(f"/proc/{process.pid}/exe") != shutil.which("sleep"):
-            time.sleep(0.01)
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*NOBODY, "cat"], bufsize=0, stdin=pipe, stdout=pipe) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(b"\n")
+        assert process.stdout.read(1) == b"\n"  # it is cat by now
         refused = "import sys; open(f'/proc/{sys.argv[1]}/mem')"
         assert subprocess.run([*less, refused, str(process.pid)], capture_output=True).returncode
         assert subprocess.run([*less, reading, str(process.pid)]).returncode == 0
