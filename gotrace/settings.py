@@ -352,6 +352,7 @@ class CountSettings(ProgramSettings):
     source: ClassVar[str] = "count.c"
 
     counters: int = _size(counts=1)
+    faults: int = _size(1, faults=1)  # on arm64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import struct
 from array import array
 from dataclasses import dataclass
 
 from gotrace.kernel.attach import Attached, ProbeGroup, attach
+from gotrace.kernel.program import BpfProgram
 from gotrace.session.budget import counting_hits, removable
 from gotrace.session.calibrate import hit_costs
-from gotrace.session.plan import plan_counting
+from gotrace.session.plan import ProbePlan, plan_counting
 from gotrace.session.probing import Level, Prepared, Probing
 from gotrace.session.request import FunctionRequest, Planned
 from gotrace.settings import CountSettings
@@ -18,22 +20,50 @@ from gotrace.sites.sites import SiteForm
 __all__ = ["CallCounter", "CountRequest"]
 
 
+#: Of bpf/count.c's struct fault.
+_FAULT = struct.Struct("<qQ")
+
+
+def _fault_keys(plan: ProbePlan) -> dict[int, list[bytes]]:
+    """Return the keys of each function's instructions at which a call may end uncounted."""
+    keys: dict[int, list[bytes]] = {}
+    for each in plan.faults():
+        for address, number in each.counters.items():
+            key = _FAULT.pack(address - each.site.address, each.index)
+            keys.setdefault(number, []).append(key)
+    return keys
+
+
 class CallCounter(Probing):
     """The probes that count a plan's functions; a context manager that detaches."""
 
     def __init__(self, prepared: Prepared) -> None:
         """Attach to all entry sites. Raises AttachError or LoadError."""
-        plan = prepared.plan
+        plan, pid = prepared.plan, prepared.target.pid
         self._functions = len(plan.functions)
-        settings = CountSettings(site=prepared.site_settings(), counters=self._functions)
-        groups = plan.entry_groups("on_entry", prepared.target.pid)
+        self._faults = _fault_keys(plan)
+        settings = CountSettings(
+            site=prepared.site_settings(),
+            counters=self._functions,
+            faults=max(1, sum(map(len, self._faults.values()))),
+        )
+        groups = plan.entry_groups("on_entry", pid)
         self._entries: dict[int, ProbeGroup] = {}
         self._needless: list[ProbeGroup] = []
         if prepared.counts_hits:
             settings = counting_hits(settings, len(plan.names))
         if prepared.budget is not None:
             groups, self._entries = removable(groups, len(plan.names))
-        self.attached: Attached = attach(settings, groups, prepared.forced, None, prepared.announce)
+        groups += plan.fault_groups("on_fault", pid)
+
+        def prepare(program: BpfProgram) -> None:
+            for number, keys in self._faults.items():
+                for key in keys:
+                    program.map("faults").update(key, number.to_bytes(4, "little"))
+
+        self.attached: Attached = attach(
+            settings, groups, prepared.forced, prepare, prepared.announce
+        )
         self._map = self.attached.program.map("counts")
         self._seen = array("Q", bytes(8 * self._functions))
 
@@ -41,6 +71,8 @@ class CallCounter(Probing):
         if function not in self._entries:
             return None
         self._needless.append(self._entries.pop(function))
+        for key in self._faults.pop(function, ()):
+            self.attached.program.map("faults").delete(key)
         return Level.OFF
 
     def drop_probes(self) -> None:

@@ -33,7 +33,8 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.session.open_calls import STACK_EPOCH
 from gotrace.session.probing import Move, Prepared, Returns
 from gotrace.sites.landings import Callers, Landing
-from gotrace.sites.sites import FunctionSites, SiteError, entry_site
+from gotrace.sites.sites import FunctionSites, SiteError
+from gotrace.sites.unwind import fault_site
 
 __all__ = [
     "MAX_FUNCTIONS",
@@ -512,21 +513,12 @@ class Landings:
         if self._sees_faults:
             return
         self._sees_faults = True
-        table, image = self._file.functions, self._file.image
-        points = []
-        for row in table.rows_named("runtime.sigpanic"):
-            function = table.function(row)
-            code = image.read(function.entry, function.end - function.entry)
-            try:
-                site = entry_site(code, function, self._file.image.arch)
-            except SiteError:
-                continue
+        site = fault_site(self._file.functions)
+        if site is not None:
             kind, file = self._tasks.runtime_kind(self._file)
-            points.append(
-                Point(image.offset_of(site.address), site.address, fault_cookie(site, kind, file))
-            )
-        if points:
-            self._attached.change([self._group_of(points)])
+            offset = self._file.image.offset_of(site.address)
+            point = Point(offset, site.address, fault_cookie(site, kind, file))
+            self._attached.change([self._group_of([point])])
 
     def _group(self, landings: Iterable[Landing]) -> ProbeGroup:
         points = []

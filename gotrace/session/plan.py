@@ -21,6 +21,7 @@ from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, cookie
 from gotrace.probes.pattern import quote, split_target
 from gotrace.probes.select import Selector
 from gotrace.sites.sites import FunctionSites, Site, SiteForm, function_sites
+from gotrace.sites.unwind import fault_site
 from gotrace.target.process import ends_so, file_test
 from gotrace.target.target import Target, TargetBinary
 from gotrace.text import in_program
@@ -29,6 +30,7 @@ __all__ = [
     "BinaryPlan",
     "BinaryRequest",
     "Check",
+    "Faults",
     "FunctionKey",
     "Inlined",
     "OnlyInlined",
@@ -104,14 +106,16 @@ class Selected:
         """Choose the functions' sites, one after the other; with ``returns`` find their RETs.
 
         ``values``: at the entries, arguments can be read. Entries may be at RETs if calls are
-        counted and the kernel emulates RETs.
+        counted and the kernel emulates RETs; see ``ProbePlan.faults`` for calls that do not come
+        there.
         """
         image, functions = self.binary.image, self.binary.functions
         at_rets = self.verb == "count" and not image.arch.steps_rets
+        sees_faults = at_rets and _fault_site(self.binary) is not None
         for row in self.rows:
             function = functions.function(row)
             found = function_sites(image, function, returns, values=values, at_rets=at_rets)
-            if found.entry is not None and found.entry.faults:
+            if found.entry is not None and found.entry.faults and not sees_faults:
                 # A call whose pointer is nil would not be counted: the first instruction, then.
                 found = function_sites(image, function, returns, values=values)
             yield found
@@ -172,6 +176,28 @@ class BinaryPlan:
         """Return what a function of the file is known by, whatever the file is called."""
         file = self.binary.image.identity
         return file.device, file.inode, sites.function.entry
+
+
+def _fault_site(file: TargetBinary) -> Site | None:
+    """Return where faults in a file's functions lead to, None if that is not in the same file.
+
+    A plugin's functions use the runtime of the program that has loaded it.
+    """
+    return None if file.image.is_shared_library else fault_site(file.functions)
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Instructions of a file at which a call ends before its entry site, if a pointer is nil.
+
+    ``site`` is what such a call leads to, and ``index`` that of its cookie. ``counters`` are the
+    numbers of functions by the addresses of their instructions.
+    """
+
+    binary: TargetBinary
+    site: Site
+    index: int
+    counters: Mapping[int, int]
 
 
 class ProgramFunction(NamedTuple):
@@ -335,9 +361,9 @@ class ProbePlan:
         refused = []
         for point, error in failed.items():
             number = point.cookie & COOKIE_INDEX_MASK
-            sites = every[number]
+            sites = every[number] if number < len(every) else None
             text = f"no probe at {point.address:#x}: {refusal(error)}"
-            if sites.function.entry <= point.address < sites.function.end:
+            if sites and sites.function.entry <= point.address < sites.function.end:
                 is_entry = sites.entry is not None and sites.entry.address == point.address
                 refused.append(Refused(names[number].text, text, is_entry))
             else:  # the runtime is watched as well
@@ -395,6 +421,37 @@ class ProbePlan:
             for sites in plan.functions:
                 yield number, plan, sites
                 number += 1
+
+    def faults(self) -> list[Faults]:
+        """Return where calls end by a nil pointer before their entry sites, for each file."""
+        by_file: dict[TargetBinary, dict[int, int]] = {}
+        for number, plan, sites in self.numbered():
+            for address in sites.entry.faults if sites.entry else ():
+                by_file.setdefault(plan.binary, {})[address] = number
+        found = []
+        for index, (file, counters) in enumerate(by_file.items(), len(self.functions)):
+            site = _fault_site(file)
+            assert site is not None, "Selected.sites chooses other entries then"
+            # If that function is counted itself, one cookie serves both, so that it can be looked
+            # up by its address.
+            same = (
+                number
+                for number, plan, sites in self.numbered()
+                if plan.binary is file and sites.entry is not None and sites.entry == site
+            )
+            found.append(Faults(file, site, next(same, index), counters))
+        return found
+
+    def fault_groups(self, program: str, pid: int) -> list[ProbeGroup]:
+        """Return one group a file that runs the BPF function ``program`` where faults lead to."""
+        groups = []
+        for each in self.faults():
+            file, image = each.binary, each.binary.image
+            address = each.site.address
+            point = Point(image.offset_of(address), address, cookie(each.index, each.site))
+            path, name = file.attach_path, image.display
+            groups.append(ProbeGroup(program, path, name, [point], file.bias, pid, image.identity))
+        return groups
 
     def _groups(
         self,

@@ -457,7 +457,8 @@ def _first_simulated(code: bytes, values: bool, at_rets: bool) -> Choice | None:
     at the entry. Without, and with ``at_rets``, it may be a RET behind other instructions, and be
     behind an access to memory by a pointer.
     """
-    lowered, faults = 0, False
+    lowered = 0
+    faults: list[int] = []
     own: set[int] = set()  # registers that hold an address in the program's own data
     saved = False
     for number, word in enumerate(_words(code[: 4 * _MAX_WALK])):
@@ -468,14 +469,14 @@ def _first_simulated(code: bytes, values: bool, at_rets: bool) -> Choice | None:
             is_counted = at_rets and not values and not lowered
             if number and word & 0xFFFFFC1F == 0xD65F0000 and not is_counted:
                 return None
-            return Choice(number * 4, SiteForm.EMULATED, lowered, faults)
+            return Choice(number * 4, SiteForm.EMULATED, lowered, tuple(faults))
         effect = _effect(word)
         if effect is None:
             return None
         if effect.base is not None and effect.base not in (_SP, _LITERAL, _G, *own):
             if values or not at_rets:
                 return None
-            faults = True
+            faults.append(number * 4)
         if not _is_harmless(effect, values, lowered):
             return None
         if _LR in effect.writes:

@@ -39,12 +39,12 @@ class SiteForm(Enum):
 
 
 class Choice(NamedTuple):
-    """An entry site as an offset from the function's entry; the rest is as `Site` has it."""
+    """An entry site, in offsets from the function's entry; the rest is as `Site` has it."""
 
     offset: int
     form: SiteForm
     sp_offset: int
-    faults: bool = False
+    faults: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

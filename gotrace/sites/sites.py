@@ -48,15 +48,16 @@ class Site:
     """One place to probe.
 
     ``address`` is a link-time virtual address. The stack pointer at the site plus ``sp_offset``
-    is the stack pointer at the function's entry. ``faults``: memory is accessed before it by a
-    pointer, which may be nil; a call that panics there never comes to the site.
+    is the stack pointer at the function's entry. ``faults`` are the addresses of instructions
+    before it that access memory by a pointer, which may be nil: a call that panics there never
+    comes to the site.
     """
 
     address: int
     kind: SiteKind
     form: SiteForm
     sp_offset: int
-    faults: bool = False
+    faults: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,8 @@ def entry_site(
         raise SiteError(f"{function.name}: no exact entry site: callers jump into its middle")
     chosen = machine_code(arch).entry(code, function, values, at_rets)
     address = function.entry + chosen.offset
-    return Site(address, SiteKind.ENTRY, chosen.form, chosen.sp_offset, chosen.faults)
+    faults = tuple(function.entry + at for at in chosen.faults)
+    return Site(address, SiteKind.ENTRY, chosen.form, chosen.sp_offset, faults)
 
 
 def return_sites(code: bytes, function: Function, arch: Architecture) -> Returns:

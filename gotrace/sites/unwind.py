@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find where the runtime unwinds frames that will never return: recovered panics and Goexit."""
+"""Find where the runtime ends calls: recovered panics, Goexit, and faults."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UnwindSites",
+    "fault_site",
     "unwind_sites",
 ]
 
@@ -34,7 +35,18 @@ class UnwindSites:
 
 def unwind_sites(table: FunctionTable) -> UnwindSites:
     """Return the unwinding sites of a Go binary."""
-    return UnwindSites(tuple(_calls(table, "runtime.recovery", "runtime.gogo")), _goexit(table))
+    recoveries = _calls(table, "runtime.recovery", "runtime.gogo")
+    return UnwindSites(tuple(recoveries), _entry(table, "runtime.goexit1"))
+
+
+def fault_site(table: FunctionTable) -> Site | None:
+    """Return where a goroutine goes on that uses a nil pointer: the entry of ``runtime.sigpanic``.
+
+    The runtime's signal handler has it called by the instruction that has faulted
+    (``preparePanic`` in src/runtime/signal_*.go, all releases from 1.15 to 1.27). None if the
+    binary has no such function.
+    """
+    return _entry(table, "runtime.sigpanic")
 
 
 def _calls(table: FunctionTable, caller: str, callee: str) -> list[Site]:
@@ -50,8 +62,8 @@ def _calls(table: FunctionTable, caller: str, callee: str) -> list[Site]:
     return sites
 
 
-def _goexit(table: FunctionTable) -> Site | None:
-    for row in table.rows_named("runtime.goexit1"):
+def _entry(table: FunctionTable, name: str) -> Site | None:
+    for row in table.rows_named(name):
         function = table.function(row)
         code = table.image.read(function.entry, function.end - function.entry)
         try:

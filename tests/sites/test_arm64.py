@@ -151,13 +151,19 @@ def test_entry_site(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("words", "faults"),
-    [((LOAD_FIELD, RET), True), ((ADD, RET), False), ((ADRP_TEMPORARY, LOAD_GLOBAL, RET), False)],
+    [
+        ((LOAD_FIELD, RET), [0]),
+        ((ADD, LOAD_FIELD, SPILL, LOAD_FIELD, cbz(-1), RET), [4, 12]),
+        ((ADD, RET), []),
+        ((ADRP_TEMPORARY, LOAD_GLOBAL, RET), []),
+    ],
 )
 def test_calls_that_may_panic_before_their_site_are_known(
-    words: tuple[int, ...], faults: bool
+    words: tuple[int, ...], faults: list[int]
 ) -> None:
     raw = code(*words)
-    assert entry_site(raw, function(raw), ARM64, False, True).faults is faults
+    site = entry_site(raw, function(raw), ARM64, values=False, at_rets=True)
+    assert [at - ENTRY for at in site.faults] == faults
 
 
 def test_address_of_data_ends_where_the_register_is_made_anew() -> None:

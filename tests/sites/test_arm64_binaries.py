@@ -87,7 +87,7 @@ def check_whole(binary: Path, toolchain: Toolchain) -> tuple[int, Counter[str]]:
                 continue
             assert site.address in texts, listed.name
             check_site(listed, site, texts, grows, values, at_rets)
-            counts["faults"] += site.faults
+            counts["faults"] += bool(site.faults)
     return functions, counts
 
 
@@ -95,7 +95,8 @@ def check_site(
     listed: Listed, site: Site, texts: dict[int, str], grows: bool, values: bool, at_rets: bool
 ) -> None:
     text, name = texts[site.address], listed.name
-    before = [texts[at] for at in texts if at < site.address]
+    places = [at for at in texts if at < site.address]
+    before = [texts[at] for at in places]
     if grows or site.form is SiteForm.BRANCH:
         assert site.form is SiteForm.BRANCH and text.startswith("BLS "), (name, text)
         assert before[0] in ("MOVD 16(R28), R16", "MOVD 24(R28), R16") or before[0] in (
@@ -120,14 +121,15 @@ def check_site(
     assert not re.match(r"ADRP? .*, R27$", text), (name, text)
     if text == "RET":
         assert site.sp_offset == 0 and (at_rets or site.address == listed.entry)
-    own = False
-    for each in before:
+    own, faults = False, []
+    for at, each in zip(places, before, strict=True):
         assert not _LEAVES.match(each), (name, each)
         own = own or each.startswith("ADRP")
         if _BY_POINTER.search(each) and not (own and "(R27)" in each):
-            assert site.faults and at_rets, (name, each)
+            faults.append(at)
         if values and not _COMPARES.match(each) and not _STORES.match(each):
             assert not _ARGUMENT.search(each), (name, each)
+    assert list(site.faults) == faults and (at_rets or not faults), name
 
 
 def report(binary: Path, toolchain: Toolchain) -> tuple[int, Counter[str]]:
