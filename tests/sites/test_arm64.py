@@ -153,7 +153,7 @@ def test_entry_site(name: str) -> None:
     ("words", "faults"),
     [
         ((LOAD_FIELD, RET), [0]),
-        ((ADD, LOAD_FIELD, SPILL, LOAD_FIELD, cbz(-1), RET), [4, 12]),
+        ((ADD, LOAD_FIELD, SPILL, LOAD_FIELD, cbz(1), RET), [4, 12]),
         ((ADD, RET), []),
         ((ADRP_TEMPORARY, LOAD_GLOBAL, RET), []),
     ],
