@@ -268,16 +268,16 @@ def build(
     return slot.executable
 
 
-def gccgo_build(source: Path, flags: Sequence[str] = ()) -> Path:
+def gccgo_build(source: Path, flags: Sequence[str] = (), compiler: str = "gccgo") -> Path:
     """Compile a directory or one file with gccgo and return the executable's path.
 
     ``flags`` go to gccgo, after ``-g``. Skip the test (or fail it) without a gccgo.
     """
-    gccgo = shutil.which("gccgo")
+    gccgo = shutil.which(compiler)
     if gccgo is None:
-        skip_or_fail("there is no gccgo: make setup-test")
+        skip_or_fail(f"there is no {compiler}: make setup-test")
     version = subprocess.run([gccgo, "--version"], capture_output=True, text=True, check=True)
-    identity = [version.stdout, *flags]
+    identity = [compiler, version.stdout, *flags]
     with _slot(source, source.stem, identity) as slot:
         if not slot.executable.exists():
             slot.copy_source()

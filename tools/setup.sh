@@ -47,6 +47,8 @@ if [ "${1:-}" = kernels ]; then
     need "command -v qemu-system-aarch64" qemu-system-arm
     need "command -v gcc && test -e /usr/include/stdio.h" gcc libc6-dev
     need "command -v aarch64-linux-gnu-gcc" gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+    need "command -v gccgo" gccgo
+    need "command -v aarch64-linux-gnu-gccgo" gccgo-aarch64-linux-gnu
     need "PATH=$PATH:/usr/sbin:/sbin command -v mke2fs" e2fsprogs
     need "command -v setpriv" util-linux
 fi
@@ -126,5 +128,5 @@ test)
     $venv/bin/python -m tests.fetch_toolchains ||
         echo "gotrace: tests skip these toolchains, or fail with GOTRACE_LIVE=1" >&2
     ;;
-kernels) $venv/bin/python -m tests.fetch_toolchains 1.19 1.27 ;;
+kernels) $venv/bin/python -m tests.fetch_toolchains 1.15 1.19 1.27 ;;
 esac

@@ -9,9 +9,17 @@ from tempfile import TemporaryDirectory
 
 from tests.fleet.test_gotraced import check_numbers
 from tests.kernels.checking import Checks
-from tests.kernels.order import CGO, PIE
-from tests.kernels.runs import LATENCY, fixture_program, measure_scenarios, trace_values
+from tests.kernels.order import CGO, GCCGO, HOST_OF_LIBRARY, LIBRARY, OLDEST, PIE, PLUGIN
+from tests.kernels.runs import (
+    LATENCY,
+    MINORS,
+    fixture_program,
+    measure_scenarios,
+    trace_values,
+)
+from tests.tools import gccgo
 from tests.tools.cgo import check_counts, check_times
+from tests.tools.libraries import check_library, check_plugin_times, check_plugin_values
 
 __all__ = ["check_builds"]
 
@@ -22,14 +30,40 @@ def check_builds(checks: Checks) -> None:
         return
     method = checks.order.methods[0]
     checks.run("PIE", method, partial(_position_independent, method))
+    checks.run("Go 1.15", method, partial(_oldest, method))
     checks.run("cgo", "", _with_c)
+    checks.run("libraries", "", _libraries)
+    checks.run("gccgo", method, partial(_gccgo, method))
     checks.run("gotraced", "", _daemon)
 
 
 def _position_independent(method: str) -> str:
-    runs = measure_scenarios(method, (PIE,))
+    return _measured_and_traced(method, PIE)
+
+
+def _oldest(method: str) -> str:
+    """Arguments are on the stack."""
+    return _measured_and_traced(method, OLDEST)
+
+
+def _measured_and_traced(method: str, build: str) -> str:
+    runs = measure_scenarios(method, (build,))
     seen = {name: check(runs) for name, check in LATENCY.items()}
-    return f"{seen['nothing lost']}; {trace_values(method, (PIE,))}"
+    return f"{seen['nothing lost']}; {trace_values(method, (build,))}"
+
+
+def _libraries() -> str:
+    """Go in a library that a C program loads, and in a plugin."""
+    library = fixture_program("live_library", LIBRARY)
+    calls = check_library(fixture_program("live_library_host", HOST_OF_LIBRARY), library)
+    loaded = fixture_program("live_plugin_host", MINORS[-1]), fixture_program("live_plugin", PLUGIN)
+    return f"{calls + check_plugin_times(*loaded) + check_plugin_values(*loaded):,} calls"
+
+
+def _gccgo(method: str) -> str:
+    path = fixture_program("live_gccgo", GCCGO)
+    counted = gccgo.check_counts(path, "--attach", method)
+    return f"{counted:,} calls counted, {gccgo.check_times(path):,} measured"
 
 
 def _with_c() -> str:

@@ -36,17 +36,19 @@ __all__ = ["check_landings"]
 
 
 def check_landings(checks: Checks) -> None:
-    """Run what concerns landings, which take uprobe-multi links."""
+    """Run what concerns landings, or RETs where these cost no step; it takes uprobe-multi links."""
     order, few = checks.order, checks.order.rounds // 3 or 1
-    checks.run("landings", "multi", partial(measure_rounds, order.rounds, LANDINGS))
+    if LANDINGS:
+        checks.run("landings", "multi", partial(measure_rounds, order.rounds, LANDINGS))
     if order.is_quick:
         return
     checks.run("programs", "", _programs)
-    checks.run("landings: collections", "multi", partial(measure_rounds, few, LANDINGS, COLLECTING))
-    checks.run("landings: records", "multi", partial(trace_records, few, LANDINGS))
-    checks.run("landings: tracers", "multi", partial(_several_tracers, 5))
-    checks.run("landings: server", "multi", _server)
-    checks.run("landings: SIGKILL", "multi", partial(_kill_tools, order.seed))
+    checks.run("collections", "multi", partial(measure_rounds, few, LANDINGS, COLLECTING))
+    if LANDINGS:
+        checks.run("landings: records", "multi", partial(trace_records, few, LANDINGS))
+    checks.run("tracers", "multi", partial(_several_tracers, 5))
+    checks.run("server", "multi", _server)
+    checks.run("kills", "multi", partial(_kill_tools, order.seed))
 
 
 #: The verifier follows at most a million instructions of a program.

@@ -11,9 +11,15 @@ from pathlib import Path
 __all__ = [
     "CGO",
     "COSTS",
+    "DECODER",
+    "GCCGO",
+    "HOST_OF_LIBRARY",
+    "LIBRARY",
     "MANY",
     "MANY_FUNCTIONS",
+    "OLDEST",
     "PIE",
+    "PLUGIN",
     "POSSIBLE",
     "STRIPPED",
     "Order",
@@ -30,6 +36,12 @@ POSSIBLE = ("possible: counts", "possible: latencies", "possible: keys", "possib
 MANY, MANY_FUNCTIONS = "live_functions", 5_000
 #: How names of programs end that are position-independent, that have C in them, or no symbols.
 PIE, CGO, STRIPPED = "1.27-pie", "1.27-cgo", "1.27-stripped"
+LIBRARY, HOST_OF_LIBRARY, PLUGIN = "1.27.so", "c", "1.27.so"
+GCCGO = "gccgo"
+#: The oldest release, which passes arguments on the stack.
+OLDEST = "1.15"
+#: Go's own reader of what its runtime has traced.
+DECODER = "go-trace"
 #: A measurement, made if it is asked for.
 COSTS = "costs"
 

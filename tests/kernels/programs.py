@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,10 +14,31 @@ from gotrace.doctor.precompile import common_settings
 from gotrace.kernel.program_cache import package_program, program_key
 from gotrace.settings import ProgramSettings
 from tests.debian import FetchError
-from tests.kernels.order import CGO, MANY, MANY_FUNCTIONS, PIE, STRIPPED
+from tests.kernels.order import (
+    CGO,
+    DECODER,
+    GCCGO,
+    HOST_OF_LIBRARY,
+    LIBRARY,
+    MANY,
+    MANY_FUNCTIONS,
+    OLDEST,
+    PIE,
+    PLUGIN,
+    STRIPPED,
+)
 from tests.real.targets import HOME
-from tests.toolchains import FIXTURES, FOR_ARM64, Toolchain, build, cache_dir, toolchain
+from tests.toolchains import (
+    FIXTURES,
+    FOR_ARM64,
+    Toolchain,
+    build,
+    cache_dir,
+    gccgo_build,
+    toolchain,
+)
 from tests.tools.gofunccount.test_many import write_program
+from tests.tools.libraries import build_host
 
 __all__ = ["MINORS", "NAMES", "compiled_programs", "programs"]
 
@@ -30,13 +53,20 @@ NAMES = (
 _INDEPENDENT, _WITH_C = ("live_latency", "trace_values"), "live_cgo_threads"
 _FURTHER, _MEASURED = ("live_keys", "bench_calls"), "bench_calls"
 _CC = {"amd64": "gcc", "arm64": "aarch64-linux-gnu-gcc"}
+_GCCGO = {"amd64": "gccgo", "arm64": "aarch64-linux-gnu-gccgo"}
+
+#: What the oldest release compiles as well.
+_OLD = ("live_count", "live_latency", "trace_values")
 
 #: A server and its client, of tests/real, by the newer release only.
 _SERVER = ("serve", "client")
 
-#: Where the text of the older release's programs begins. By perf-ip, sites are found by address
+#: Where the text of the older releases' programs begins. By perf-ip, sites are found by address
 #: alone, and no two programs at once may have one there. arm64's linker wants room for the headers.
-_TEXT = {"amd64": "0x4000000", "arm64": "0x4001000"}
+_TEXT = {
+    "amd64": {OLDEST: "0x8000000", "1.19": "0x4000000"},
+    "arm64": {OLDEST: "0x8001000", "1.19": "0x4001000"},
+}
 
 
 def programs(arch: str) -> dict[str, Path]:
@@ -45,9 +75,8 @@ def programs(arch: str) -> dict[str, Path]:
     env = FOR_ARM64 if arch == "arm64" else {}
     names = [name for name in NAMES if arch == "amd64" or name != "live_steps"]
     for minor in MINORS:
-        flags = [f"-ldflags=-T {_TEXT[arch]}"] if minor == MINORS[0] else []
         for name in names:
-            found[f"{name}-{minor}"] = build(FIXTURES / name, _go(minor), flags=flags, env=env)
+            found[f"{name}-{minor}"] = _placed(name, minor, arch)
     for name in _INDEPENDENT:
         flags = ["-buildmode=pie"]
         found[f"{name}-{PIE}"] = build(FIXTURES / name, _go(MINORS[-1]), flags=flags, env=env)
@@ -59,14 +88,53 @@ def programs(arch: str) -> dict[str, Path]:
     found[f"{_MEASURED}-{STRIPPED}"] = build(
         FIXTURES / _MEASURED, _go(MINORS[-1]), flags=flags, env=env
     )
-    if arch != "amd64":
-        return found
+    for name in _OLD:
+        found[f"{name}-{OLDEST}"] = _placed(name, OLDEST, arch)
     for name in _SERVER:
-        found[f"{name}-{MINORS[-1]}"] = build(HOME / name, _go(MINORS[-1]))
+        found[f"{name}-{MINORS[-1]}"] = build(HOME / name, _go(MINORS[-1]), env=env)
     with TemporaryDirectory() as directory:
         source = write_program(Path(directory) / MANY, MANY_FUNCTIONS)
-        found[f"{MANY}-{MINORS[-1]}"] = build(source, _go(MINORS[-1]))
-    return found
+        found[f"{MANY}-{MINORS[-1]}"] = build(source, _go(MINORS[-1]), env=env)
+    return found | _libraries(with_c) | _others(arch, env)
+
+
+def _placed(name: str, minor: str, arch: str) -> Path:
+    """Compile a fixture whose code is where that of no other release is."""
+    text = _TEXT[arch].get(minor)
+    flags = [f"-ldflags=-T {text}"] if text else []
+    return build(FIXTURES / name, _go(minor), flags=flags, env=FOR_ARM64 if arch == "arm64" else {})
+
+
+def _libraries(env: Mapping[str, str]) -> dict[str, Path]:
+    """Return a library and a plugin, and the programs that load them."""
+    go, found = _go(MINORS[-1]), {}
+    modes = {f"live_library-{LIBRARY}": "c-shared", f"live_plugin-{PLUGIN}": "plugin"}
+    for key, mode in modes.items():
+        name = key.partition("-")[0]
+        flags = [f"-buildmode={mode}"]
+        found[key] = build(FIXTURES / name, go, flags=flags, env=env, name=f"{name}.so")
+    found[f"live_plugin_host-{MINORS[-1]}"] = build(FIXTURES / "live_plugin_host", go, env=env)
+    host = cache_dir() / "kernels" / f"live_library_host-{env['CC']}"
+    host.parent.mkdir(parents=True, exist_ok=True)
+    build_host(host, env["CC"])
+    return found | {f"live_library_host-{HOST_OF_LIBRARY}": host}
+
+
+def _others(arch: str, env: Mapping[str, str]) -> dict[str, Path]:
+    """Return a program by gccgo, and Go's own reader of traces."""
+    flags = ("-static-libgo", "-static-libgcc")
+    compiled = gccgo_build(FIXTURES / "live_gccgo", flags, _GCCGO[arch])
+    go = _go(MINORS[-1])
+    source = go.go.parent.parent / "src" / "cmd" / "trace"
+    decoder = cache_dir() / "kernels" / f"{DECODER}-{arch}-{go.version}"
+    if not decoder.exists():
+        with TemporaryDirectory(dir=decoder.parent) as directory:
+            made = Path(directory) / "trace"
+            command = [str(go.go), "build", "-o", str(made), "."]
+            settings = {**go.env(), "GOFLAGS": "", "CGO_ENABLED": "0", **env}
+            subprocess.run(command, cwd=source, env=settings, check=True)
+            made.rename(decoder)
+    return {f"live_gccgo-{GCCGO}": compiled, f"{DECODER}-{MINORS[-1]}": decoder}
 
 
 def compiled_programs(arch: str) -> Path | None:

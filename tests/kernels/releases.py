@@ -62,10 +62,20 @@ RELEASES = (
     Release("newest", "trixie-backports", "", cpus=2),
     Release("newest-128", "trixie-backports", "", cpus=2, possible=128, only=POSSIBLE),
     *(
+        Release("5.10-arm64", "bullseye", "5.10.", ("perf-ip",), pairs=False, flavour=_ARM64),
         Release("6.1-arm64", "bookworm", "6.1.", ("perf-cookie", "perf-ip"), flavour=_ARM64),
         Release("6.12-arm64", "trixie", "6.12.", flavour=_ARM64),
         Release("6.18-arm64", "trixie-backports", "6.18.", cpus=2, flavour=_ARM64),
         Release("newest-arm64", "trixie-backports", "", cpus=2, flavour=_ARM64),
+        Release(
+            "newest-arm64-128",
+            "trixie-backports",
+            "",
+            cpus=2,
+            possible=128,
+            only=POSSIBLE,
+            flavour=_ARM64,
+        ),
         Release("16k-arm64", "trixie-backports", "", flavour="arm64-16k"),
     ),
 )

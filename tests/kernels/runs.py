@@ -16,8 +16,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from gotrace.architecture import HOST
 from tests.kernels.checking import failure
-from tests.tools.gofunclatency.test_why import LONG, NESTED, WAITS, add_up
+from tests.kernels.order import DECODER
+from tests.tools.gofunclatency.test_why import (
+    LONG,
+    NESTED,
+    WAITS,
+    add_up,
+    check_states,
+    record,
+)
 from tests.tools.gotrace.test_values import TAKERS, Traced, assert_same
 from tests.tools.harness import Fixture, Result, of_kind, tool
 from tests.tools.latency import MEASURED, assert_within, summary
@@ -38,6 +47,7 @@ __all__ = [
     "fixture_program",
     "measure_rounds",
     "measure_scenarios",
+    "trace_beside_go",
     "trace_parts",
     "trace_records",
     "trace_values",
@@ -51,8 +61,8 @@ _T = TypeVar("_T")
 _FIXTURES = Path(sys.argv[-1]).parent / "fixtures"
 MINORS = ("1.19", "1.27")
 
-#: Returns seen in callers, once these are known.
-LANDINGS = ("--returns=landing",)
+#: Returns seen in callers, once these are known, if the kernel single-steps RETs.
+LANDINGS = ("--returns=landing",) if HOST is not None and HOST.steps_rets else ()
 #: The collector begins again as soon as it has ended.
 COLLECTING = {"GOGC": "1"}
 
@@ -281,6 +291,17 @@ def trace_parts() -> str:
         most = max(parts.get(part, 0) for parts in seen for part in expected)
         assert most > 0.4 * LONG, (name, seen)
     return f"{len(rows)} calls, of {len(WAITS)} kinds of waits and others"
+
+
+def trace_beside_go() -> str:
+    """Hold each call's states to those that Go's own tracer has recorded of the same run."""
+    decoder = fixture_program(DECODER, MINORS[-1])
+    run = record(fixture_program("live_why", MINORS[-1]), 27, decoder)
+    return check_states(run, _SLOW)
+
+
+#: How many times as slow a guest is as the machine.
+_SLOW = 10
 
 
 def measure_rounds(

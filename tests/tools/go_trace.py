@@ -61,12 +61,15 @@ class Stay:
 class GoTrace:
     """The states of all goroutines of a run."""
 
-    def __init__(self, path: Path) -> None:
-        """Have a trace printed and read it."""
-        go = newest()
-        command = [str(go.go), "tool", "trace", "-d=parsed", str(path)]
+    def __init__(self, path: Path, decoder: Path | None = None) -> None:
+        """Have a trace printed, by the newest Go's ``trace`` or another one, and read it."""
+        command, env = [str(decoder)], None
+        if decoder is None:
+            go = newest()
+            command, env = [str(go.go), "tool", "trace"], go.env()
+        command += ["-d=parsed", str(path)]
         text = subprocess.run(
-            command, env=go.env(), capture_output=True, text=True, check=True, timeout=300
+            command, env=env, capture_output=True, text=True, check=True, timeout=300
         ).stdout
         self._changes: dict[int, list[tuple[int, str]]] = defaultdict(list)
         for time, goid, _, state in _CHANGE.findall(text):

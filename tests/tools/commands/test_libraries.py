@@ -4,14 +4,20 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.toolchains import FIXTURES, Toolchain, build, newest, require, toolchains
-from tests.tools.harness import Fixture, Json, Result, json_counts, of_kind, run_tool, tool
-from tests.tools.latency import histograms, summary
+from tests.tools.harness import Fixture, json_counts, of_kind, run_tool
+from tests.tools.latency import summary
+from tests.tools.libraries import (
+    build_host,
+    check_library,
+    check_plugin_times,
+    check_plugin_values,
+    run,
+)
 
 pytestmark = [pytest.mark.live, pytest.mark.apart]
 
@@ -29,8 +35,7 @@ def library(toolchain: Toolchain) -> Path:
 @pytest.fixture(scope="module")
 def c_host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("library") / "host"
-    source = FIXTURES / "live_library_host" / "main.c"
-    subprocess.run(["gcc", "-O1", "-o", path, source, "-ldl"], check=True)
+    build_host(path)
     return path
 
 
@@ -39,30 +44,6 @@ def plugin(toolchain: Toolchain) -> tuple[Path, Path]:
     flags = ["-buildmode=plugin"]
     loaded = build(FIXTURES / "live_plugin", toolchain, flags=flags, name="live_plugin.so")
     return build(FIXTURES / "live_plugin_host", toolchain), loaded
-
-
-def run(name: str, command: list[Path], words: list[str], by_pid: bool) -> tuple[Json, Result]:
-    """Trace what a program does with its library; the words name functions and files."""
-    with Fixture(command) as fixture:
-        pid = ["-p", str(fixture.ready)] if by_pid else []
-        with tool(name, *pid, *words) as tracing:
-            truth = fixture.work()
-            result = tracing.end()
-        assert fixture.finish() == 0
-    assert result.status == 0, result.errors
-    return truth, result
-
-
-def assert_traced(truth: Json, result: Result, error: str) -> None:
-    """Hold the lines of inner and check against what the program made of their results."""
-    lines = "".join(result.lines)
-    items = re.findall(r'inner\(i=\S*item\{name: "item(\d+)", n: (\d+)\}\) = (\d+) ', lines)
-    wanted = [(str(n), str(n), str(n * len(f"item{n}"))) for n in range(truth["calls"])]
-    assert sorted(items, key=lambda item: int(item[0])) == wanted
-    checked = re.findall(r"check\(n=(\d+)\) = (.*) at main.go:\d+\n", lines)
-    failing = [n for n, text in checked if text != "nil"]
-    assert [text for _, text in checked if text != "nil"] == [error] * truth["failed"]
-    assert failing == [str(n) for n in range(truth["calls"]) if n % 10 == 3]
 
 
 @each_end
@@ -80,15 +61,7 @@ def test_calls_in_a_library_of_a_c_program_are_counted(
 def test_calls_in_a_library_of_a_c_program_are_measured_and_traced(
     minor: str, c_host: Path
 ) -> None:
-    path = library(require(minor))
-    patterns = [f"{path}:main.inner", f"{path}:main.check"]
-    truth, result = run("gofunclatency", [c_host, path], ["--json", "-F", *patterns], by_pid=False)
-    assert {name: row["count"] for name, row in histograms(result).items()} == {
-        "main.inner": truth["calls"],
-        "main.check": truth["calls"],
-    }
-    truth, result = run("gotrace", [c_host, path], patterns, by_pid=True)
-    assert_traced(truth, result, '"three" (*errors.errorString)')
+    check_library(c_host, library(require(minor)))
 
 
 @pytest.mark.parametrize("name", ["gofunclatency", "gotrace"])
@@ -116,26 +89,12 @@ def test_calls_in_a_plugin_and_its_host_are_counted(toolchain: Toolchain, by_pid
 
 @each_end
 def test_calls_in_a_plugin_and_its_host_are_measured(toolchain: Toolchain) -> None:
-    """The host's and the plugin's functions run on the same goroutines."""
-    host, path = plugin(toolchain)
-    patterns = [f"{path}:*.Work", f"{path}:*.check", "-x", "runtime.*", "main.hostSide"]
-    words = ["--json", "-F", "-g", *patterns]
-    truth, result = run("gofunclatency", [host, path], words, by_pid=True)
-    rows = of_kind(result, "histogram")
-    assert {row["goid"] for row in rows} == {1}
-    assert {row["func"].rpartition(".")[2]: row["count"] for row in rows} == dict.fromkeys(
-        ("Work", "check", "hostSide"), truth["calls"]
-    )
-    assert of_kind(result, "lost") == []
+    check_plugin_times(*plugin(toolchain))
 
 
 @each_end
 def test_values_in_a_plugin(toolchain: Toolchain) -> None:
-    host, path = plugin(toolchain)
-    patterns = [f"{path}:*.inner", f"{path}:*.check", "-x", "runtime.*"]
-    truth, result = run("gotrace", [host, path], patterns, by_pid=True)
-    # The linker has put the types of a program and its plugins together: some are elsewhere.
-    assert_traced(truth, result, "error(<unavailable: type not known>)")
+    check_plugin_values(*plugin(toolchain))
 
 
 @each_end

@@ -20,6 +20,7 @@ from tests.toolchains import (
     newest,
     require,
 )
+from tests.tools import gccgo
 from tests.tools.harness import (
     Fixture,
     Result,
@@ -100,11 +101,7 @@ def test_position_independent_program_on_the_lower_rungs(method: str) -> None:
     ids=[*METHODS, "no-split-multi"],
 )
 def test_gccgo_counts_are_exact(flags: tuple[str, ...], method: str) -> None:
-    with Fixture([gccgo_build(FIXTURES / "live_gccgo", flags)]) as fixture:
-        names = ("main.smallFrame", "main.largeFrame", "main.leaf", "main.square.grow")
-        truth, result = count_on(fixture, "--attach", method, *names)
-        assert fixture.finish() == 0
-    assert_exact({"calls": {name: truth["calls"][name] for name in names}}, result)
+    gccgo.check_counts(gccgo_build(FIXTURES / "live_gccgo", flags), "--attach", method)
 
 
 @pytest.mark.parametrize("minor", ["1.15", "1.27"])

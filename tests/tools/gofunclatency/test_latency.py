@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.toolchains import FIXTURES, build, gccgo_build, marks_of, newest, require, toolchains
+from tests.tools import gccgo
 from tests.tools.harness import Fixture, Result, code_at, of_kind, run_tool, tool
 from tests.tools.latency import (
     MEASURED,
@@ -343,17 +344,7 @@ def test_options_go_together(options: list[str]) -> None:
 
 @pytest.mark.parametrize("flags", [(), ("-fno-split-stack",)], ids=["split", "no-split"])
 def test_gccgo_is_measured_by_thread(flags: tuple[str, ...]) -> None:
-    with Fixture([gccgo_build(FIXTURES / "live_gccgo", flags)]) as fixture:
-        words = ("--json", "-F", "-p", str(fixture.ready), "main.leaf", "main.square.grow")
-        with tool("gofunclatency", *words) as measuring:
-            truth = fixture.work()
-            result = measuring.end()
-    rows = histograms(result)
-    assert {name: row["count"] for name, row in rows.items()} == {
-        name: truth["calls"][name] for name in ("main.leaf", "main.square.grow")
-    }
-    (warning,) = of_kind(result, "warning")
-    assert warning["message"].endswith("calls are distinguished by thread")
+    gccgo.check_times(gccgo_build(FIXTURES / "live_gccgo", flags))
 
 
 def test_gccgo_goroutines_that_change_threads_are_said_to_have_done_so() -> None:

@@ -111,16 +111,21 @@ class Recorded:
 
 @functools.cache
 def recorded(toolchain: Toolchain) -> Recorded:
+    return record(program(toolchain), minor(toolchain))
+
+
+def record(path: Path, release: int, decoder: Path | None = None) -> Recorded:
+    """Have gotrace trace all that the fixture does; ``decoder`` is as for `GoTrace`."""
     words = ["waits", "nested", "storm", "collects"]
     functions = [*NESTED, *STORM, *WAITS, *COLLECTING, "main.yields"]
-    if minor(toolchain) >= 23:
+    if release >= 23:
         words.append("pulls")
         functions += PULLING
     words.append("yields")
     with tempfile.TemporaryDirectory() as directory:
         trace, output = Path(directory) / "trace", Path(directory) / "calls.ndjson"
-        traced = [trace] if minor(toolchain) >= 22 else []
-        with Fixture([program(toolchain), *traced]) as fixture:
+        traced = [trace] if release >= 22 else []
+        with Fixture([path, *traced]) as fixture:
             options = ("--why", "--force", "-p", str(fixture.ready), "-o", str(output))
             epoch = Clock.started_now(TimeStyle.TIME_OF_DAY).epoch
             with tool("gotrace", *options, *functions) as tracing:
@@ -131,7 +136,7 @@ def recorded(toolchain: Toolchain) -> Recorded:
         assert ended.status == 0, ended.errors
         result = Result(0, output.read_text().splitlines(), ended.errors)
         assert not of_kind(result, "lost")
-        return Recorded(calls(result), truth, GoTrace(trace) if traced else None, epoch)
+        return Recorded(calls(result), truth, GoTrace(trace, decoder) if traced else None, epoch)
 
 
 def wait_for(path: Path, text: str) -> None:
@@ -205,7 +210,11 @@ def test_go_s_own_tracer_says_the_same(toolchain: Toolchain) -> None:
     a machine that is busy the thread may be off its CPU between the two, so that a few may differ
     by more.
     """
-    run = recorded(toolchain)
+    check_states(recorded(toolchain))
+
+
+def check_states(run: Recorded, slow: int = 1) -> str:
+    """Hold each call's states to those of Go's tracer; ``slow`` is how slow the machine is."""
     assert run.go is not None
     compared = differ = 0
     slips: list[float] = []
@@ -229,8 +238,9 @@ def test_go_s_own_tracer_says_the_same(toolchain: Toolchain) -> None:
     assert compared > 500
     assert differ <= 0.01 * compared
     slips.sort()
-    assert slips[len(slips) // 2] < 1_000
-    assert slips[int(0.9 * len(slips))] <= _SLIP
+    median, most = slips[len(slips) // 2], slips[int(0.9 * len(slips))]
+    assert median < 1_000 * slow and most <= _SLIP * slow, (median, most)
+    return f"{compared} calls compared, {differ} with other changes, {median:.0f} ns a change"
 
 
 _SLIP = 10_000  # ns a change of state
