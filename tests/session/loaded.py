@@ -9,6 +9,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gotrace.architecture import HOST
+
 __all__ = [
     "Instruction",
     "has_tail_call",
@@ -17,7 +19,7 @@ __all__ = [
     "verified_instructions",
 ]
 
-_SYS_BPF = 321
+_SYS_BPF = HOST.bpf if HOST else -1
 _OBJ_GET_INFO_BY_FD = 15
 _INFO_SIZE = 40  # of struct bpf_prog_info: up to xlated_prog_insns
 _INFO_WITH_VERIFIED = 224  # up to verified_insns and its padding

@@ -108,7 +108,8 @@ def comparable(shown: str, wanted: str) -> str:
 def assert_same(calls: Sequence[str], wanted: Sequence[str]) -> None:
     assert len(calls) == len(wanted)
     pairs = [(comparable(shown, text), text) for shown, text in zip(calls, wanted, strict=True)]
-    assert [shown for shown, _ in pairs] == [text for _, text in pairs]
+    different = [pair for pair in pairs if pair[0] != pair[1]]
+    assert different == [], different
 
 
 @pytest.mark.parametrize("mode", MODES)
