@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 __all__ = [
+    "BUNDLE",
     "CGO",
     "COSTS",
     "MANY",
@@ -30,8 +31,8 @@ POSSIBLE = ("possible: counts", "possible: latencies", "possible: keys", "possib
 MANY, MANY_FUNCTIONS = "live_functions", 5_000
 #: How names of programs end that are position-independent, that have C in them, or no symbols.
 PIE, CGO, STRIPPED = "1.27-pie", "1.27-cgo", "1.27-stripped"
-#: A measurement, made if it is asked for.
-COSTS = "costs"
+#: A measurement, made if it is asked for, and a check of what make bundle makes, likewise.
+COSTS, BUNDLE = "costs", "bundle"
 
 
 @dataclass(frozen=True, slots=True)
