@@ -23,7 +23,8 @@ _PACKAGES = "/usr/lib/python3/dist-packages"
 #: Runs a command where there is nothing there, and keeps its process.
 _ALONE = f"""\
 #!/bin/sh
-exec unshare --mount sh -c 'mount -t tmpfs none {_PACKAGES} && exec "$0" "$@"' {{command}} "$@"
+exec unshare --mount /bin/sh -c '/bin/mount -t tmpfs none {_PACKAGES} && exec "$0" "$@"' \\
+    {{command}} "$@"
 """
 
 
@@ -38,7 +39,7 @@ def unpacked() -> Iterator[str]:
         cache.mkdir(mode=0o700)
         began = time.monotonic()
         packed = fixture_program("live_count", MINORS[-1]).with_name(BUNDLE)
-        subprocess.run(["busybox", "tar", "xzf", packed, "-C", place], check=True)
+        subprocess.run(["/bin/busybox", "tar", "xzf", packed, "-C", place], check=True)
         unpacking = time.monotonic() - began
         (place / "tools").mkdir()
         for command in (place / "gotrace" / "bin").iterdir():
