@@ -49,8 +49,8 @@ lint: $(READY) ## Check style and types
 test-real: setup-test ## Try the tools on real programs, and harm none: an hour, fetches 500 MB
 	$(AS_ROOT) GOTRACE_REAL=1 GOTRACE_COLD=1 $(PYTHON) -m pytest tests/real
 
-# The architecture of guests: this machine's, or ARCH=arm64.
-FOR_ARCH = $(if $(filter arm64,$(ARCH)),--arch arm64)
+# The architecture of guests and packages: this machine's, or ARCH=arm64.
+FOR_ARCH = $(addprefix --arch ,$(filter amd64 arm64,$(ARCH)))
 
 # Needs root for what apt installs only: guests are emulated, and their files unpacked.
 setup-kernels:
@@ -73,17 +73,18 @@ test-install: setup-test bundle deb ## Install without LLVM, and measure that: w
 	$(AS_ROOT) GOTRACE_PACKAGES=1 GOTRACE_COLD=1 $(PYTHON) -m pytest -s tests/packages/test_install.py
 
 # As root, or with sudo: BCC creates the maps of what it compiles.
-wheel: setup ## Make a wheel in dist/ that carries compiled BPF programs; the first takes minutes
+wheel: setup ## Make a wheel in dist/ that carries compiled BPF programs; the first takes minutes; ARCH=arm64
 	@mkdir -p dist
-	@$(AS_ROOT) $(PYTHON) tools/package.py wheel
+	@$(AS_ROOT) $(PYTHON) tools/package.py wheel $(FOR_ARCH)
 
-bundle: wheel ## Make dist/gotrace.tar.gz: unpack it anywhere, and run what is in bin
+bundle: wheel ## Make dist/gotrace-amd64.tar.gz: unpack it anywhere, and run what is in bin; ARCH=arm64
 	@$(PYTHON) tools/package.py bundle $(WHEEL)
 
-deb: wheel ## Make a Debian package in dist/
+deb: wheel ## Make a Debian package in dist/; ARCH=arm64
 	@$(PYTHON) tools/deb.py $(WHEEL) dist
 
-WHEEL = $(shell ls -t dist/gotrace-*.whl | head -1)
+MACHINE = $(or $(patsubst amd64,x86_64,$(patsubst arm64,aarch64,$(filter amd64 arm64,$(ARCH)))),$(shell uname -m))
+WHEEL = $(shell ls -t dist/gotrace-*-linux_$(MACHINE).whl | head -1)
 
 bench: setup-test ## Measure the cost of tracing beside that of other tracers, as ratios
 	$(AS_ROOT) $(PYTHON) -m tests.bench

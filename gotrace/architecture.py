@@ -91,6 +91,14 @@ class Architecture:
         """Return DWARF's number of a register."""
         return next(n for n, name in self.dwarf_registers.items() if name == register)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Be the same object in a process that gets it: it is compared by identity."""
+        return _named, (self.name,)
+
+
+def _named(name: str) -> Architecture:
+    return next(arch for arch in ARCHITECTURES if arch.name == name)
+
 
 #: The order of the 8-byte slots of struct pt_regs (arch/x86/include/uapi/asm/ptrace.h).
 _AMD64_PT_REGS = (

@@ -38,6 +38,7 @@ def test_what_is_run_is_there(path: Path) -> None:
         for script in scripts(path)
         for words in re.findall(r"^make (.*)$", script, re.MULTILINE)
         for word in words.split()
+        if "=" not in word
     }
     assert asked and asked <= targets
     for script in scripts(path):
@@ -61,7 +62,8 @@ def test_a_release_is_tested_before_it_is_attached() -> None:
     # YAML 1.1 reads the key "on" as true.
     assert read(path)[True] == {"push": {"tags": ["v*"]}}
     text = "\n".join(scripts(path))
-    order = ["make test\n", "make test-install", "podman build", "sha256sum", "gh release create"]
+    order = ["make test\n", "make test-install", "ARCH=arm64", "podman build", "sha256sum"]
+    order.append("gh release create")
     places = [text.index(step) for step in order]
     assert places == sorted(places)
     assert text.endswith("dist/*")

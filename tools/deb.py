@@ -30,6 +30,8 @@ CLONE = Path(__file__).resolve().parents[1]
 MODULES = Path("usr/lib/python3/dist-packages")
 MAN = Path("usr/share/man/man8")
 DOC = Path("usr/share/doc/gotrace")
+#: Debian's names of what wheels are for.
+ARCHITECTURES = {"linux_x86_64": "amd64", "linux_aarch64": "arm64"}
 #: Where shells look for completions: in a virtual environment, and here.
 COMPLETIONS = {
     "bash-completion/completions": "bash-completion/completions",
@@ -41,7 +43,7 @@ UNITS = Path("usr/lib/systemd/system")
 CONTROL = """\
 Package: gotrace
 Version: {version}
-Architecture: amd64
+Architecture: {arch}
 Section: devel
 Priority: optional
 Maintainer: the gotrace maintainers <root@localhost>
@@ -123,16 +125,19 @@ def build(wheel: Path, directory: Path) -> Path:
         place = Path(temporary)
         place.chmod(0o755)
         tree = place / "tree"
-        version = wheel.name.split("-")[1]
-        summary = _install(wheel, tree)
+        tags = wheel.stem.split("-")
+        arch = ARCHITECTURES.get(tags[-1])
+        if arch is None:
+            raise OSError(f"{wheel} is not for an architecture: make wheel")
+        version, summary = tags[1], _install(wheel, tree)
         _add_documents(tree)
         _add_unit(tree)
         _settle(tree)
-        _add_control(tree, version, summary)
+        _add_control(tree, version, arch, summary)
         made = _time(wheel)
         for path in (tree, *tree.rglob("*")):
             os.utime(path, (made, made), follow_symlinks=False)
-        file = directory / f"gotrace_{version}_amd64.deb"
+        file = directory / f"gotrace_{version}_{arch}.deb"
         command = ["dpkg-deb", "--root-owner-group", "-Zxz", "--build", str(tree), str(file)]
         environment = {**os.environ, "SOURCE_DATE_EPOCH": str(made)}
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
@@ -224,7 +229,7 @@ def _settle(tree: Path) -> None:
     tree.chmod(0o755)
 
 
-def _add_control(tree: Path, version: str, summary: str) -> None:
+def _add_control(tree: Path, version: str, arch: str, summary: str) -> None:
     files = [path for path in sorted(tree.rglob("*")) if path.is_file()]
     sums = "".join(
         f"{hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()}"
@@ -235,7 +240,7 @@ def _add_control(tree: Path, version: str, summary: str) -> None:
     place = tree / "DEBIAN"
     place.mkdir()
     place.chmod(0o755)  # whatever the umask is
-    control = CONTROL.format(version=version, size=size, summary=summary)
+    control = CONTROL.format(version=version, arch=arch, size=size, summary=summary)
     for name, text in (("control", control), ("md5sums", sums)):
         (place / name).write_text(text)
         (place / name).chmod(0o644)

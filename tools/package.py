@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make a wheel with compiled BPF programs, or of such a wheel a bundle that needs no pip.
 
-    tools/package.py wheel [-o DIRECTORY] [--programs FOLDER]
+    tools/package.py wheel [-o DIRECTORY] [--arch ARCH | --programs FOLDER]
     tools/package.py bundle [-o DIRECTORY] WHEEL
 
-BCC compiles the programs here, which takes root, or the rights that loading takes. They are kept in
-root's cache, so that the next wheel takes the time of those that have changed. Two wheels of a
-commit, and two bundles, are equal byte for byte if compiler and packages are the same; the manifest
-of the programs names the compiler.
+BCC compiles the programs here, for any architecture. This takes root, or the rights that loading
+takes. They are kept in root's cache, so that the next wheel takes the time of those that have
+changed. A wheel has the tag linux_x86_64 or linux_aarch64: programs are for one architecture, and
+they are for any C library. Two wheels of a commit, and two bundles, are equal byte for byte if
+compiler and packages are the same; the manifest of the programs names the compiler.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import io
+import json
 import os
 import re
 import shutil
@@ -32,9 +34,11 @@ __all__ = ["main"]
 
 CLONE = Path(__file__).resolve().parents[1]
 COMPILED = Path("gotrace", "_compiled")
+#: What uname(2) calls each architecture, as platform tags do.
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 #: The bundle's dependencies are for this Python and newer, and for each C library since 2014's.
 OLDEST_PYTHON = "3.10"
-PLATFORM = "manylinux2014_x86_64"
+PLATFORMS = ("linux", "manylinux2014")
 _ENTRY_POINTS = r"lib/gotrace-[^/]*/entry_points\.txt"
 _ZIP_BEGINS = 315532800  # 1980
 _LAUNCHER = """\
@@ -47,6 +51,9 @@ import sys
 if sys.version_info < (3, 10):
     sys.exit("{name}: gotrace needs Python 3.10 or newer; %s is %s" % (
         sys.executable, sys.version.split()[0]))
+if os.uname().machine != "{machine}":
+    sys.exit("{name}: this bundle is for {arch} ({machine}), and this machine is %s: unpack the"
+             " bundle that is for it" % os.uname().machine)
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 folder = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
@@ -62,7 +69,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Make a wheel or a bundle of this clone.")
     commands = parser.add_subparsers(dest="what", required=True)
     wheel = commands.add_parser("wheel", help="make a wheel with compiled BPF programs")
-    wheel.add_argument("--programs", type=Path, help="a folder of compiled programs")
+    here = next((arch for arch, name in MACHINES.items() if name == os.uname().machine), "amd64")
+    of_what = wheel.add_mutually_exclusive_group()
+    of_what.add_argument("--arch", choices=MACHINES, default=here, help="whose programs to compile")
+    of_what.add_argument("--programs", type=Path, help="a folder of compiled programs")
     bundle = commands.add_parser("bundle", help="make a folder with all dependencies, packed")
     bundle.add_argument("wheel", type=Path)
     for command in (wheel, bundle):
@@ -71,7 +81,7 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="gotrace-package-") as place:
             if options.what == "wheel":
-                made = _make_wheel(Path(place), options.programs)
+                made = _make_wheel(Path(place), options.arch, options.programs)
             else:
                 made = _make_bundle(Path(place), options.wheel)
             options.directory.mkdir(parents=True, exist_ok=True)
@@ -82,7 +92,7 @@ def main() -> int:
     return 0
 
 
-def _make_wheel(place: Path, programs: Path | None) -> Path:
+def _make_wheel(place: Path, arch: str, programs: Path | None) -> Path:
     """Make the wheel of a copy, as a build leaves files in its tree, and return its path."""
     source = place / "source"
     ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info", "tests")
@@ -92,23 +102,27 @@ def _make_wheel(place: Path, programs: Path | None) -> Path:
         shutil.copytree(programs, source / COMPILED)
     else:
         (source / COMPILED).mkdir()
-        _compile(source)
+        _compile(source, arch)
+    machine = json.loads((source / COMPILED / "manifest.json").read_text())["machine"]
+    tag = f"--config-settings=--build-option=--plat-name=linux_{machine}"
     environment = {"SOURCE_DATE_EPOCH": str(_commit_time())}
-    words = ("-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(place), str(source))
+    words = ("-m", "pip", "wheel", "--quiet", "--no-deps", tag, "-w", str(place), str(source))
     _python(*words, more=environment)
     (wheel,) = place.glob("gotrace-*.whl")
     _settle(wheel)
     return wheel
 
 
-def _compile(source: Path) -> None:
+def _compile(source: Path, arch: str) -> None:
     """Compile the programs of a copy into it."""
     code = (
-        "from pathlib import Path; from gotrace.doctor.precompile import package_programs;"
-        f"package_programs(Path({str(COMPILED)!r}))"
+        "from pathlib import Path; from gotrace import architecture;"
+        " from gotrace.doctor.precompile import package_programs;"
+        f" package_programs(Path({str(COMPILED)!r}), arch=architecture.{arch.upper()})"
     )
+    # A cache has room for the programs of one wheel.
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "gotrace", "wheel")
-    _python("-c", code, cwd=source, more={"XDG_CACHE_HOME": str(cache)})
+    _python("-c", code, cwd=source, more={"XDG_CACHE_HOME": str(cache / arch)})
 
 
 def _python(*words: str, cwd: Path | None = None, more: Mapping[str, str]) -> None:
@@ -147,9 +161,14 @@ def _settle(wheel: Path) -> None:
 
 def _make_bundle(place: Path, wheel: Path) -> Path:
     """Unpack a wheel and its dependencies beside each other, pack that, and return its path."""
+    arch = next((arch for arch, name in MACHINES.items() if f"-linux_{name}." in wheel.name), None)
+    if arch is None:
+        raise OSError(f"{wheel} is not for an architecture: make wheel")
+    machine = MACHINES[arch]
     wheels = place / "wheels"
     words = ("-m", "pip", "download", "--quiet", "-d", str(wheels), "--only-binary", ":all:")
-    target = ("--python-version", OLDEST_PYTHON, "--platform", PLATFORM)
+    target = ["--python-version", OLDEST_PYTHON]
+    target += [f"--platform={platform}_{machine}" for platform in PLATFORMS]
     _python(*words, *target, f"{wheel}[completion]", more={})
     files: dict[str, bytes] = {}
     for path in sorted(wheels.iterdir()):
@@ -162,11 +181,13 @@ def _make_bundle(place: Path, wheel: Path) -> Path:
         name, equals, entry = line.partition(" = ")
         if equals:
             module, _, function = entry.partition(":")
-            text = _LAUNCHER.format(name=name, module=module, function=function)
+            text = _LAUNCHER.format(
+                name=name, module=module, function=function, arch=arch, machine=machine
+            )
             files[f"bin/{name}"] = text.encode()
     for name in ("README.md", "LICENSE"):
         files[name] = (CLONE / name).read_bytes()
-    bundle = place / "gotrace.tar.gz"
+    bundle = place / f"gotrace-{arch}.tar.gz"
     with (
         bundle.open("wb") as stream,
         gzip.GzipFile("", "wb", 9, stream, mtime=_commit_time()) as packed,

@@ -53,7 +53,7 @@ _EPILOG = """\
 examples:
   gofleet --on ssh:web[01-40] -- gofunclatency --why -d 10 -p shop main.handle
   gofleet --on ssh:web[01-40],db1 --by-host -- gofunccount -d 5 -p shop 'main.*'
-  gofleet --on ssh:web1 --sudo --push dist/gotrace.tar.gz -- gooffcpu -d 5 -p shop
+  gofleet --on ssh:web1 --sudo --push dist/gotrace-amd64.tar.gz -- gooffcpu -d 5 -p shop
   gofleet --on ssh:web1 --ssh 'ssh -F fleet.conf' -- gostacks -p shop
   gofleet --on k8s:shop/deploy/web --image example.com/gotraced -- gofunclatency -d 10 main.handle
   gofleet --merge *.ndjson.gz                  add up what was recorded on each host

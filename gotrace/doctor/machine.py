@@ -269,7 +269,7 @@ def packaged_compiled() -> Finding:
         return Finding(name, State.OK, "not there: this is a clone, or was installed from sources")
     found = f"{packaged.programs}, {packaged.size >> 10} kB, {packaged.path}"
     if packaged.problem is not None:
-        advice = "install the package again: until then each program is compiled"
+        advice = "install the package for this machine again: until then each program is compiled"
         return Finding(name, State.WARN, f"{found} is not used: {packaged.problem}", advice)
     return Finding(name, State.OK, f"{found}, compiled by {packaged.compiler}")
 

@@ -16,6 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from gotrace.architecture import HOST, Architecture
 from gotrace.errors import GotraceError
 from gotrace.kernel.compiler import bpf_directory, import_binding
 from gotrace.kernel.program_cache import (
@@ -303,15 +304,20 @@ def _states() -> Iterator[ProgramSettings]:
             yield _with_quota(settings, kernel)
 
 
-def package_programs(folder: Path, settings: Sequence[ProgramSettings] = ()) -> int:
+def package_programs(
+    folder: Path,
+    settings: Sequence[ProgramSettings] = (),
+    arch: Architecture | None = HOST,
+) -> int:
     """Put the programs of a package into its folder, and return how many there are.
 
-    They are those of ``packaged_settings`` if no others are given. They are taken from the cache,
-    or compiled and kept. Raises LoadError, OSError.
+    They are those of ``packaged_settings`` if no others are given, for machines of an architecture,
+    which need not be this one's. They are taken from the cache, or compiled and kept. Raises
+    LoadError, OSError.
     """
     settings = settings or list(packaged_settings())
     with _processes() as pool:
-        packed = list(pool.map(partial(package_program, folder=folder), settings))
+        packed = list(pool.map(partial(package_program, folder=folder, arch=arch), settings))
     programs = [
         {"file": key, "source": each.source, "shape": sorted(shape_of(each))}
         for each, (key, _) in zip(settings, packed, strict=True)
@@ -321,7 +327,7 @@ def package_programs(folder: Path, settings: Sequence[ProgramSettings] = ()) -> 
     files = {Path(path).name: _digest(path) for path in parts}
     manifest = {
         "compiler": {"name": _compiler_name(parts), "files": files},
-        "machine": os.uname().machine,
+        "machine": arch.machine if arch is not None else os.uname().machine,
         "sources": {str(path.relative_to(bpf_directory())): _digest(path) for path in sources},
         "programs": sorted(programs, key=lambda each: (each["source"], each["shape"])),
     }

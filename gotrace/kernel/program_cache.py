@@ -89,19 +89,19 @@ def compile_apart() -> None:
     _apart = True
 
 
-def _compiled(settings: ProgramSettings) -> Compiled:
+def _compiled(settings: ProgramSettings, arch: Architecture | None) -> Compiled:
     """Compile a program, in a forked process where that is asked for.
 
     Raises LoadError, NoCompilerError among these, as ``compile_program`` does.
     """
     if not _apart:
-        return compile_program(settings)
+        return compile_program(settings, arch)
     reading, writing = os.pipe()
     with open(reading, "rb") as results:
         try:
             pid = fork("that compiles")
             if pid == 0:
-                _compile_here(settings, writing)
+                _compile_here(settings, arch, writing)
         finally:
             os.close(writing)
         data = results.read()
@@ -115,12 +115,12 @@ def _compiled(settings: ProgramSettings) -> Compiled:
     return found
 
 
-def _compile_here(settings: ProgramSettings, writing: int) -> NoReturn:
+def _compile_here(settings: ProgramSettings, arch: Architecture | None, writing: int) -> NoReturn:
     """Compile, and write what came of it (runs in the child)."""
     try:
         outcome: tuple[Compiled | None, GotraceError | OSError | None]
         try:
-            outcome = compile_program(settings), None
+            outcome = compile_program(settings, arch), None
         except (GotraceError, OSError) as error:
             outcome = None, error
         with open(writing, "wb") as results:
@@ -129,26 +129,26 @@ def _compile_here(settings: ProgramSettings, writing: int) -> NoReturn:
         os._exit(0)
 
 
-def cached_program(settings: ProgramSettings) -> Compiled:
+def cached_program(settings: ProgramSettings, arch: Architecture | None = HOST) -> Compiled:
     """Return a source compiled for these settings: of the package, as kept, or compiled and kept.
 
     Raises LoadError, and NoCompilerError where it is not kept and cannot be compiled.
     """
-    key = program_key(settings)
+    key = program_key(settings, arch)
     packaged = _packaged(key)
     if packaged is not None:
         return packaged
     with _folder() as folder:
         if folder is None:
             with _without_compiler(settings):
-                return _compiled(settings)
+                return _compiled(settings, arch)
         name = f"{key}-{_kernel()}"
         found = folder.read(name)
         if found is not None and all(map(_is_unchanged, found.made_by)):
             return found
         try:
             with _without_compiler(settings):
-                return folder.write(name, _compiled(settings))
+                return folder.write(name, _compiled(settings, arch))
         except NoCompilerError:
             if found is None:
                 found = next(folder.all_of(key), None)
@@ -164,8 +164,12 @@ def _without_compiler(settings: ProgramSettings) -> Iterator[None]:
         yield
     except NoCompilerError as error:
         packaged = packaged_programs()
-        if packaged is None or packaged.problem is not None:
+        if packaged is None:
             raise
+        if packaged.problem is not None:
+            raise NoCompilerError(
+                f"the package's BPF programs are not used: {packaged.problem}; and {error}"
+            ) from error
         from gotrace.kernel.unpackaged import what_to_leave_out
 
         shapes = packaged.shapes.get(settings.source, ())
@@ -176,12 +180,12 @@ def _without_compiler(settings: ProgramSettings) -> Iterator[None]:
         ) from error
 
 
-def fresh_program(settings: ProgramSettings) -> Compiled:
+def fresh_program(settings: ProgramSettings, arch: Architecture | None = HOST) -> Compiled:
     """Compile a source for these settings, keep and return it; raise as ``cached_program``."""
-    compiled = compile_program(settings)
+    compiled = compile_program(settings, arch)
     with _folder() as folder:
         if folder is not None:
-            folder.write(f"{program_key(settings)}-{_kernel()}", compiled)
+            folder.write(f"{program_key(settings, arch)}-{_kernel()}", compiled)
     return compiled
 
 
@@ -464,14 +468,13 @@ def package_program(
 ) -> tuple[str, tuple[str, ...]]:
     """Put a program, as it is kept or compiled now, into a package's folder.
 
-    Programs for other architectures than this machine's are not kept. Return its key, and the files
-    of the compiler: what is written does not have these, as they are this machine's. Raises as
-    ``cached_program``.
+    Return its key, and the files of the compiler: what is written does not have these, as they are
+    this machine's. Raises as ``cached_program``.
     """
     key = program_key(settings, arch)
-    compiled = cached_program(settings) if arch is HOST else compile_program(settings, arch)
+    compiled = cached_program(settings, arch)
     if _is_for_old_kernels(compiled):  # it was compiled, and kept, by somebody with fewer rights
-        compiled = fresh_program(settings)
+        compiled = fresh_program(settings, arch)
     if _is_for_old_kernels(compiled):
         raise LoadError(
             f"bpf/{settings.source} was compiled for kernels before Linux 5.5: make the package"
@@ -537,6 +540,10 @@ def packaged_programs() -> PackagedPrograms | None:
             shapes.setdefault(each["source"], []).append(frozenset(each["shape"]))
             size += (folder / each["file"]).stat().st_size
         problem = _package_problem(found)
+        if manifest["machine"] != os.uname().machine:
+            problem = (
+                f"they are for {manifest['machine']}, and this machine is {os.uname().machine}"
+            )
         count = len(manifest["programs"])
         return PackagedPrograms(folder, count, size, manifest["compiler"]["name"], problem, shapes)
     except (OSError, ValueError, LookupError, TypeError):

@@ -48,7 +48,8 @@ def package(tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch)
     key, _ = package_program(SETTINGS, folder)
     (folder / key).chmod(0o644)
     program = {"file": key, "source": "count.c", "shape": sorted(shape_of(SETTINGS))}
-    manifest = {"compiler": {"name": "BCC 0.26"}, "programs": [program]}
+    machine = os.uname().machine
+    manifest = {"compiler": {"name": "BCC 0.26"}, "machine": machine, "programs": [program]}
     (folder / MANIFEST).write_text(json.dumps(manifest))
     monkeypatch.setattr(program_cache, "_package_folder", lambda: folder)
     for path in (tmp_path / "cache").rglob("*-*"):
@@ -181,6 +182,20 @@ def test_doctor_says_what_there_is(package: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(program_cache, "_package_folder", lambda: package / "nowhere")
     assert packaged_programs() is None
     assert machine.packaged_compiled().found.startswith("not there: ")
+
+
+def test_programs_for_another_machine_are_named_in_one_line(package: Path) -> None:
+    """An installation may be forced there, or copied."""
+    manifest = json.loads((package / MANIFEST).read_text()) | {"machine": "riscv64"}
+    (package / MANIFEST).write_text(json.dumps(manifest))
+    only_program(package).write_bytes(b"")  # its name would be another one
+    problem = f"they are for riscv64, and this machine is {os.uname().machine}"
+    with pytest.raises(NoCompilerError) as caught:
+        cached_program(SETTINGS)
+    assert str(caught.value) == f"the package's BPF programs are not used: {problem}; and no BCC"
+    found = machine.packaged_compiled()
+    assert found.state is State.WARN
+    assert f"is not used: {problem}" in found.found
 
 
 def test_a_manifest_that_is_none_is_no_package(package: Path) -> None:

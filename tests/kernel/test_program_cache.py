@@ -31,7 +31,7 @@ class Compiler:
         self.there = True
         self.compiled = PROGRAM
 
-    def __call__(self, settings: object) -> Compiled:
+    def __call__(self, settings: object, arch: object) -> Compiled:
         if not self.there:
             raise NoCompilerError("no BCC")
         self.calls += 1
@@ -362,6 +362,6 @@ def test_a_process_of_its_own_compiles(
     compiler.there = False
     with pytest.raises(NoCompilerError, match="no BCC"):
         cached_program(SETTINGS.by_address(1))
-    monkeypatch.setattr(program_cache, "compile_program", lambda settings: os.kill(os.getpid(), 9))
+    monkeypatch.setattr(program_cache, "compile_program", lambda *_: os.kill(os.getpid(), 9))
     with pytest.raises(LoadError, match="was killed"):
         cached_program(SETTINGS.by_address(1))

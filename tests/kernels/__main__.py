@@ -18,8 +18,8 @@ from pathlib import Path
 from tests.debian import FetchError
 from tests.kernels import images
 from tests.kernels.guest import Guest, GuestError, run, work_image
-from tests.kernels.order import Order, Result
-from tests.kernels.programs import MINORS, compiled_programs, programs
+from tests.kernels.order import BUNDLE, Order, Result
+from tests.kernels.programs import MINORS, bundle, compiled_programs, programs
 from tests.kernels.releases import QUICK, RELEASES, Release, names_for, release
 from tests.kernels.table import keep
 
@@ -55,6 +55,8 @@ def main() -> int:
             images.kernel(one)
         fixtures = {one.arch: programs(one.arch) for one in releases}
         compiled = {one.arch: compiled_programs(one.arch) for one in releases}
+        for arch in fixtures if BUNDLE in options.only else ():
+            fixtures[arch][BUNDLE] = bundle(arch)
     except FetchError as error:
         print(f"kernels: {error}", file=sys.stderr)
         return 1

@@ -23,12 +23,13 @@ from typing import Any
 from gotrace.elf.image import ElfImage
 from gotrace.kernel.syscalls import open_uprobe
 from tests.kernels.builds import check_builds
+from tests.kernels.bundle import unpacked
 from tests.kernels.checking import Checks
 from tests.kernels.costs import check_costs
 from tests.kernels.detaching import How, measure
 from tests.kernels.landings import check_landings
-from tests.kernels.order import OLDEST, Order, Result, read_order
-from tests.kernels.possible import check_possible
+from tests.kernels.order import BUNDLE, OLDEST, Order, Result, read_order
+from tests.kernels.possible import check_possible, check_waits
 from tests.kernels.runs import (
     LATENCY,
     MINORS,
@@ -97,6 +98,8 @@ def main(path: Path) -> int:
         checks.run(_REMOVAL_TIMES, "", partial(_removal_times, order.methods))
     if _STEPS in order.only:
         checks.run(_STEPS, "", _steps)
+    if BUNDLE in order.only:
+        checks.run(BUNDLE, order.methods[0], partial(_bundle, order.methods[0]))
     if _TOOL_TIMES in order.only:
         for method in order.methods:
             checks.run(_TOOL_TIMES, method, partial(_tool_times, method))
@@ -169,6 +172,16 @@ def _counts(method: str) -> str:
     assert json_counts(result, truth) == truth, differences(json_counts(result, truth), truth)
     assert of_kind(result, "lost") == []
     return f"{truth.total():,} calls of {len(truth)} functions"
+
+
+def _bundle(method: str) -> str:
+    """Hold the bundle's commands to what the clone's are held to; only when asked for."""
+    with unpacked() as installed:
+        seen = [_counts(method)]
+        played = measure_scenarios(method, MINORS[-1:])
+        latencies = {name: check(played) for name, check in LATENCY.items()}
+        seen += [latencies["nothing lost"], trace_values(method, MINORS[-1:]), check_waits()]
+    return f"{'; '.join(seen)}; {installed}"
 
 
 def _kill(method: str) -> str:

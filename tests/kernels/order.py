@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 __all__ = [
+    "BUNDLE",
     "CGO",
     "COSTS",
     "DECODER",
@@ -42,8 +43,8 @@ GCCGO = "gccgo"
 OLDEST = "1.15"
 #: Go's own reader of what its runtime has traced.
 DECODER = "go-trace"
-#: A measurement, made if it is asked for.
-COSTS = "costs"
+#: A measurement, made if it is asked for, and a check of what make bundle makes, likewise.
+COSTS, BUNDLE = "costs", "bundle"
 
 
 @dataclass(frozen=True, slots=True)

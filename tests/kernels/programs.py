@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,9 +39,10 @@ from tests.toolchains import (
     toolchain,
 )
 from tests.tools.gofunccount.test_many import write_program
+from tests.tools.harness import CLONE
 from tests.tools.libraries import build_host
 
-__all__ = ["MINORS", "NAMES", "compiled_programs", "programs"]
+__all__ = ["MINORS", "NAMES", "bundle", "compiled_programs", "programs"]
 
 MINORS = ("1.19", "1.27")
 NAMES = (
@@ -156,6 +158,22 @@ def compiled_programs(arch: str) -> Path | None:
         else:
             (folder / key).unlink(missing_ok=True)
     return folder
+
+
+def bundle(arch: str) -> Path:
+    """Return what make bundle makes for an architecture. Raises FetchError."""
+    folder = cache_dir() / "kernels" / "packages"
+    wheel = _packaged(folder, "wheel", "--arch", arch)
+    return _packaged(folder, "bundle", wheel)
+
+
+def _packaged(folder: Path, *words: str | Path) -> Path:
+    """Return what tools/package.py makes, in a folder."""
+    command: list[str | Path] = [sys.executable, CLONE / "tools" / "package.py", *words]
+    done = subprocess.run([*command, "-o", folder], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise FetchError(f"no {words[0]}: {done.stderr.strip().splitlines()[-1]}")
+    return Path(done.stdout.strip())
 
 
 def _compile(settings: ProgramSettings, folder: Path, arch: Architecture) -> None:

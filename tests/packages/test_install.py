@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gotrace.architecture import HOST
 from tests.packages.roots import in_copy, needs_all, root
 from tests.test_packaging import SEVEN_CALLS
 from tests.toolchains import build, newest
@@ -28,8 +29,13 @@ RUNS = (
 )
 
 
+WHEEL = f"gotrace-*-linux_{os.uname().machine}.whl"
+BUNDLE = f"gotrace-{HOST.name if HOST else ''}.tar.gz"
+DEBIAN = f"gotrace_*_{HOST.name if HOST else ''}.deb"
+
+
 def made(pattern: str) -> Path:
-    """Return what make wheel, bundle or deb has made last."""
+    """Return what make wheel, bundle or deb has made last for this machine."""
     found = sorted((CLONE / "dist").glob(pattern), key=lambda path: path.stat().st_mtime)
     assert found, f"there is no dist/{pattern}: make test-install"
     return found[-1]
@@ -71,7 +77,7 @@ def trace(command: list[str | Path], program: Path, home: Path) -> float:
 
 
 def test_wheel_in_a_plain_environment(program: Path, tmp_path: Path, table: list[str]) -> None:
-    environment, wheel = tmp_path / "venv", made("gotrace-*.whl")
+    environment, wheel = tmp_path / "venv", made(WHEEL)
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     start = time.monotonic()
@@ -91,7 +97,7 @@ def test_wheel_in_a_plain_environment(program: Path, tmp_path: Path, table: list
 
 
 def test_bundle_with_the_hosts_python(program: Path, tmp_path: Path, table: list[str]) -> None:
-    bundle, home = made("gotrace.tar.gz"), tmp_path / "home"
+    bundle, home = made(BUNDLE), tmp_path / "home"
     home.mkdir(mode=0o700)
     start = time.monotonic()
     subprocess.run(["tar", "xf", bundle, "-C", tmp_path], check=True)
@@ -126,10 +132,10 @@ def test_on_debian(kind: str, program: Path, tmp_path: Path, table: list[str]) -
     place = root("python3", "python3-capstone", "python3-pyelftools", "python3-tabulate")
     shutil.copy(program, tmp_path / "seven")
     if kind == "bundle":
-        package = made("gotrace.tar.gz")
+        package = made(BUNDLE)
         steps = (f"tar xf /shared/{package.name} -C /opt", "/opt/gotrace/bin/gofunccount")
     else:
-        package = made("gotrace_*.deb")
+        package = made(DEBIAN)
         steps = (f"dpkg -i /shared/{package.name} >/dev/null 2>&1", "gofunccount")
     shutil.copy(package, tmp_path)
     done = in_copy(place, tmp_path, "sh", "-c", _TIMED, "sh", *steps)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel: what is in it, that it is the same each time, and that it runs without BCC."""
+"""The wheel: what is in it and whom it is for; it is the same each time, and runs without BCC."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from gotrace.architecture import ARCHITECTURES, HOST, Architecture
+from gotrace.kernel.program_cache import program_key
 from gotrace.settings import CountSettings, HistogramSettings, LatencySettings
 from tests.packages.wheels import make_programs, make_wheel
 from tests.test_packaging import SEVEN_CALLS
@@ -114,6 +116,7 @@ def test_two_wheels_are_equal(tmp_path: Path) -> None:
         finally:
             os.umask(before)
     assert wheels[0].read_bytes() == wheels[1].read_bytes()
+    assert wheels[0].name.endswith(f"-py3-none-linux_{os.uname().machine}.whl")
     with zipfile.ZipFile(wheels[0]) as archive:
         entries = archive.infolist()
         manifest = json.loads(archive.read("gotrace/_compiled/manifest.json"))
@@ -124,3 +127,85 @@ def test_two_wheels_are_equal(tmp_path: Path) -> None:
     names = {each.filename for each in entries}
     assert {f"gotrace/_compiled/{each['file']}" for each in manifest["programs"]} <= names
     assert wheels[0].stat().st_size < MAX_BYTES
+
+
+@pytest.fixture(scope="module")
+def foreign() -> Architecture:
+    """Return an architecture that is not this machine's."""
+    return next(arch for arch in ARCHITECTURES if arch is not HOST)
+
+
+@pytest.fixture(scope="module")
+def foreign_wheel(foreign: Architecture, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_wheel(tmp_path_factory.mktemp("foreign"), FEW, foreign)
+
+
+def script(name: str, *words: str | Path) -> Path:
+    """Run a script of the clone's that prints the path of what it has made."""
+    command: list[str | Path] = [sys.executable, CLONE / "tools" / name, *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip())
+
+
+@pytest.mark.slow
+@pytest.mark.live
+@pytest.mark.apart
+def test_a_wheel_is_for_one_architecture(foreign: Architecture, foreign_wheel: Path) -> None:
+    with zipfile.ZipFile(foreign_wheel) as archive:
+        names = set(archive.namelist())
+        manifest = json.loads(archive.read("gotrace/_compiled/manifest.json"))
+        (wheel,) = (archive.read(name).decode() for name in names if name.endswith("/WHEEL"))
+    assert f"\nTag: py3-none-linux_{foreign.machine}\n" in wheel
+    assert manifest["machine"] == foreign.machine
+    assert {each["file"] for each in manifest["programs"]} == {
+        program_key(settings, foreign) for settings in FEW
+    }
+    pip: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--dry-run",
+        "--no-deps",
+        foreign_wheel,
+    ]
+    refused = subprocess.run(pip, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert f"{foreign_wheel.name} is not a supported wheel on this platform" in refused.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.live
+@pytest.mark.apart
+def test_a_bundle_for_another_machine_says_so(
+    foreign: Architecture, foreign_wheel: Path, tmp_path: Path
+) -> None:
+    bundle = script("package.py", "bundle", "-o", tmp_path, foreign_wheel)
+    assert bundle.name == f"gotrace-{foreign.name}.tar.gz"
+    subprocess.run(["tar", "xf", bundle, "-C", tmp_path], check=True)
+    for command in (tmp_path / "gotrace" / "bin").iterdir():
+        done = subprocess.run([command, "--version"], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == (
+            f"{command.name}: this bundle is for {foreign.name} ({foreign.machine}), and this"
+            f" machine is {os.uname().machine}: unpack the bundle that is for it\n"
+        )
+    libraries = [*(tmp_path / "gotrace" / "lib").rglob("*.so*")]
+    assert libraries
+    assert {path.read_bytes()[18] for path in libraries} == {foreign.elf_machine}
+
+
+@pytest.mark.slow
+@pytest.mark.live
+@pytest.mark.apart
+def test_a_debian_package_is_for_the_wheels_architecture(
+    foreign: Architecture, foreign_wheel: Path, tmp_path: Path
+) -> None:
+    if shutil.which("dpkg-deb") is None:
+        pytest.skip("no dpkg-deb here")
+    package = script("deb.py", foreign_wheel, tmp_path)
+    assert re.fullmatch(rf"gotrace_[^_]+_{foreign.name}\.deb", package.name)
+    fields: list[str | Path] = ["dpkg-deb", "-f", package, "Architecture"]
+    said = subprocess.run(fields, capture_output=True, text=True, check=True)
+    assert said.stdout == f"{foreign.name}\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gotrace.architecture import Architecture
 from gotrace.kernel import program_cache
 from gotrace.kernel.compiler import Compiled, compile_program, patched
 from gotrace.kernel.program_cache import cached_program
@@ -31,9 +32,9 @@ def test_kept_program_is_what_is_compiled_now(
     tmp_path.chmod(0o700)
     compiled: list[Compiled] = []
 
-    def compile_once(settings: ProgramSettings) -> Compiled:
+    def compile_once(settings: ProgramSettings, arch: Architecture | None) -> Compiled:
         assert not compiled, "compiled again"
-        compiled.append(compile_program(settings))
+        compiled.append(compile_program(settings, arch))
         return compiled[0]
 
     monkeypatch.setattr(program_cache, "compile_program", compile_once)
