@@ -14,7 +14,7 @@ from gotrace.gotypes.runtime import table_layout
 from gotrace.histogram import BUCKETS, ROW_SIZE, UNIT_ROWS, Histogram, bucket_bounds
 from gotrace.kernel import program
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, MAX_FILES, Jumps, TaskKind, cookie
-from gotrace.session import goroutines, latency, tasks
+from gotrace.session import count, goroutines, landings, latency, tasks
 from gotrace.session import open_calls as calls
 from gotrace.sites.sites import Site, SiteForm, SiteKind
 from tests.bpf.c import CLayout, run_c
@@ -69,6 +69,17 @@ def test_programs_that_begin_again(c: CLayout) -> None:
     assert set(places) == set(program._BEGIN_AGAIN)
     numbers = c.constants(*(places[name] for name in program._BEGIN_AGAIN), "AGAIN")
     assert numbers == list(range(len(places) + 1))
+
+
+def test_caller(c: CLayout) -> None:
+    row, values = c.fields("caller", "return_pc", "function")
+    assert list(landings._CALLER.unpack(row)) == values
+
+
+def test_fault(tmp_path: Path) -> None:
+    row, values = CLayout("count.c", tmp_path).fields("fault", "distance", "file")
+    distance, file = count._FAULT.unpack(row)
+    assert [distance % (1 << 64), file] == values
 
 
 def test_histogram_row(c: CLayout) -> None:

@@ -68,7 +68,7 @@ def test_names_of_guests() -> None:
 
 def test_preemptible_guests_have_two_processors() -> None:
     assert {one.name for one in RELEASES if one.cpus == 2} == {
-        *("6.18", "newest", "newest-128", "6.18-arm64", "newest-arm64")
+        *("6.18", "newest", "newest-128", "6.18-arm64", "newest-arm64", "newest-arm64-128")
     }
 
 
