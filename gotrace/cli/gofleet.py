@@ -16,7 +16,7 @@ from gotrace.cli.options import is_json, new_parser, parse_plain, positive, seco
 from gotrace.cli.run import run_command
 from gotrace.cli.stream import Patience, result_file, result_stream
 from gotrace.errors import GotraceError, UsageError
-from gotrace.hosts.bundle import Bundle, read_bundle
+from gotrace.hosts.bundle import Bundle, read_bundles
 from gotrace.hosts.kubernetes import Kubernetes
 from gotrace.hosts.names import are_pods, host_names, selections
 from gotrace.hosts.remote import Way
@@ -117,8 +117,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sudo", action="store_true", help="run the command by sudo -n there")
     parser.add_argument(
         "--push",
+        action="append",
         metavar="BUNDLE",
-        help="bring this bundle (make bundle) to hosts that do not have it, and run its command",
+        help="bring this bundle (make bundle) to hosts that do not have it, and run its command;"
+        " may be repeated: each host gets the one for its architecture",
     )
     parser.add_argument(
         "--remote-command",
@@ -223,12 +225,12 @@ def _way(options: argparse.Namespace, command: Sequence[str]) -> tuple[Way, list
         pods = Kubernetes(kubectl, options.image, ttl, options.pods_in, options.sys_admin)
         return pods, pods.find(wanted, options.container)
     hosts = host_names(options.on)
-    bundle: Bundle | None = None
+    bundles: list[Bundle] = []
     if options.push:
         if options.remote_command:
             raise UsageError("--push brings the command: leave out --remote-command")
-        bundle = read_bundle(options.push, command[0])
-    return Ssh(_split("--ssh", options.ssh), ttl, options.sudo, bundle), hosts
+        bundles = read_bundles(options.push, command[0])
+    return Ssh(_split("--ssh", options.ssh), ttl, options.sudo, bundles), hosts
 
 
 class _Attached:

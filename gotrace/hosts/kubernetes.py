@@ -77,7 +77,7 @@ class Kubernetes:
     _places: dict[str, Place] = field(default_factory=dict)
     _nodes: dict[str, _Node] = field(default_factory=dict)
 
-    bundle = None
+    bundles = ()
     brings = "--image has to be an image with the tools"
 
     def find(self, wanted: Iterable[Selection], container: str | None = None) -> list[str]:
@@ -119,7 +119,7 @@ class Kubernetes:
         place = self._places[host]
         at = words.index("--json")
         own = [*words[:at], "-p", f"container:{place.container}", *words[at:]]
-        script = remote_script(own, self.seconds, None)
+        script = remote_script(own, self.seconds)
         run = ["exec", "-i", self._nodes[place.node].pod, "-c", _NAME, "--", "sh", "-c", script]
         return [*self.command, *self._within(), *run]
 

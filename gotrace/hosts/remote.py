@@ -33,8 +33,8 @@ __all__ = [
     "remote_script",
 ]
 
-#: What the host says before the command runs: whether it has the bundle.
-_HAVE, _NEED = b"gofleet: have\n", b"gofleet: need\n"
+#: What the host says before the command runs: whether it has the bundle, or which one it needs.
+_HAVE, _NEED = b"gofleet: have\n", b"gofleet: need "
 _ATTACHED = b'{"kind":"attached"'
 _KEPT = 16 << 20  # bytes of output in memory
 _MOST_ERRORS = 64 << 10
@@ -54,8 +54,8 @@ class Way(Protocol):
     """How hosts are reached. All may be called in any thread."""
 
     @property
-    def bundle(self) -> Bundle | None:
-        """Return what is brought to hosts that do not have it."""
+    def bundles(self) -> Sequence[Bundle]:
+        """Return what is brought to hosts that do not have it, each to other machines."""
 
     @property
     def brings(self) -> str:
@@ -71,27 +71,33 @@ class Way(Protocol):
         """Remove what is left of what was made ready."""
 
 
-def remote_script(words: Sequence[str], seconds: int, bundle: Bundle | None) -> str:
+def remote_script(words: Sequence[str], seconds: int, bundles: Sequence[Bundle] = ()) -> str:
     """Return what the shell there does; the command is the first of ``words``.
 
-    Of a bundle it reads the bytes from its standard input first, unless it is there already.
+    Of the bundle for its machine it reads the bytes from its standard input first, unless it is
+    there already.
     """
     tool, *rest = words
     begin = ""
-    if bundle is not None:
-        place = f'"${{XDG_CACHE_HOME:-$HOME/.cache}}/gotrace/fleet/{bundle.digest[:16]}"'
+    if bundles:
+        choices = "".join(
+            f" {each.machine or '*'}) h={each.digest} k={each.digest[:16]} n={len(each.data)};;"
+            for each in bundles
+        )
+        place = '"${XDG_CACHE_HOME:-$HOME/.cache}/gotrace/fleet/$k"'
         begin = (
-            f'd={place}; if [ -x "$d/gotrace/bin/{tool}" ]; then echo gofleet: have; else'
+            f"m=$(uname -m); case $m in{choices} *) echo no --push is a bundle for $m >&2; exit 1;;"
+            f' esac; d={place}; if [ -x "$d/gotrace/bin/{tool}" ]; then echo gofleet: have; else'
             ' umask 077; mkdir -p "$d" && t=$(mktemp -d "$d.XXXXXX") || exit 1;'
-            f" echo gofleet: need; head -c {len(bundle.data)} >$t/x &&"
-            f' echo "{bundle.digest}  $t/x" | sha256sum -c --status && tar -xzf $t/x -C $t &&'
+            " echo gofleet: need $k; head -c $n >$t/x &&"
+            ' echo "$h  $t/x" | sha256sum -c --status && tar -xzf $t/x -C $t &&'
             ' rm $t/x && { mv -T $t/gotrace "$d/gotrace" || [ -e "$d/gotrace" ]; } ||'
             " { echo the bundle did not arrive whole >&2; rm -rf $t; exit 1; }; rm -rf $t; fi; "
         )
         tool = "$d/gotrace/bin/" + tool
     else:
         tool = shlex.quote(tool)
-    command = " ".join([f'"{tool}"' if bundle is not None else tool, *map(shlex.quote, rest)])
+    command = " ".join([f'"{tool}"' if bundles else tool, *map(shlex.quote, rest)])
     # A background command of a shell has no standard input of its own, so 3 is kept for cat. A
     # timeout that is ended while it forks leaves the command in its process group. That the time is
     # over is seen by the clock: busybox's timeout ends with the command's status.
@@ -107,11 +113,11 @@ def remote_script(words: Sequence[str], seconds: int, bundle: Bundle | None) -> 
 class RemoteRun:
     """A command that runs on a host. ``end`` may be called in any thread."""
 
-    def __init__(self, words: Sequence[str], bundle: Bundle | None) -> None:
+    def __init__(self, words: Sequence[str], bundles: Sequence[Bundle] = ()) -> None:
         """Start the command line that runs it there. Raises OSError."""
         self.output: IO[bytes] = tempfile.SpooledTemporaryFile(_KEPT)  # noqa: SIM115
         self.errors = b""
-        self._bundle = bundle
+        self._bundles = bundles
         self._lock = threading.Lock()
         # Ctrl-C is for us: in a session of its own the command does not get it.
         self._process = subprocess.Popen(
@@ -132,8 +138,8 @@ class RemoteRun:
         reader = threading.Thread(target=self._read_errors, daemon=True)
         reader.start()
         with self._process.stdout as stream:
-            if self._bundle is not None:
-                self._push(stream, self._bundle)
+            if self._bundles:
+                self._push(stream)
             begin: bytes | None = b""  # of what it says, up to there
             length = 0  # of the last line so far
             while piece := stream.read1(1 << 16):  # type: ignore[attr-defined]
@@ -154,10 +160,12 @@ class RemoteRun:
         self.end()
         return status
 
-    def _push(self, stream: IO[bytes], bundle: Bundle) -> None:
-        """Send the bundle if the host has none."""
+    def _push(self, stream: IO[bytes]) -> None:
+        """Send the bundle that the host asks for."""
         line = stream.readline(1 << 10)
-        if line == _NEED:
+        wanted = line.removeprefix(_NEED).strip().decode(errors="replace")
+        bundle = next((one for one in self._bundles if one.digest[:16] == wanted), None)
+        if bundle is not None:
             with suppress(OSError):  # it ends, and says why
                 assert self._process.stdin is not None
                 self._process.stdin.write(bundle.data)

@@ -98,7 +98,7 @@ class HostRuns:
     def _ask(self, host: str) -> HostResult:
         words = self._way.words(host, self._words)
         try:
-            run = RemoteRun(words, self._way.bundle)
+            run = RemoteRun(words, self._way.bundles)
         except OSError as error:
             raise HostError(f"cannot run {words[0]}: {error.strerror}") from error
         self._running[host] = run

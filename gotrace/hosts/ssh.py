@@ -25,13 +25,13 @@ class Ssh:
     command: Sequence[str]
     seconds: int
     sudo: bool = False
-    bundle: Bundle | None = None
+    bundles: Sequence[Bundle] = ()
 
     brings = "--push BUNDLE brings it"
 
     def words(self, host: str, words: Sequence[str]) -> list[str]:
         """Return the command line that runs ``words`` on a host."""
-        script = remote_script(words, self.seconds, self.bundle)
+        script = remote_script(words, self.seconds, self.bundles)
         shell = shlex.join([*(("sudo", "-n") if self.sudo else ()), "sh", "-c", script])
         settings = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5")
         options = [word for setting in settings for word in ("-o", setting)]

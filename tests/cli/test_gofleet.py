@@ -193,14 +193,14 @@ def test_a_remote_command_is_quoted_whatever_it_holds() -> None:
 
 @pytest.mark.parametrize("status", [0, 3, 127])
 def test_a_remote_status_comes_back(status: int) -> None:
-    script = remote_script(["sh", "-c", f"exit {status}"], 5, None)
+    script = remote_script(["sh", "-c", f"exit {status}"], 5)
     with subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE) as shell:
         assert shell.wait(10) == status
 
 
 def test_the_end_of_input_ends_a_remote_command() -> None:
     caught = "trap 'echo ended; exit 0' TERM; echo begun; while :; do sleep 0.05; done"
-    script = remote_script(["sh", "-c", caught], 60, None)
+    script = remote_script(["sh", "-c", caught], 60)
     with subprocess.Popen(
         ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as shell:
@@ -214,8 +214,8 @@ def test_the_end_of_input_ends_a_remote_command() -> None:
 
 def test_a_host_that_ends_no_line_is_given_up() -> None:
     lines = "yes 123456789 | head -c 6000000"  # of any number
-    assert RemoteRun(["sh", "-c", lines], None).wait(lambda: None) == 0
-    run = RemoteRun(["sh", "-c", "head -c 1G /dev/zero; exec sleep 60"], None)
+    assert RemoteRun(["sh", "-c", lines]).wait(lambda: None) == 0
+    run = RemoteRun(["sh", "-c", "head -c 1G /dev/zero; exec sleep 60"])
     with pytest.raises(HostError, match="it prints a line of more than 4 MB"):
         run.wait(lambda: None)
     assert run.output.tell() < 5 << 20

@@ -190,25 +190,48 @@ def test_other_words_of_a_host_are_refused(server: Sshd, said: str) -> None:
     assert asking.errors.count("gofleet: web01: ") == 1
 
 
-def test_a_bundle_is_brought_once(server: Sshd, program: Fixture, tmp_path: Path) -> None:
-    bundle = tmp_path / "gotrace.tar.gz"
+def pack(bundle: Path, machine: str, text: bytes) -> Path:
+    """Make what looks like a bundle for a machine, with one command."""
+    manifest = json.dumps({"machine": machine}).encode()
+    members = {"bin/gofunccount": text, "lib/gotrace/_compiled/manifest.json": manifest}
+    with tarfile.open(bundle, "w:gz") as tar:
+        for name, data in members.items():
+            member = tarfile.TarInfo(f"gotrace/{name}")
+            member.size, member.mode = len(data), 0o755
+            tar.addfile(member, io.BytesIO(data))
+    return bundle
+
+
+def test_each_host_gets_the_bundle_for_its_machine_once(
+    server: Sshd, program: Fixture, tmp_path: Path
+) -> None:
     real = CLONE / "tools" / "gofunccount"
     text = f'#!/bin/sh\nexec {shlex.quote(str(real))} "$@"\n# {os.urandom(2000).hex()}\n'.encode()
-    with tarfile.open(bundle, "w:gz") as tar:
-        member = tarfile.TarInfo("gotrace/bin/gofunccount")
-        member.size, member.mode = len(text), 0o755
-        tar.addfile(member, io.BytesIO(text))
+    ours = pack(tmp_path / "ours.tar.gz", os.uname().machine, text)
+    other = pack(tmp_path / "other.tar.gz", "s390x", b"#!/bin/false\n")
     question = ["gofunccount", "-d", "0.5", "-p", str(program.ready), "main.*"]
-    where = ["--ssh", server.ssh, "--on", "ssh:web[01-02]", "--push", str(bundle), "-q"]
+    where = ["--ssh", server.ssh, "--on", "ssh:web[01-02]", "-q"]
+
+    def ask(*bundles: Path) -> Result:
+        push = [word for bundle in bundles for word in ("--push", str(bundle))]
+        command = tool_command("gofleet", *where, *push, "--", *question)
+        with Process(server.within(*command)) as asking:
+            return ended(asking)
+
     for _ in range(2):
-        with Process(server.within(*tool_command("gofleet", *where, "--", *question))) as asking:
-            done = ended(asking)
+        done = ask(other, ours)
         assert (done.status, done.errors) == (0, "")
         time.sleep(0.1)
     (place,) = (Path(server.place) / "cache" / "gotrace" / "fleet").iterdir()
     assert sorted(path.name for path in place.iterdir()) == ["gotrace"]
     assert (place / "gotrace" / "bin" / "gofunccount").read_bytes() == text
     assert place.stat().st_mode & 0o777 == 0o700
+    refused = ask(other)
+    assert refused.status == 1
+    assert f"no --push is a bundle for {os.uname().machine}" in refused.errors
+    twice = ask(ours, ours)
+    expected = f"--push {ours}: an earlier --push is for the same machines"
+    assert (twice.status, expected in twice.errors) == (2, True), twice.errors
 
 
 @pytest.mark.parametrize(
