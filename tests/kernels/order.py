@@ -13,6 +13,7 @@ __all__ = [
     "COSTS",
     "MANY",
     "MANY_FUNCTIONS",
+    "MEMORY",
     "PIE",
     "POSSIBLE",
     "STRIPPED",
@@ -30,8 +31,8 @@ POSSIBLE = ("possible: counts", "possible: latencies", "possible: keys", "possib
 MANY, MANY_FUNCTIONS = "live_functions", 5_000
 #: How names of programs end that are position-independent, that have C in them, or no symbols.
 PIE, CGO, STRIPPED = "1.27-pie", "1.27-cgo", "1.27-stripped"
-#: A measurement, made if it is asked for.
-COSTS = "costs"
+#: Measurements, made if they are asked for.
+COSTS, MEMORY = "costs", "memory"
 
 
 @dataclass(frozen=True, slots=True)
