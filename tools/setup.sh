@@ -51,6 +51,9 @@ if [ "${1:-}" = kernels ]; then
     need "command -v aarch64-linux-gnu-gccgo" gccgo-aarch64-linux-gnu
     need "PATH=$PATH:/usr/sbin:/sbin command -v mke2fs" e2fsprogs
     need "command -v setpriv" util-linux
+    # What compiles a kernel, if the guest with pages of 64 KB is asked for.
+    need "command -v make && command -v flex && command -v bison && command -v bc" make flex bison bc
+    need "test -e /usr/include/libelf.h && command -v pahole && command -v xz" libelf-dev dwarves xz-utils
 fi
 
 need_python() {

@@ -35,6 +35,7 @@ from gotrace.fleet.targets import Program, ProgramKey
 from gotrace.fleet.telemetry.price import refuse_price
 from gotrace.fleet.trusted import check_folder
 from gotrace.kernel.keeper import let_go
+from gotrace.kernel.rings import pages_of
 from gotrace.overhead import ProbeCost
 from gotrace.requests.flight import FlightReader, flight_of, probes_in
 from gotrace.requests.own import own_patterns
@@ -62,7 +63,7 @@ __all__ = [
 log = logging.getLogger("gotraced")
 
 _OPEN_CALLS = 8192
-_PAGES = 32  # of each CPU's buffer of what is waited for
+_BUFFER = 128 << 10  # bytes of each CPU's buffer of what is waited for
 _STRING_BYTES = 256
 _PERIOD = 0.1  # seconds between two looks at what is waited for
 _LOOK = 1.0  # seconds between two looks at what is missing
@@ -123,7 +124,7 @@ def flight_request(spec: FlightSpec, target: Target, program: Program) -> TraceR
         asked=asked,
         probes=probes,
         choices=replace(choices, first_alone=True),
-        options=replace(options, open_calls=_OPEN_CALLS, pages=_PAGES),
+        options=replace(options, open_calls=_OPEN_CALLS, pages=pages_of(_BUFFER)),
         is_minded=True,
     )
 

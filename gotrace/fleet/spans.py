@@ -23,6 +23,7 @@ from gotrace.fleet.probing import RecordProbe, State
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.price import OverBudgetError, refuse_price
 from gotrace.fleet.telemetry.traces import PROGRAM, LeftOut, Traces, Via
+from gotrace.kernel.rings import pages_of
 from gotrace.kernel.syscalls import online_cpus
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec, parse_key
@@ -57,8 +58,8 @@ __all__ = [
 log = logging.getLogger("gotraced")
 
 _OPEN_CALLS = 8192
-_BUFFERS = 2048  # pages of all CPUs' event buffers together, and of each at least and at most
-_MIN_PAGES, _MAX_PAGES = 64, 512
+_BUFFERS = 8 << 20  # bytes of all CPUs' event buffers together, and of each at least and at most
+_MIN_BUFFER, _MAX_BUFFER = 256 << 10, 2 << 20
 _STRING_BYTES = 256
 _PERIOD = 0.1  # seconds between two looks at the event buffers
 _SHORT = 0.02  # the same, if there were many records
@@ -209,8 +210,7 @@ def _request(
 
 def _pages() -> int:
     """Return how many pages each CPU's event buffer has: a power of two."""
-    each = min(max(_BUFFERS // len(online_cpus()), _MIN_PAGES), _MAX_PAGES)
-    return 1 << each.bit_length() - 1
+    return pages_of(min(max(_BUFFERS // len(online_cpus()), _MIN_BUFFER), _MAX_BUFFER))
 
 
 @dataclass

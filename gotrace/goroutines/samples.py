@@ -35,7 +35,8 @@ _DATA_HEAD, _DATA_TAIL = 1024, 1032
 
 #: Bytes of a stack that are copied: below 64 KB, and a multiple of 8.
 _STACK_BYTES = 16 << 10
-_PAGES = 32
+#: Of a thread's buffer: at least a page, and a power of two of them.
+_RING_BYTES = max(128 << 10, mmap.PAGESIZE)
 _PERIOD_NS = 1_000_000
 _SECONDS = 0.02
 #: More threads than that do not run at once on any machine at hand.
@@ -78,7 +79,7 @@ def _open(tid: int, opened: ExitStack) -> mmap.mmap | None:
         return None
     opened.callback(os.close, fd)
     try:
-        ring = mmap.mmap(fd, (1 + _PAGES) * mmap.PAGESIZE)
+        ring = mmap.mmap(fd, mmap.PAGESIZE + _RING_BYTES)
     except OSError:  # beyond RLIMIT_MEMLOCK
         return None
     opened.callback(ring.close)
@@ -87,8 +88,7 @@ def _open(tid: int, opened: ExitStack) -> mmap.mmap | None:
 
 def _records(ring: mmap.mmap) -> Iterator[Sample]:
     (head,) = struct.unpack_from("<Q", ring, _DATA_HEAD)
-    size = _PAGES * mmap.PAGESIZE
-    data = ring[mmap.PAGESIZE : mmap.PAGESIZE + min(head, size)]
+    data = ring[mmap.PAGESIZE : mmap.PAGESIZE + min(head, _RING_BYTES)]
     at = 0
     while at + 8 <= len(data):
         kind, _, length = struct.unpack_from("<IHH", data, at)

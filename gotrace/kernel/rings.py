@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from gotrace.architecture import HOST
 from gotrace.kernel import syscalls as kernel
 
-__all__ = ["PastRing", "PastRings", "Rings"]
+__all__ = ["PastRing", "PastRings", "Rings", "pages_of"]
 
 _PAGE = mmap.PAGESIZE
 _IS_ORDERED = HOST is not None and HOST.orders_memory
@@ -35,6 +35,11 @@ _TIME = struct.Struct("=Q").unpack_from
 #: Bytes that the kernel may be writing at a moment: four records, since contexts interrupt one
 #: another, of 16 KiB at most.
 _WRITING = 1 << 16
+
+
+def pages_of(size: int) -> int:
+    """Return how many pages take at most so many bytes: a power of two, one at least."""
+    return 1 << max(size // _PAGE, 1).bit_length() - 1
 
 
 @dataclass

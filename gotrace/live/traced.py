@@ -18,6 +18,7 @@ from itertools import islice
 from gotrace.calls import StackFrame
 from gotrace.errors import GotraceError, UsageError
 from gotrace.histogram import Histogram
+from gotrace.kernel.rings import pages_of
 from gotrace.live.attached import HISTORY, AcceptPrice, Price, percent
 from gotrace.live.model import Attachment, Caller, FunctionCalls, RequestRow, SlowRequest
 from gotrace.requests.assemble import Assembler, request_probes
@@ -41,8 +42,8 @@ __all__ = ["Calls", "Requests"]
 _NS = 1_000_000_000
 _POLL, _READING = 0.025, 0.02  # seconds
 _LAST = 2.0  # seconds in which what has been reported is taken at the end
-#: Pages of each CPU's event buffer, 4 MB: a screen is to take little memory.
-_PAGES = 1 << 10
+#: Bytes of each CPU's event buffer: a screen is to take little memory.
+_BUFFER = 4 << 20
 #: Seconds that requests are kept.
 _WINDOW = 60
 #: Requests of a root that are kept of each second, the slowest, and how many there can be.
@@ -59,7 +60,7 @@ _MAX_CALLERS = 1_000
 
 
 def _pages() -> int:
-    return min(_PAGES, buffer_pages())
+    return min(pages_of(_BUFFER), buffer_pages())
 
 
 class _Traced:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from gotrace.errors import UsageError
+from gotrace.kernel.rings import pages_of
 from gotrace.kernel.syscalls import online_cpus
 from gotrace.probes.spec import ProbeSpec
 from gotrace.requests.assemble import request_probes
@@ -25,12 +26,11 @@ __all__ = ["FlightReader", "flight_of", "flight_size", "probes_in"]
 
 #: Where a record has what only the numbers of edges have: the highest byte of its function's.
 _EDGE = 35
-_PAGE = 4096
 #: What is kept at most if nobody says how much: 5 s of 600,000 events of 80 bytes a second. No more
 #: than a part of the memory that is free.
 _MAX_BYTES = 256 << 20
 _PART = 8
-_LEAST_PAGES = 64  # of one CPU
+_LEAST_BYTES = 256 << 10  # of one CPU
 _PANIC, _SIGNAL = "panic", "signal"
 #: What the runtime calls for a panic, and for an error that ends the program.
 _PANICS = ("runtime.gopanic(e any)", "runtime.fatalthrow(t uint32)")
@@ -69,11 +69,10 @@ def flight_size() -> int:
 def _pages(size: int) -> int:
     """Return how many pages each CPU has of so many bytes: a power of two. Raises UsageError."""
     cpus = len(online_cpus())
-    pages = size // _PAGE // cpus
-    if pages < _LEAST_PAGES:
-        least = _LEAST_PAGES * _PAGE * cpus >> 10
+    if size // cpus < _LEAST_BYTES:
+        least = _LEAST_BYTES * cpus >> 10
         raise UsageError(f"{size >> 10}K are too few to keep records in: give {least}K")
-    return 1 << pages.bit_length() - 1
+    return pages_of(size // cpus)
 
 
 def flight_of(

@@ -11,7 +11,7 @@ from gotrace.histogram import Histogram
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.histograms import HistogramRows, stripes_for
 from gotrace.kernel.program import BpfProgram
-from gotrace.kernel.rings import Rings
+from gotrace.kernel.rings import Rings, pages_of
 from gotrace.overhead import ProbeCost
 from gotrace.session.calibrate import probe_cost
 from gotrace.session.goroutines import Folded, GoroutineKey, GoroutineRows, GoroutineTimes
@@ -28,7 +28,7 @@ __all__ = ["LatencyMeter", "LatencyOptions", "LatencyRequest", "Measurement", "S
 
 _OPEN_CALLS = 1 << 17
 _GOROUTINES = 1 << 13
-_SLOW_PAGES = 64  # of each CPU's buffer
+_SLOW_BUFFER = 256 << 10  # bytes of each CPU's buffer
 _SLOW_BYTES = 1 << 20  # read at a time
 _SLOW = struct.Struct("=QQQIIQQ")  # struct slow_call, without the parts of its time
 
@@ -153,7 +153,7 @@ class LatencyMeter(Paired):
     def _prepare(self, program: BpfProgram) -> None:
         super()._prepare(program)
         if self._reports_slow:
-            self._rings = program.open_events("slow", _SLOW_PAGES)
+            self._rings = program.open_events("slow", pages_of(_SLOW_BUFFER))
 
     def _remove_exited(self) -> None:
         super()._remove_exited()

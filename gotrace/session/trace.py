@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import mmap
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from gotrace.gotypes.contexts import ContextType
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.btf import task_blocked_offset
 from gotrace.kernel.program import BpfProgram
-from gotrace.kernel.rings import PastRings
+from gotrace.kernel.rings import PastRings, pages_of
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
 from gotrace.session.calibrate import trap_cost
@@ -498,12 +497,12 @@ def sized(settings: TraceSettings, open_calls: int) -> TraceSettings:
 
 def buffer_pages() -> int:
     """Return how many pages each CPU's event buffer has: a power of two, of a common budget."""
-    pages = _BUFFER_BYTES // _PAGE // len(kernel.online_cpus())
-    return 1 << max(6, min(12, pages.bit_length() - 1))
+    each = _BUFFERS_BYTES // len(kernel.online_cpus())
+    return pages_of(min(max(each, _LEAST_BYTES), _MOST_BYTES))
 
 
-_BUFFER_BYTES = 32 << 20
-_PAGE = mmap.PAGESIZE
+#: Of all CPUs' event buffers together, and of each at least and at most.
+_BUFFERS_BYTES, _LEAST_BYTES, _MOST_BYTES = 32 << 20, 256 << 10, 16 << 20
 
 
 def _payload_bound(call: TracedCall) -> int:

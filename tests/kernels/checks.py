@@ -28,6 +28,7 @@ from tests.kernels.checking import Checks
 from tests.kernels.costs import check_costs
 from tests.kernels.detaching import How, measure
 from tests.kernels.landings import check_landings
+from tests.kernels.memory import check_memory
 from tests.kernels.order import BUNDLE, OLDEST, Order, Result, read_order
 from tests.kernels.possible import check_possible, check_waits
 from tests.kernels.runs import (
@@ -94,6 +95,7 @@ def main(path: Path) -> int:
     check_builds(checks)
     check_possible(checks)
     check_costs(checks)
+    check_memory(checks)
     if _REMOVAL_TIMES in order.only:
         checks.run(_REMOVAL_TIMES, "", partial(_removal_times, order.methods))
     if _STEPS in order.only:

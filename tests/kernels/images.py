@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.debian import FetchError, PrivateApt, unpack
-from tests.kernels.releases import Release, choose
+from tests.kernels.compiling import compile_kernel, configuration, digest
+from tests.kernels.releases import Release, choose, choose_source
 from tests.toolchains import cache_dir
 
 __all__ = [
@@ -74,15 +75,20 @@ def kernels_dir() -> Path:
 
 
 def kernel(release: Release) -> Kernel:
-    """Return a kernel, fetched where it is missing or a newer one is out. Raises FetchError."""
+    """Return a kernel, fetched where it is missing or a newer one is out. Raises FetchError.
+
+    A kernel that is compiled here is compiled again if its configuration is another one, too.
+    """
     place = kernels_dir() / release.kernel
+    suffix = f"-{digest(configuration(release.kernel))}" if release.source else ""
     with _locked(place):
         known = _read(place / "kernel.json")
-        if known is None or _stale(place / "kernel.json"):
+        is_known = known is not None and known["directory"].endswith(suffix)
+        if not is_known or _stale(place / "kernel.json"):
             try:
-                _renew_kernel(release, place, known)
+                _renew_kernel(release, place, known, suffix)
             except FetchError:
-                if known is None:
+                if not is_known:
                     raise
         facts = _read(place / "kernel.json")
         assert facts is not None
@@ -91,35 +97,38 @@ def kernel(release: Release) -> Kernel:
         return Kernel(files / "vmlinuz", modules, facts["name"])
 
 
-def _renew_kernel(release: Release, place: Path, known: Mapping[str, str] | None) -> None:
+def _renew_kernel(
+    release: Release, place: Path, known: Mapping[str, str] | None, suffix: str
+) -> None:
     """Fetch the newest kernel of a series unless it is there, and note what it consists of."""
     apt = _apt(release.suite, release.arch)
-    packages = choose(apt.records("linux-"), release.series, release.flavour)
-    if known is not None and known["version"] == packages.version:
+    records = apt.records("linux-")
+    if release.source:
+        packages = choose_source(records, release.source)
+    else:
+        packages = choose(records, release.series, release.flavour)
+    kept = packages.version + suffix
+    if known is not None and known["directory"] == kept:
         os.utime(place / "kernel.json")
         return
     with tempfile.TemporaryDirectory(prefix="fetch.", dir=place) as directory:
-        tree = Path(directory) / "tree"
-        for package in apt.download(packages.names, Path(directory)):
-            unpack(package, tree)
-        _, image = _largest(tree.glob("**/vmlinuz*"))
-        folders = [path for path in tree.glob("**/modules/*") if (path / "kernel").is_dir()]
-        if len(folders) != 1:
-            raise FetchError(f"{packages.names[0]} has modules of {len(folders)} kernels")
-        files = Path(directory) / packages.version
+        tree, files = Path(directory) / "tree", Path(directory) / kept
         files.mkdir()
-        shutil.copy(image, files / "vmlinuz")
-        found = {_module_name(path): path for path in folders[0].rglob("*.ko*")}
-        contents = {name: _module(path) for name, path in found.items()}
-        modules = load_order(contents, _MODULES)
-        for name in modules:
-            (files / f"{name}.ko").write_bytes(contents[name])
-        shutil.rmtree(place / packages.version, ignore_errors=True)
-        files.rename(place / packages.version)
+        downloaded = apt.download(packages.names, Path(directory))
+        modules: list[str] = []
+        if release.source:
+            wanted = configuration(release.kernel)
+            name = compile_kernel(downloaded[0], wanted, tree, files / "vmlinuz")
+        else:
+            for package in downloaded:
+                unpack(package, tree)
+            name, modules = _take_kernel(tree, files)
+        shutil.rmtree(place / kept, ignore_errors=True)
+        files.rename(place / kept)
     facts = {
-        "name": folders[0].name,
+        "name": name,
         "version": packages.version,
-        "directory": packages.version,
+        "directory": kept,
         "modules": [f"{name}.ko" for name in modules],
     }
     unfinished = place / "kernel.json.unfinished"
@@ -127,6 +136,21 @@ def _renew_kernel(release: Release, place: Path, known: Mapping[str, str] | None
     unfinished.rename(place / "kernel.json")
     if known is not None:
         shutil.rmtree(place / known["directory"], ignore_errors=True)
+
+
+def _take_kernel(tree: Path, files: Path) -> tuple[str, list[str]]:
+    """Copy the kernel of unpacked packages and the modules to load; return their names."""
+    _, image = _largest(tree.glob("**/vmlinuz*"))
+    folders = [path for path in tree.glob("**/modules/*") if (path / "kernel").is_dir()]
+    if len(folders) != 1:
+        raise FetchError(f"{image.name} has modules of {len(folders)} kernels")
+    shutil.copy(image, files / "vmlinuz")
+    found = {_module_name(path): path for path in folders[0].rglob("*.ko*")}
+    contents = {name: _module(path) for name, path in found.items()}
+    modules = load_order(contents, _MODULES)
+    for name in modules:
+        (files / f"{name}.ko").write_bytes(contents[name])
+    return folders[0].name, modules
 
 
 def _largest(paths: Iterable[Path]) -> tuple[int, Path]:

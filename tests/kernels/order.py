@@ -18,6 +18,7 @@ __all__ = [
     "LIBRARY",
     "MANY",
     "MANY_FUNCTIONS",
+    "MEMORY",
     "OLDEST",
     "PIE",
     "PLUGIN",
@@ -43,8 +44,8 @@ GCCGO = "gccgo"
 OLDEST = "1.15"
 #: Go's own reader of what its runtime has traced.
 DECODER = "go-trace"
-#: A measurement, made if it is asked for, and a check of what make bundle makes, likewise.
-COSTS, BUNDLE = "costs", "bundle"
+#: Measurements, and a check of what make bundle makes: made if they are asked for.
+COSTS, MEMORY, BUNDLE = "costs", "memory", "bundle"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from tests.debian import FetchError
 from tests.kernels.order import POSSIBLE
 
-__all__ = ["QUICK", "RELEASES", "KernelPackages", "Release", "choose", "names_for", "release"]
+__all__ = [
+    "QUICK",
+    "RELEASES",
+    "KernelPackages",
+    "Release",
+    "choose",
+    "choose_source",
+    "names_for",
+    "release",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +33,8 @@ class Release:
     to.
     Of ``possible`` processors, where it is not 0, the others are there and not online, as in
     virtual machines that can be given more; ``only`` are the checks that are then made.
-    ``flavour`` is how the names of Debian's packages end.
+    ``flavour`` is how the names of Debian's packages end. If ``source`` names a package of the
+    kernel's source, the kernel is compiled from that, and the guest runs only if it is named.
     """
 
     name: str
@@ -37,6 +47,7 @@ class Release:
     possible: int = 0
     only: tuple[str, ...] = ()
     flavour: str = "cloud-amd64"
+    source: str = ""
 
     @property
     def kernel(self) -> str:
@@ -77,6 +88,8 @@ RELEASES = (
             flavour=_ARM64,
         ),
         Release("16k-arm64", "trixie-backports", "", flavour="arm64-16k"),
+        # Debian's series for which its compiler and pahole of the release before are enough.
+        Release("64k-arm64", "trixie", "6.12.", flavour="arm64-64k", source="linux-source-6.12"),
     ),
 )
 
@@ -85,8 +98,8 @@ QUICK = ("6.1", "newest", "newest-arm64")
 
 
 def names_for(arch: str, quick: bool) -> list[str]:
-    """Return the names of the releases of an architecture."""
-    names = [one.name for one in RELEASES if one.arch == arch]
+    """Return the names of the releases of an architecture that run if nobody names any."""
+    names = [one.name for one in RELEASES if one.arch == arch and not one.source]
     return [name for name in names if name in QUICK] if quick else names
 
 
@@ -128,6 +141,14 @@ def choose(
         raise FetchError(f"no package of a whole {flavour} kernel {series or 'at all'}")
     _, version, names = max(found)
     return KernelPackages(version, names)
+
+
+def choose_source(records: Iterable[Mapping[str, str]], name: str) -> KernelPackages:
+    """Return the package of a kernel's source. Raises FetchError if there is none."""
+    for record in records:
+        if record["Package"] == name:
+            return KernelPackages(record["Version"], (name,))
+    raise FetchError(f"no package {name}")
 
 
 def _parts(record: Mapping[str, str]) -> Sequence[str]:
