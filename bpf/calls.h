@@ -514,7 +514,7 @@ int on_recovery(struct pt_regs *ctx)
 }
 
 /*
- * At runtime.goexit1: the goroutine has run its last frame, whatever is open was unwound. Fill in
+ * Where the runtime ends a goroutine: it has run its last frame, whatever is open was unwound. Fill in
  * owner and task; return false where the hit has to be ignored.
  */
 static __always_inline bool calls_goroutine_ended(struct pt_regs *ctx, struct task *task,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from gotrace.elf.functions import Function
+from gotrace.elf.functions import Function, Origin
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.gotypes.symbols import parse_name
 from gotrace.kernel.attach import Point, ProbeGroup, refusal
@@ -115,8 +115,10 @@ class Selected:
         for row in self.rows:
             function = functions.function(row)
             found = function_sites(image, function, returns, values=values, at_rets=at_rets)
-            if found.entry is not None and found.entry.faults and not sees_faults:
-                # A call whose pointer is nil would not be counted: the first instruction, then.
+            is_seen = sees_faults and function.origin is Origin.PCLNTAB
+            if found.entry is not None and found.entry.faults and not is_seen:
+                # A call whose pointer is nil would not be counted: the first instruction, then. C
+                # may handle a fault of its own.
                 found = function_sites(image, function, returns, values=values)
             yield found
 

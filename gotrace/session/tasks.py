@@ -222,9 +222,8 @@ def unwind_groups(target: Target, tasks: Tasks) -> list[ProbeGroup]:
     for file in tasks.files:
         kind = tasks.runtime_kind(file)
         found = unwind_sites(file.functions)
-        goexit = (found.goexit,) if found.goexit else ()
         groups.append(runtime_group("on_recovery", target, file, found.recoveries, kind))
-        groups.append(runtime_group("on_goexit", target, file, goexit, kind))
+        groups.append(runtime_group("on_goexit", target, file, found.ends, kind))
     return groups
 
 

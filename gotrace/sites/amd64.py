@@ -49,6 +49,12 @@ _NO_CASE = bytes.fromhex("48c7c0ffffffff48c7c1ffffffff")
 _NIL = re.compile(rb"\x31\xc0(?:\x90|\x66\x90|\x0f\x1f[\x00\x40\x44]\x00{0,2})?\Z", re.DOTALL)
 
 
+#: jmp *disp(base,index,8), with any base.
+_TABLE_JUMP = re.compile(rb"\xff[\x24\x64\xa4][\xc0-\xff]", re.DOTALL)
+#: lea disp(%rip),reg
+_LEA = re.compile(rb"(?=[\x48\x4c]\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](....))", re.DOTALL)
+
+
 class Amd64:
     """The machine code of amd64, as `gotrace.sites.machine` describes it."""
 
@@ -95,6 +101,13 @@ class Amd64:
         for match in _BRANCH.finditer(code):
             at, offset = match.start(), int.from_bytes(match[1], "little", signed=True)
             yield at, code[at] == _CALL, address + at + _BRANCH_SIZE + offset
+
+    def jump_tables(self, code: bytes, address: int) -> Iterator[int]:
+        """Yield what LEA addresses relative to RIP, if there is what may be a jump by a table."""
+        if _TABLE_JUMP.search(code):
+            for match in _LEA.finditer(code):
+                offset = int.from_bytes(match[1], "little", signed=True)
+                yield address + match.end(1) + offset
 
     def field_of_local(self, code: bytes) -> tuple[int, int] | None:
         """Return where the stack has the first pointer that is loaded to load from behind it."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -154,6 +154,14 @@ class Arm64:
             at = match.start() * 4
             word = _word(code, at)
             yield at, word >> 31 == 1, address + at + _signed(word & 0x3FFFFFF, 26) * 4
+
+    def jump_tables(self, code: bytes, address: int) -> Iterable[int]:
+        """Return what code addresses, if it jumps by a table."""
+        switches = any(
+            word & 0xFFFFFC1F == 0xD61F0000 and _is_switch(code, at, word >> 5 & 31)
+            for at, word in _branches(code)
+        )
+        return self.addressed(code, address) if switches else ()
 
     def field_of_local(self, code: bytes) -> tuple[int, int] | None:
         """Return where the stack has the first pointer that is loaded to load from behind it."""
@@ -504,11 +512,10 @@ def _is_harmless(effect: _Effect, values: bool, lowered: int) -> bool:
         return False
     if effect.stored is None:
         return True
-    if effect.base != _SP:
-        return False
-    # In the frame of the caller, arguments may only be written where they are spilled.
+    # In the frame of the caller are the slots where arguments in registers are spilled, and before
+    # them the arguments on the stack: a store to the first slots may be either.
     is_own = effect.displacement is not None and effect.displacement < lowered - effect.sp
-    return is_own or all(register < 16 for register in effect.stored)
+    return effect.base == _SP and is_own
 
 
 def _last_of_sequence(code: bytes) -> int:

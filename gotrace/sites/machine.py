@@ -56,6 +56,12 @@ class MachineCode(Protocol):
         Of each the place in the code, whether it calls, and the address that it leads to.
         """
 
+    def jump_tables(self, code: bytes, address: int) -> Iterable[int]:
+        """Return where in the program's data there may be tables that code at an address jumps by.
+
+        Nothing if the code makes no such jump.
+        """
+
     def field_of_local(self, code: bytes) -> tuple[int, int] | None:
         """Return where the stack has the first pointer that is loaded to load from behind it.
 

@@ -145,9 +145,9 @@ _SLOT0 = r"(?:\x44\x24.|\x84\x24....|\x04\x24)"
 _REX = r"[\x40-\x4f]?"
 
 #: An instruction that may be between the entry and any site: it can neither branch nor fault,
-#: and writes nothing but flags, the frame or the caller's spill slots, RBP, R12, X15 (neither
-#: carries an argument) and, in the first two cases, RSP. What is read by an offset from RIP is the
-#: program's own data, which is always there.
+#: and writes nothing but flags, the stack by an offset from RSP, RBP, R12, X15 (neither carries an
+#: argument) and, in the first two cases, RSP. What is read by an offset from RIP is the program's
+#: own data, which is always there.
 _HARMLESS = re.compile(
     rf"""
       \x48\x83\xec(?P<sub8>[\x00-\x7f])           # sub $N,%rsp
@@ -172,6 +172,14 @@ _HARMLESS = re.compile(
     """.encode(),
     re.DOTALL | re.VERBOSE,
 )
+
+#: One of them that stores: its ModRM byte and displacement.
+_STORE = re.compile(
+    rb"[\xf2\xf3\x66]?[\x40-\x4f]?(?:\x0f\x11|[\x88\x89\xc6\xc7])(?P<modrm>.)\x24(?P<offset>.{0,4})",
+    re.DOTALL,
+)
+#: Bytes of a displacement by the first two bits of ModRM.
+_OFFSET_SIZE = (0, 1, 4)
 
 
 @functools.cache
@@ -271,10 +279,25 @@ def first_emulated(code: bytes, values: bool = True) -> tuple[int, int] | None:
                 return None
             at = computing.end()
             continue
+        if values and _may_change_argument(match[0], lowered):
+            return None
         amount = match["sub8"] or match["sub32"] or match["add8"] or b"\0"
         lowered += abs(int.from_bytes(amount, "little", signed=True))
         at = match.end()
     return None
+
+
+def _may_change_argument(instruction: bytes, lowered: int) -> bool:
+    """Return whether an instruction stores to the frame of the caller.
+
+    There are the slots where arguments in registers are spilled, and before them the arguments on
+    the stack. A store to the first slots may be either.
+    """
+    store = _STORE.match(instruction)
+    if store is None:
+        return False
+    size = _OFFSET_SIZE[store["modrm"][0] >> 6]
+    return int.from_bytes(store["offset"][:size], "little", signed=True) >= lowered
 
 
 def may_branch_to_start(code: bytes, last: int) -> bool:

@@ -13,6 +13,7 @@ The rules of each architecture are in `amd64` and `arm64`.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from enum import Enum
 
@@ -116,6 +117,11 @@ def function_sites(
         return FunctionSites(function, None, (), f"{function.name}: {error}")
     try:
         entry = entry_site(code, function, image.arch, values, at_rets)
+        if entry.form is not SiteForm.BRANCH and _leads_back(image, code, function, entry):
+            entry = None
+            problems.append(
+                f"{function.name}: no exact entry site: a jump table leads back to its beginning"
+            )
     except SiteError as error:
         problems.append(str(error))
     if returns:
@@ -125,6 +131,28 @@ def function_sites(
             problems.append(str(error))
     problem = "; ".join(problems) if problems else None
     return FunctionSites(function, entry, found.sites, problem, found.tail_jumps, found.jumps_to)
+
+
+def _leads_back(image: ElfImage, code: bytes, function: Function, site: Site) -> bool:
+    """Return whether a jump by a table may lead to a site, or before it.
+
+    The tables are those of Go: the addresses of places in the function, one after the other.
+    """
+    for address in machine_code(image.arch).jump_tables(code, function.entry):
+        for at in itertools.count(address, _WORD):
+            try:
+                target = int.from_bytes(image.read_relocated(at, _WORD), "little")
+            except ElfError:
+                break
+            if not function.entry <= target < function.end:
+                break
+            if target <= site.address:
+                return True
+    return False
+
+
+#: Bytes of an address.
+_WORD = 8
 
 
 def entry_site(

@@ -25,18 +25,23 @@ class UnwindSites:
 
     ``recoveries`` are the calls of ``runtime.gogo`` in ``runtime.recovery``: there g.sched.sp is
     where the deferring function goes on (src/runtime/panic.go, all releases from 1.15 to 1.27).
-    ``goexit`` is the entry of ``runtime.goexit1``, which ends every goroutine. Empty or None where
-    the binary has no such function.
+    ``ends`` are the entries of ``runtime.goexit1``, which ends a goroutine, and of what ends that
+    of a coroutine: ``runtime.coroexit``, or what ``runtime.corostart`` defers, in which that is
+    inlined (src/runtime/coro.go, Go 1.23). Empty where the binary has no such function.
     """
 
     recoveries: tuple[Site, ...]
-    goexit: Site | None
+    ends: tuple[Site, ...]
+
+
+_ENDS = ("runtime.goexit1", "runtime.coroexit", "runtime.corostart.deferwrap1")
 
 
 def unwind_sites(table: FunctionTable) -> UnwindSites:
     """Return the unwinding sites of a Go binary."""
     recoveries = _calls(table, "runtime.recovery", "runtime.gogo")
-    return UnwindSites(tuple(recoveries), _entry(table, "runtime.goexit1"))
+    ends = (_entry(table, name) for name in _ENDS)
+    return UnwindSites(tuple(recoveries), tuple(site for site in ends if site is not None))
 
 
 def fault_site(table: FunctionTable) -> Site | None:
