@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from gotrace.sites.sites import (
     function_sites,
     return_sites,
 )
-from tests.toolchains import FIXTURES, build, newest
+from tests.toolchains import FIXTURES, FOR_ARM64, build, newest, require
 
 ENTRY = 0x401000
 
@@ -202,6 +203,25 @@ def test_function_sites_of_a_real_binary() -> None:
         assert sites("main.nothing") == (SiteForm.FIRST, 1, 0, False)
         assert sites("main.tail") == (SiteForm.EMULATED, 0, 1, False)
         assert sites("main.spin") == (None, 1, 0, True)
+
+
+@pytest.mark.parametrize("minor", ["1.19", "1.23", "1.27"])
+@pytest.mark.parametrize("env", [{}, FOR_ARM64], ids=["amd64", "arm64"])
+@pytest.mark.parametrize("mode", ["exe", "pie"])
+def test_no_site_is_in_a_loop_by_a_jump_table(
+    minor: str, env: Mapping[str, str], mode: str
+) -> None:
+    flags = [f"-buildmode={mode}"]
+    path = build(FIXTURES / "sites_tables", require(minor), flags=flags, env=env)
+    with ElfImage.open(path) as image:
+        table = load_functions(image)
+        for values, at_rets in ((True, False), (False, False), (False, True)):
+            waits, chooses = (
+                function_sites(image, table.function(row), True, values, at_rets)
+                for row in (*table.rows_named("main.waits"), *table.rows_named("main.chooses"))
+            )
+            assert waits.entry is None and "no exact entry site" in str(waits.problem)
+            assert chooses.entry is not None and chooses.problem is None
 
 
 def test_function_sites_outside_of_the_file(tmp_path: Path) -> None:

@@ -342,6 +342,20 @@ def test_options_go_together(options: list[str]) -> None:
     assert_within(truth["Functions"]["main.short"], row)
 
 
+@pytest.mark.parametrize("minor", ["1.23", "1.27"])
+def test_coroutines_that_goexit_ends_have_ended(minor: str) -> None:
+    with Fixture([build(FIXTURES / "live_coroutines", require(minor))]) as fixture:
+        words = ("--json", "-F", "-p", str(fixture.ready), "main.exits", "main.ends", "main.pull")
+        with tool("gofunclatency", *words) as measuring:
+            calls = fixture.work()["calls"]
+            result = measuring.end()
+        assert fixture.finish() == 0
+    seen = {name: row["count"] for name, row in histograms(result).items()}
+    assert seen == {"main.ends": calls, "main.pull": calls}
+    # Goexit ends the one who waits for the coroutine as well.
+    assert (summary(result, "unwound"), summary(result, "open")) == (2 * calls, 0)
+
+
 @pytest.mark.parametrize("flags", [(), ("-fno-split-stack",)], ids=["split", "no-split"])
 def test_gccgo_is_measured_by_thread(flags: tuple[str, ...]) -> None:
     gccgo.check_times(gccgo_build(FIXTURES / "live_gccgo", flags))
