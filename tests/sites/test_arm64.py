@@ -91,7 +91,8 @@ SITES: Mapping[str, tuple[Any, ...]] = {
     "branch": ((cbz(2), ADD, RET), *[(EMULATED, 0, 0)] * 3),
     "arguments kept": ((COMPARE, MOVE_FREE, NOP, cbz(2), ADD, RET), *[(EMULATED, 12, 0)] * 3),
     "frame": ((PUSH_LR, SPILL, bl(4), POP_LR, RET), *[(EMULATED, 8, 16)] * 3),
-    "spill": ((SPILL, bl(4), RET), *[(EMULATED, 4, 0)] * 3),
+    # It may as well be a store to an argument on the stack.
+    "spill": ((SPILL, bl(4), RET), (FIRST, 0, 0), (EMULATED, 4, 0), (EMULATED, 4, 0)),
     "argument cleared": (
         (STORE_ZERO, bl(4), RET),
         (FIRST, 0, 0),
