@@ -238,7 +238,10 @@ def signal_groups(target: Target, tasks: Tasks) -> list[ProbeGroup]:
             for row in table.rows_named(name)
             if not table.is_wrapper(row)
         ]
-        found = [function_sites(image, table.function(row), returns=False).entry for row in rows]
+        found = [
+            function_sites(image, table.function(row), returns=False, stack=False).entry
+            for row in rows
+        ]
         sites = [site for site in found if site is not None]
         groups.append(runtime_group("on_signal", target, file, sites, (TaskKind.THREAD, 0)))
     return groups

@@ -61,9 +61,11 @@ class Amd64:
     call_size = _BRANCH_SIZE
     is_aligned = False
 
-    def entry(self, code: bytes, function: Function, values: bool, at_rets: bool) -> Choice:
+    def entry(
+        self, code: bytes, function: Function, values: bool, at_rets: bool, stack: bool
+    ) -> Choice:
         """Choose the entry site: in or after the stack check, or in the entry block."""
-        return _behind_check(code) or _without_check(code, function, values)
+        return _behind_check(code) or _without_check(code, function, values, stack)
 
     def exits(self, code: bytes) -> Exits:
         """Return a function's ways out, but for the one through which gccgo's checks come back."""
@@ -166,9 +168,9 @@ def _behind_check(code: bytes) -> Choice | None:
     return Choice(at, SiteForm.EMULATED, 0)
 
 
-def _without_check(code: bytes, function: Function, values: bool) -> Choice:
+def _without_check(code: bytes, function: Function, values: bool, stack: bool) -> Choice:
     """Choose a site in a function that begins with no stack check: leaf, nosplit, assembly, C."""
-    emulated = first_emulated(code, values)
+    emulated = first_emulated(code, values, stack)
     if emulated is not None:
         at, sp_offset = emulated
         if _branch_to_start(code, at, function) is None:

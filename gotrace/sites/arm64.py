@@ -58,7 +58,9 @@ class Arm64:
     call_size = 4
     is_aligned = True
 
-    def entry(self, code: bytes, function: Function, values: bool, at_rets: bool) -> Choice:
+    def entry(
+        self, code: bytes, function: Function, values: bool, at_rets: bool, stack: bool
+    ) -> Choice:
         """Choose the entry site.
 
         It is the branch of the stack check. In a function without one, it is the first simulated
@@ -69,7 +71,7 @@ class Arm64:
         branch = _check(code)
         if branch is not None:
             return Choice(branch, SiteForm.BRANCH, 0)
-        found = _first_simulated(code, values, at_rets)
+        found = _first_simulated(code, values, at_rets, stack)
         if found is not None and _branch_to_start(code, found.offset, function) is None:
             return found
         at = _last_of_sequence(code)
@@ -458,12 +460,12 @@ def _access(word: int) -> _Effect | None:
 _ADD_TO_TEMPORARY = 0x91000000 | _TEMPORARY << 5 | _TEMPORARY
 
 
-def _first_simulated(code: bytes, values: bool, at_rets: bool) -> Choice | None:
+def _first_simulated(code: bytes, values: bool, at_rets: bool, stack: bool) -> Choice | None:
     """Return the first simulated instruction that only harmless ones precede.
 
     With ``values``, registers that carry arguments, g and the link register are there as they were
-    at the entry. Without, and with ``at_rets``, it may be a RET behind other instructions, and be
-    behind an access to memory by a pointer.
+    at the entry, and with ``stack`` so are arguments on the stack. Without, and with ``at_rets``,
+    it may be a RET behind other instructions, and be behind an access to memory by a pointer.
     """
     lowered = 0
     faults: list[int] = []
@@ -485,7 +487,7 @@ def _first_simulated(code: bytes, values: bool, at_rets: bool) -> Choice | None:
             if values or not at_rets:
                 return None
             faults.append(number * 4)
-        if not _is_harmless(effect, values, lowered):
+        if not _is_harmless(effect, values, lowered, stack):
             return None
         if _LR in effect.writes:
             if not saved:
@@ -500,7 +502,7 @@ def _first_simulated(code: bytes, values: bool, at_rets: bool) -> Choice | None:
     return None
 
 
-def _is_harmless(effect: _Effect, values: bool, lowered: int) -> bool:
+def _is_harmless(effect: _Effect, values: bool, lowered: int, stack: bool) -> bool:
     """Return whether a site may be behind an instruction, if that does not fault."""
     if _G in effect.writes:
         return False
@@ -515,7 +517,7 @@ def _is_harmless(effect: _Effect, values: bool, lowered: int) -> bool:
     # In the frame of the caller are the slots where arguments in registers are spilled, and before
     # them the arguments on the stack: a store to the first slots may be either.
     is_own = effect.displacement is not None and effect.displacement < lowered - effect.sp
-    return effect.base == _SP and is_own
+    return effect.base == _SP and (is_own or not stack)
 
 
 def _last_of_sequence(code: bytes) -> int:

@@ -148,7 +148,8 @@ def try_sites(table: FunctionTable) -> list[EdgeSite]:
 def collection_site(table: FunctionTable) -> EdgeSite:
     """Return where the collector knows what is not in use any more. Raises SiteError."""
     for function in _functions(table, "runtime.gcMarkTermination"):
-        if (site := function_sites(table.image, function, returns=False).entry) is not None:
+        site = function_sites(table.image, function, returns=False, stack=False).entry
+        if site is not None:
             return EdgeSite("on_collected", site)
     raise SiteError("runtime.gcMarkTermination cannot be probed")
 
@@ -160,13 +161,14 @@ def timer_sites(table: FunctionTable) -> list[EdgeSite]:
     found = []
     for name in _TIMERS:
         for function in _functions(table, name):
-            sites = function_sites(table.image, function, returns=False)
+            sites = function_sites(table.image, function, returns=False, stack=False)
             if sites.entry is None:
                 raise SiteError(f"{name} cannot be probed: {sites.problem}")
             number = 0 if name == _TIMERS[0] else argument
             found.append(EdgeSite("on_timer", sites.entry, number))
     for function in _functions(table, _AFTER):
-        if (site := function_sites(table.image, function, returns=False).entry) is not None:
+        site = function_sites(table.image, function, returns=False, stack=False).entry
+        if site is not None:
             found.append(EdgeSite("on_after", site))
     return found
 

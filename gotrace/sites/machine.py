@@ -25,7 +25,9 @@ class MachineCode(Protocol):
     call_size: int
     is_aligned: bool
 
-    def entry(self, code: bytes, function: Function, values: bool, at_rets: bool) -> Choice:
+    def entry(
+        self, code: bytes, function: Function, values: bool, at_rets: bool, stack: bool
+    ) -> Choice:
         """Choose the entry site, see `gotrace.sites.sites.entry_site`. Raises SiteError."""
 
     def exits(self, code: bytes) -> Exits:

@@ -261,10 +261,11 @@ _SHORT_SIZE, _SHORT_REACH = 2, 128
 _MAX_WALK = 32
 
 
-def first_emulated(code: bytes, values: bool = True) -> tuple[int, int] | None:
+def first_emulated(code: bytes, values: bool = True, stack: bool = True) -> tuple[int, int] | None:
     """Return the first emulated instruction that only harmless ones precede.
 
-    With ``values``, registers that carry arguments are there as they were at the entry.
+    With ``values``, registers that carry arguments are there as they were at the entry, and with
+    ``stack`` so are arguments on the stack.
     The result is its offset in ``code``, which begins at the function's entry, and by how many
     bytes the stack pointer has been lowered there; None when something else comes first.
     """
@@ -279,7 +280,7 @@ def first_emulated(code: bytes, values: bool = True) -> tuple[int, int] | None:
                 return None
             at = computing.end()
             continue
-        if values and _may_change_argument(match[0], lowered):
+        if values and stack and _may_change_argument(match[0], lowered):
             return None
         amount = match["sub8"] or match["sub32"] or match["add8"] or b"\0"
         lowered += abs(int.from_bytes(amount, "little", signed=True))

@@ -113,7 +113,7 @@ def _code(table: FunctionTable, function: Function) -> bytes:
 def _site(table: FunctionTable, name: str) -> Site | None:
     """Return a function's site, None where the program has no such function."""
     for function in _functions(table, name):
-        sites = function_sites(table.image, function, returns=False)
+        sites = function_sites(table.image, function, returns=False, stack=False)
         if sites.entry is None:
             raise SiteError(f"{name} cannot be probed: {sites.problem}")
         return sites.entry

@@ -102,11 +102,12 @@ def function_sites(
     returns: bool,
     values: bool = True,
     at_rets: bool = False,
+    stack: bool = True,
 ) -> FunctionSites:
     """Choose the entry site of ``function`` and, with ``returns``, find its RETs too.
 
-    ``values`` and ``at_rets`` are as for ``entry_site``. Never raises: ``problem`` says what is
-    missing.
+    ``values``, ``at_rets`` and ``stack`` are as for ``entry_site``. Never raises: ``problem`` says
+    what is missing.
     """
     entry: Site | None = None
     found = Returns((), 0)
@@ -116,7 +117,7 @@ def function_sites(
     except ElfError as error:
         return FunctionSites(function, None, (), f"{function.name}: {error}")
     try:
-        entry = entry_site(code, function, image.arch, values, at_rets)
+        entry = entry_site(code, function, image.arch, values, at_rets, stack)
         if entry.form is not SiteForm.BRANCH and _leads_back(image, code, function, entry):
             entry = None
             problems.append(
@@ -161,20 +162,21 @@ def entry_site(
     arch: Architecture,
     values: bool = True,
     at_rets: bool = False,
+    stack: bool = True,
 ) -> Site:
     """Choose the site that is reached exactly once in each call of ``function``.
 
     ``code`` holds the function's bytes from entry to end. With ``values`` registers that carry
-    arguments are there as at the entry; where calls are only counted or measured, that need not be,
-    and more functions have a cheap site; still more with ``at_rets``, where calls are only counted
-    and the kernel emulates RETs. Raises SiteError without such a site, or where the kernel would
-    refuse it.
+    arguments are there as at the entry, and with ``stack`` so are arguments on the stack. Where
+    calls are only counted or measured, that need not be, and more functions have a cheap site;
+    still more with ``at_rets``, where calls are only counted and the kernel emulates RETs. Raises
+    SiteError without such a site, or where the kernel would refuse it.
     """
     if not code:
         raise SiteError(f"{function.name}: it has no code at {function.entry:#x}")
     if function.name in _NO_SINGLE_ENTRY:
         raise SiteError(f"{function.name}: no exact entry site: callers jump into its middle")
-    chosen = machine_code(arch).entry(code, function, values, at_rets)
+    chosen = machine_code(arch).entry(code, function, values, at_rets, stack)
     address = function.entry + chosen.offset
     faults = tuple(function.entry + at for at in chosen.faults)
     return Site(address, SiteKind.ENTRY, chosen.form, chosen.sp_offset, faults)

@@ -72,7 +72,7 @@ def _entry(table: FunctionTable, name: str) -> Site | None:
         function = table.function(row)
         code = table.image.read(function.entry, function.end - function.entry)
         try:
-            return entry_site(code, function, table.image.arch)
+            return entry_site(code, function, table.image.arch, stack=False)
         except SiteError:
             continue
     return None
