@@ -23,9 +23,10 @@ WALKS = {
     "cmp of a variable; jcc": ("83 3d 10 00 00 00 00 74 10", 7, 0),
     # 48 3b 0d 10 00 00 00 74 10    cmp 0x10(%rip),%rcx; je
     "cmp with a variable; jcc": ("48 3b 0d 10 00 00 00 74 10", 7, 0),
-    # 48 89 44 24 08                mov %rax,0x8(%rsp): the spill slot
+    # 48 83 ec 10                   sub $0x10,%rsp
+    # 48 89 44 24 08                mov %rax,0x8(%rsp): in the function's own frame
     # 48 39 d8 7e 05                cmp %rbx,%rax; jle
-    "spill; cmp; jcc": ("48 89 44 24 08 48 39 d8 7e 05", 8, 0),
+    "store; cmp; jcc": ("48 83 ec 10 48 89 44 24 08 48 39 d8 7e 05", 12, 0x10),
     # 48 83 ec 18                   sub $0x18,%rsp
     # 48 89 6c 24 10                mov %rbp,0x10(%rsp)
     # 48 8d 6c 24 10                lea 0x10(%rsp),%rbp
@@ -38,8 +39,9 @@ WALKS = {
     "large frame": ("48 81 ec 00 04 00 00 74 00", 7, 0x400),
     # 48 83 c4 80 90                add $-0x80,%rsp; nop
     "frame of 128": ("48 83 c4 80 90", 4, 128),
+    # 48 83 ec 20                   sub $0x20,%rsp
     # 44 0f 11 7c 24 10 90          movups %xmm15,0x10(%rsp); nop
-    "zero the frame": ("44 0f 11 7c 24 10 90", 6, 0),
+    "zero the frame": ("48 83 ec 20 44 0f 11 7c 24 10 90", 10, 0x20),
     # 4d 8b 66 20 4d 85 e4 75 30    mov 0x20(%r14),%r12; test %r12,%r12; jne
     "wrapper": ("4d 8b 66 20 4d 85 e4 75 30", 7, 0),
 }
@@ -48,6 +50,25 @@ WALKS = {
 @pytest.mark.parametrize(("code", "offset", "lowered"), WALKS.values(), ids=WALKS)
 def test_walk_to_the_first_emulated_instruction(code: str, offset: int, lowered: int) -> None:
     assert first_emulated(bytes.fromhex(code) + b"\xc3") == (offset, lowered)
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "48 89 44 24 08",  # mov %rax,0x8(%rsp): where %rax is spilled, or an argument
+        "44 0f 11 7c 24 10",  # movups %xmm15,0x10(%rsp)
+        "48 83 ec 10 48 89 44 24 18",  # sub $0x10,%rsp; mov %rax,0x18(%rsp)
+        "c6 44 24 08 00",  # movb $0,0x8(%rsp)
+        "48 c7 84 24 08 00 00 00 01 00 00 00",  # movq $1,0x8(%rsp), its offset in 32 bits
+    ],
+)
+def test_no_store_to_the_callers_frame_before_arguments_on_the_stack(store: str) -> None:
+    before = bytes.fromhex(store)
+    code = before + bytes.fromhex("74 10 c3")
+    assert first_emulated(code) is None
+    found = first_emulated(code, stack=False)
+    assert found is not None and found[0] == len(before)
+    assert first_emulated(code, values=False) == found
 
 
 @pytest.mark.parametrize(
