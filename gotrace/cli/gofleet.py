@@ -25,6 +25,7 @@ from gotrace.hosts.ssh import Ssh
 from gotrace.merging import Merged, merge
 from gotrace.profiles.write import check_place, is_profile, write_profile
 from gotrace.report.output import JsonOutput, TextOutput
+from gotrace.target.wait import Interrupts
 from gotrace.text import counted, printable
 
 __all__ = ["main"]
@@ -301,10 +302,10 @@ def _take(result: HostResult, merged: Merged) -> str | None:
 @contextmanager
 def _ended_by_signals(stop: Callable[[], None], abandon: Callable[[], None]) -> Iterator[None]:
     """End runs at the first signal, and wait for nothing more at the second."""
-    actions = [abandon, stop]
+    interrupts = Interrupts()
 
     def end(number: int, frame: object) -> None:
-        (actions.pop() if len(actions) > 1 else abandon)()
+        (lambda: None, stop, abandon)[interrupts.ordinal()]()
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, end) for number in numbers}

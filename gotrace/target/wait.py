@@ -15,9 +15,12 @@ from types import FrameType
 
 from gotrace.target.process import Process
 
-__all__ = ["Reason", "SignalWaiter", "Waiter"]
+__all__ = ["Interrupts", "Reason", "SignalWaiter", "Waiter"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Seconds. ``timeout`` of coreutils signals its command, and then the process group, which has the
+#: command as well. No hand types Ctrl-C twice in that time.
+_AT_ONCE = 0.15
 
 
 class Reason(Enum):
@@ -100,6 +103,21 @@ class Waiter:
         self.close()
 
 
+class Interrupts:
+    """The signals that ask for an end, counted as whoever sends them means them."""
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+
+    def ordinal(self) -> int:
+        """Return which one the signal of this moment is: 1, 2, or 0 if it repeats the first."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first = now
+            return 1
+        return 2 if now - self._first >= _AT_ONCE else 0
+
+
 class SignalWaiter(Waiter):
     """A wait that SIGINT, SIGTERM and SIGHUP end as well.
 
@@ -109,7 +127,7 @@ class SignalWaiter(Waiter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._has_interrupted = False
+        self._interrupts = Interrupts()
         #: What is to be done at once, whatever is going on: at the first signal, and at a second.
         self.on_first: Callable[[], None] | None = None
         self.on_second: Callable[[], None] | None = None
@@ -130,8 +148,7 @@ class SignalWaiter(Waiter):
         self.close()
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        action = self.on_second if self._has_interrupted else self.on_first
-        self._has_interrupted = True
+        action = (None, self.on_first, self.on_second)[self._interrupts.ordinal()]
         self.ask()
         if action is not None:
             action()

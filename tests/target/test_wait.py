@@ -115,6 +115,9 @@ def test_what_is_done_at_the_first_and_at_a_second_signal() -> None:
         assert done == ["1"]
         asked = waiter.asked
         assert asked is not None
+        os.kill(os.getpid(), signal.SIGINT)  # the same wish: timeout signals its command twice
+        assert done == ["1"]
+        time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGTERM)
         assert done == ["1", "2"]
         assert waiter.asked == asked
