@@ -237,8 +237,6 @@ def _computing() -> re.Pattern[bytes]:
 
 _REX_B, _REX_X, _REX_R, _REX_W = 1, 2, 4, 8
 
-#: The RET that does nothing but return: not c2, which takes more off the stack, nor with a prefix.
-
 
 def _rex(bits: int, extended: bool, without: int = 0, only: int = 0) -> str:
     """Return an expression of the REX prefixes in which ``bits`` are set, or else are not.

@@ -36,6 +36,8 @@ __all__ = [
     "return_sites",
 ]
 
+_WORD = 8  # bytes of an address
+
 
 class SiteKind(Enum):
     """What a hit at a site means."""
@@ -150,10 +152,6 @@ def _leads_back(image: ElfImage, code: bytes, function: Function, site: Site) ->
             if target <= site.address:
                 return True
     return False
-
-
-#: Bytes of an address.
-_WORD = 8
 
 
 def entry_site(
