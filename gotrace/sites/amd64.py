@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gotrace.elf.functions import Function
-from gotrace.sites.decode import control_flow, exits, float_written, step_over
+from gotrace.sites.decode import control_flow, exits, float_written, instructions, step_over
 from gotrace.sites.emulation import refusal
 from gotrace.sites.prologue import (
     first_emulated,
@@ -49,10 +49,20 @@ _NO_CASE = bytes.fromhex("48c7c0ffffffff48c7c1ffffffff")
 _NIL = re.compile(rb"\x31\xc0(?:\x90|\x66\x90|\x0f\x1f[\x00\x40\x44]\x00{0,2})?\Z", re.DOTALL)
 
 
-#: jmp *disp(base,index,8), with any base.
-_TABLE_JUMP = re.compile(rb"\xff[\x24\x64\xa4][\xc0-\xff]", re.DOTALL)
+#: jmp *disp(base,index,8), with any base and with no base; jmp *reg
+_COMPUTED_JUMP = re.compile(rb"\xff(?:[\x24\x64\xa4][\xc0-\xff]|[\xe0-\xe7])")
+#: The same as capstone prints it: a register, or memory with a scaled index.
+_COMPUTED = re.compile(r"\w+\Z|.*\*8\b")
 #: lea disp(%rip),reg
 _LEA = re.compile(rb"(?=[\x48\x4c]\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](....))", re.DOTALL)
+#: mov disp(%rip),reg
+_LOAD = re.compile(rb"(?=[\x48\x4c]\x8b[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](....))", re.DOTALL)
+#: disp(,index,8); mov $imm,reg: of code that is linked to one address.
+_ABSOLUTE = re.compile(
+    rb"(?=(?:[\x04\x0c\x14\x1c\x24\x2c\x34\x3c][\xc5\xcd\xd5\xdd\xe5\xed\xf5\xfd]|[\xb8-\xbf])"
+    rb"(...[\x00-\x7f]))",
+    re.DOTALL,
+)
 
 
 class Amd64:
@@ -104,12 +114,31 @@ class Amd64:
             at, offset = match.start(), int.from_bytes(match[1], "little", signed=True)
             yield at, code[at] == _CALL, address + at + _BRANCH_SIZE + offset
 
-    def jump_tables(self, code: bytes, address: int) -> Iterator[int]:
-        """Yield what LEA addresses relative to RIP, if there is what may be a jump by a table."""
-        if _TABLE_JUMP.search(code):
-            for match in _LEA.finditer(code):
+    def jump_tables(self, code: bytes, address: int, loads: bool) -> Iterator[int]:
+        """Yield what may be addressed, if there is what may be a jump to a computed place."""
+        if not _COMPUTED_JUMP.search(code):
+            return
+        for expression in (_LEA, _LOAD) if loads else (_LEA,):
+            for match in expression.finditer(code):
                 offset = int.from_bytes(match[1], "little", signed=True)
                 yield address + match.end(1) + offset
+
+    def fixed_tables(self, code: bytes) -> Iterator[int]:
+        """Yield displacements and constants, if there is what may be a jump to a computed place."""
+        if _COMPUTED_JUMP.search(code):
+            for match in _ABSOLUTE.finditer(code):
+                yield int.from_bytes(match[1], "little")
+
+    def jumps_by_table(self, code: bytes) -> bool:
+        """Return whether code has a jump to a register, or through a table."""
+        return any(
+            "jmp" in mnemonic and not operands.startswith("0x") and _COMPUTED.match(operands)
+            for _, _, mnemonic, operands in instructions(code)
+        )
+
+    def is_prologue(self, code: bytes, at: int) -> bool:
+        """Return whether an instruction is a push, or a part of gccgo's check."""
+        return _SAVE.match(code, at) is not None or split_stack(code) is not None
 
     def field_of_local(self, code: bytes) -> tuple[int, int] | None:
         """Return where the stack has the first pointer that is loaded to load from behind it."""
@@ -192,7 +221,7 @@ def _without_check(code: bytes, function: Function, values: bool, stack: bool) -
 def _branch_to_start(code: bytes, last: int, function: Function) -> int | None:
     """Return where a branch to one of the offsets 0..``last`` is, None if there is none.
 
-    Jumps through tables are not followed: a switch is never its own function's first block.
+    Jumps by tables are for ``gotrace.sites.sites``, which can read the tables.
     """
     if len(code) > MAX_SIZE:
         raise SiteError(f"{function.name}: too large to be decoded ({len(code)} bytes)")

@@ -157,13 +157,25 @@ class Arm64:
             word = _word(code, at)
             yield at, word >> 31 == 1, address + at + _signed(word & 0x3FFFFFF, 26) * 4
 
-    def jump_tables(self, code: bytes, address: int) -> Iterable[int]:
+    def jump_tables(self, code: bytes, address: int, loads: bool) -> Iterable[int]:
         """Return what code addresses, if it jumps by a table."""
-        switches = any(
+        return self.addressed(code, address) if self.jumps_by_table(code) else ()
+
+    def fixed_tables(self, code: bytes) -> Iterable[int]:
+        """Return nothing: an instruction has no room for an address."""
+        return ()
+
+    def jumps_by_table(self, code: bytes) -> bool:
+        """Return whether code has a jump to a register that was loaded or added up for it."""
+        return any(
             word & 0xFFFFFC1F == 0xD61F0000 and _is_switch(code, at, word >> 5 & 31)
             for at, word in _branches(code)
         )
-        return self.addressed(code, address) if switches else ()
+
+    def is_prologue(self, code: bytes, at: int) -> bool:
+        """Return whether an instruction is ``stp x, y, [sp, #-n]!`` or ``sub sp, sp, #n``."""
+        word = _word(code, at)
+        return word & 0xFFC003E0 == 0xA98003E0 or word & 0xFF8003FF == 0xD10003FF
 
     def field_of_local(self, code: bytes) -> tuple[int, int] | None:
         """Return where the stack has the first pointer that is loaded to load from behind it."""

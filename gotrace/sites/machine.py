@@ -58,10 +58,23 @@ class MachineCode(Protocol):
         Of each the place in the code, whether it calls, and the address that it leads to.
         """
 
-    def jump_tables(self, code: bytes, address: int) -> Iterable[int]:
-        """Return where in the program's data there may be tables that code at an address jumps by.
+    def jump_tables(self, code: bytes, address: int, loads: bool) -> Iterable[int]:
+        """Return what code at an address addresses: tables that it may jump by among others.
 
-        Nothing if the code makes no such jump.
+        With ``loads`` also what it loads from, such as the global offset table. Nothing if the code
+        surely makes no such jump.
+        """
+
+    def fixed_tables(self, code: bytes) -> Iterable[int]:
+        """Return the same of code that is linked to one address, and has addresses as numbers."""
+
+    def jumps_by_table(self, code: bytes) -> bool:
+        """Return whether code has what may be a jump by a table, as a disassembler sees it."""
+
+    def is_prologue(self, code: bytes, at: int) -> bool:
+        """Return whether an instruction is one that a compiler puts into no loop.
+
+        It is of what a function does once, before anything else: it makes the stack longer.
         """
 
     def field_of_local(self, code: bytes) -> tuple[int, int] | None:

@@ -19,7 +19,7 @@ from enum import Enum
 
 from gotrace.architecture import Architecture
 from gotrace.elf import ElfError
-from gotrace.elf.functions import Function
+from gotrace.elf.functions import Function, Origin
 from gotrace.elf.image import ElfImage
 from gotrace.sites.machine import machine_code
 from gotrace.sites.records import MAX_SIZE, SiteError, SiteForm
@@ -36,7 +36,7 @@ __all__ = [
     "return_sites",
 ]
 
-_WORD = 8  # bytes of an address
+_WORD, _OFFSET = 8, 4  # bytes of an address, and of an offset in a table
 
 
 class SiteKind(Enum):
@@ -120,11 +120,12 @@ def function_sites(
         return FunctionSites(function, None, (), f"{function.name}: {error}")
     try:
         entry = entry_site(code, function, image.arch, values, at_rets, stack)
-        if entry.form is not SiteForm.BRANCH and _leads_back(image, code, function, entry):
+        way_back = (
+            None if entry.form is SiteForm.BRANCH else _way_back(image, code, entry, function)
+        )
+        if way_back is not None:
             entry = None
-            problems.append(
-                f"{function.name}: no exact entry site: a jump table leads back to its beginning"
-            )
+            problems.append(f"{function.name}: no exact entry site: {way_back}")
     except SiteError as error:
         problems.append(str(error))
     if returns:
@@ -136,22 +137,61 @@ def function_sites(
     return FunctionSites(function, entry, found.sites, problem, found.tail_jumps, found.jumps_to)
 
 
-def _leads_back(image: ElfImage, code: bytes, function: Function, site: Site) -> bool:
-    """Return whether a jump by a table may lead to a site, or before it.
+def _way_back(image: ElfImage, code: bytes, site: Site, function: Function) -> str | None:
+    """Return how a jump to a computed place may lead to a site, or before it; None if it cannot.
 
-    The tables are those of Go: the addresses of places in the function, one after the other.
+    Of Go's compiler all tables are known: pointers to places in the function, addressed by the
+    code, or with dynamic linking by the global offset table. C has other ways as well; the
+    prologue, to which no compiler jumps back, is the one that is safe from them all.
     """
-    for address in machine_code(image.arch).jump_tables(code, function.entry):
-        for at in itertools.count(address, _WORD):
-            try:
-                target = int.from_bytes(image.read_relocated(at, _WORD), "little")
-            except ElfError:
-                break
-            if not function.entry <= target < function.end:
-                break
-            if target <= site.address:
-                return True
-    return False
+    machine = machine_code(image.arch)
+    is_go = function.origin is Origin.PCLNTAB
+    has_loads = not is_go or image.is_shared_library
+    places = machine.jump_tables(code, function.entry, has_loads)
+    if not is_go and not image.is_pie and not image.is_shared_library:
+        places = itertools.chain(places, machine.fixed_tables(code))
+    addresses = is_known = False
+    for place in places:
+        if function.entry <= place <= site.address:
+            return "a computed jump may lead back to its beginning"
+        try:
+            pointer = int.from_bytes(image.read_relocated(place, _WORD), "little")
+        except ElfError:
+            continue
+        addresses = True
+        tables = [_targets(image, function, place)]
+        if has_loads:
+            tables.append(_targets(image, function, pointer))
+        if not is_go:
+            tables.append(_targets(image, function, place, relative=True))
+        for targets in tables:
+            if any(target <= site.address for target in targets):
+                return "a jump table leads back to its beginning"
+            is_known |= bool(targets)
+    if is_go or is_known or not addresses:
+        return None
+    if machine.is_prologue(code, site.address - function.entry) or not machine.jumps_by_table(code):
+        return None
+    return "a computed jump may lead back to its beginning"
+
+
+def _targets(image: ElfImage, function: Function, table: int, relative: bool = False) -> list[int]:
+    """Return the places in a function that a table has: pointers, or offsets from the table.
+
+    A table has two at least: one pointer to a function may be the function's value.
+    """
+    size = _OFFSET if relative else _WORD
+    found: list[int] = []
+    for at in itertools.count(table, size):
+        try:
+            word = int.from_bytes(image.read_relocated(at, size), "little", signed=relative)
+        except ElfError:
+            break
+        target = table + word if relative else word
+        if not function.entry <= target < function.end:
+            break
+        found.append(target)
+    return found if len(found) > 1 else []
 
 
 def entry_site(

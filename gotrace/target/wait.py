@@ -19,8 +19,8 @@ __all__ = ["Interrupts", "Reason", "SignalWaiter", "Waiter"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Seconds. ``timeout`` of coreutils signals its command, and then the process group, which has the
-#: command as well. No hand types Ctrl-C twice in that time.
-_AT_ONCE = 0.15
+#: command as well. Python may come to see the second signal only when a system call has ended.
+_AT_ONCE = 0.5
 
 
 class Reason(Enum):
@@ -109,6 +109,11 @@ class Interrupts:
     def __init__(self) -> None:
         self._first: float | None = None
 
+    @property
+    def begun(self) -> bool:
+        """Return whether there was one."""
+        return self._first is not None
+
     def ordinal(self) -> int:
         """Return which one the signal of this moment is: 1, 2, or 0 if it repeats the first."""
         now = time.monotonic()
@@ -121,8 +126,8 @@ class Interrupts:
 class SignalWaiter(Waiter):
     """A wait that SIGINT, SIGTERM and SIGHUP end as well.
 
-    A context manager: the previous signal handling is restored at its end. A signal that arrives
-    between waits is not lost, it ends the next one.
+    A context manager: the previous signal handling is restored at its end, but for what repeats a
+    signal then. A signal that arrives between waits is not lost, it ends the next one.
     """
 
     def __init__(self) -> None:
@@ -143,9 +148,15 @@ class SignalWaiter(Waiter):
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            signal.signal(number, self._late if self._interrupts.begun else handler)
         signal.set_wakeup_fd(self._wakeup)
         self.close()
+
+    def _late(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal that may repeat the first one as a process ends; another is as before."""
+        if self._interrupts.ordinal() == 2:
+            signal.signal(number, self._previous[signal.Signals(number)])
+            os.kill(os.getpid(), number)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         action = (None, self.on_first, self.on_second)[self._interrupts.ordinal()]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gotrace.architecture import AMD64
-from gotrace.elf.functions import Function, Origin, load_functions
+from gotrace.elf.functions import Function, FunctionTable, Origin, load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.sites.sites import (
     Site,
@@ -205,23 +206,104 @@ def test_function_sites_of_a_real_binary() -> None:
         assert sites("main.spin") == (None, 1, 0, True)
 
 
+def by_name(table: FunctionTable, *names: str) -> list[int]:
+    """Return the rows of functions by what their names end in."""
+    rows = range(len(table))
+    return [next(row for row in rows if table.function(row).name.endswith(name)) for name in names]
+
+
+#: Ways to link, in which code finds a jump table in others.
+LINKED: dict[str, tuple[list[str], Mapping[str, str]]] = {
+    "exe": (["-buildmode=exe"], {}),
+    "pie": (["-buildmode=pie"], {}),
+    "exe, arm64": (["-buildmode=exe"], FOR_ARM64),
+    "pie, arm64": (["-buildmode=pie"], FOR_ARM64),
+    "plugin": (["-buildmode=plugin"], {}),
+    # The linker leaves the loads from the global offset table as they are.
+    "plugin, loads": (["-buildmode=plugin", "-ldflags=-extldflags=-Wl,--no-relax"], {}),
+}
+
+
 @pytest.mark.parametrize("minor", ["1.19", "1.23", "1.27"])
-@pytest.mark.parametrize("env", [{}, FOR_ARM64], ids=["amd64", "arm64"])
-@pytest.mark.parametrize("mode", ["exe", "pie"])
-def test_no_site_is_in_a_loop_by_a_jump_table(
-    minor: str, env: Mapping[str, str], mode: str
-) -> None:
-    flags = [f"-buildmode={mode}"]
+@pytest.mark.parametrize("linked", LINKED)
+def test_no_site_is_in_a_loop_by_a_jump_table(minor: str, linked: str) -> None:
+    flags, env = LINKED[linked]
     path = build(FIXTURES / "sites_tables", require(minor), flags=flags, env=env)
     with ElfImage.open(path) as image:
         table = load_functions(image)
+        rows = by_name(table, ".waits", ".chooses", ".passes")
         for values, at_rets in ((True, False), (False, False), (False, True)):
-            waits, chooses = (
-                function_sites(image, table.function(row), True, values, at_rets)
-                for row in (*table.rows_named("main.waits"), *table.rows_named("main.chooses"))
+            waits, chooses, passes = (
+                function_sites(image, table.function(row), True, values, at_rets) for row in rows
             )
             assert waits.entry is None and "no exact entry site" in str(waits.problem)
             assert chooses.entry is not None and chooses.problem is None
+            assert passes.entry is not None and passes.problem is None
+
+
+COMPUTED = r"""
+int spin(const unsigned char *p, int n) {
+    for (;;) {
+        switch (*p++) {
+        case 0: return n;
+        case 1: continue;
+        case 2: return n * 3;
+        case 3: continue;
+        case 4: return n ^ 9;
+        case 5: return n - 7;
+        case 6: return n + 22;
+        case 7: return n * n;
+        case 8: return n << 3;
+        default: return 0;
+        }
+    }
+}
+int vm(const unsigned char *p, int n) {
+    static void *const t[] = {&&stop, &&next, &&stop, &&add, &&stop, &&stop};
+next:
+    goto *t[*p++];
+add:
+    n++;
+    goto *t[*p++];
+stop:
+    return n;
+}
+int chooses(int n, int m) {
+    switch (n) {
+    case 0: return m;
+    case 1: return m + 5;
+    case 2: return m * 3;
+    case 3: return m >> 1;
+    case 4: return m ^ 9;
+    case 5: return m - 7;
+    case 6: return m * m;
+    default: return 0;
+    }
+}
+int calls(int (*f)(int), int n) { return n ? f(n) : 3; }
+int main(void) { return 0; }
+"""
+
+
+@pytest.mark.parametrize("flags", ["-O2 -fno-pie -no-pie", "-O2 -fpie -pie", "-Og -fpie -pie"])
+def test_no_site_is_in_a_loop_by_a_computed_jump_of_c(tmp_path: Path, flags: str) -> None:
+    source, path = tmp_path / "computed.c", tmp_path / "computed"
+    source.write_text(COMPUTED)
+    words = ["gcc", "-fcf-protection=none", "-g0", *flags.split(), "-o", str(path), str(source)]
+    subprocess.run(words, check=True)
+    with ElfImage.open(path) as image:
+        table = load_functions(image)
+        spin, vm, chooses, calls = (
+            function_sites(image, table.function(row), False, False)
+            for row in by_name(table, "spin", "vm", "chooses", "calls")
+        )
+    assert chooses.entry is not None and calls.entry is not None
+    if flags == "-O2 -fpie -pie":
+        # The address of the table is computed in front of the loop, by the first instruction.
+        assert vm.entry is not None and spin.entry is not None
+        assert vm.entry.address == vm.function.entry and spin.entry.address == spin.function.entry
+    else:
+        assert "back to its" in str(vm.problem) and "back to its" in str(spin.problem)
 
 
 def test_function_sites_outside_of_the_file(tmp_path: Path) -> None:

@@ -60,6 +60,21 @@ def test_signals_are_as_before_in_the_end() -> None:
     assert signal.set_wakeup_fd(-1) == -1
 
 
+def test_a_signal_that_is_repeated_when_the_wait_is_over_is_as_before_later() -> None:
+    taken: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: taken.append(number))
+    try:
+        with SignalWaiter():
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert taken == []
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert taken == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_hangup_that_nohup_ignores_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -117,7 +132,7 @@ def test_what_is_done_at_the_first_and_at_a_second_signal() -> None:
         assert asked is not None
         os.kill(os.getpid(), signal.SIGINT)  # the same wish: timeout signals its command twice
         assert done == ["1"]
-        time.sleep(0.2)
+        time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGTERM)
         assert done == ["1", "2"]
         assert waiter.asked == asked
