@@ -135,7 +135,7 @@ def test_every_function_of_a_large_unoptimized_program(minor: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("minor", ["1.15", "1.19", "1.27"])
+@pytest.mark.parametrize("minor", ["1.15", "1.19", "1.22", "1.24", "1.27"])
 def test_every_function_of_a_large_unoptimized_arm64_program(minor: str) -> None:
     check_every_function(require(minor), FOR_ARM64, "-gcflags=all=-N -l")
 
