@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import signal
@@ -149,6 +150,8 @@ class SignalWaiter(Waiter):
     def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, self._late if self._interrupts.begun else handler)
+        if self._interrupts.begun:
+            atexit.register(self._ignore)
         signal.set_wakeup_fd(self._wakeup)
         self.close()
 
@@ -157,6 +160,12 @@ class SignalWaiter(Waiter):
         if self._interrupts.ordinal() == 2:
             signal.signal(number, self._previous[signal.Signals(number)])
             os.kill(os.getpid(), number)
+
+    def _ignore(self) -> None:
+        """Ignore the signals while the interpreter ends, which removes handlers."""
+        for number in self._previous:
+            if signal.getsignal(number) == self._late:
+                signal.signal(number, signal.SIG_IGN)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         action = (None, self.on_first, self.on_second)[self._interrupts.ordinal()]

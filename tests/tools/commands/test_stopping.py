@@ -158,11 +158,12 @@ def test_interrupt(run: str, pace: str) -> None:
         assert tracing.errors.endswith("standard output is not being read\n")
 
 
-def test_a_signal_that_comes_twice_at_once_is_one() -> None:
+@pytest.mark.parametrize("gap", [0.02, 0.05, 0.1])  # as it detaches, and as it ends
+def test_a_signal_that_comes_twice_at_once_is_one(gap: float) -> None:
     """This is what ``timeout`` of coreutils sends: to its command, then to their process group."""
     with storm() as fixture, traced(fixture, RUNS["json"], "all") as (tracing, reader):
         tracing.signal(signal.SIGTERM)
-        time.sleep(0.02)  # the first one has been taken
+        time.sleep(gap)
         tracing.signal(signal.SIGTERM)
         assert (tracing.wait(), tracing.errors) == (0, "")
         assert b'{"kind":"detached"' in reader.rest()[-1]
