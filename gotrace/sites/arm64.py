@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from gotrace.elf.functions import Function
+from gotrace.elf.functions import Function, Origin
 from gotrace.sites.records import MAX_SIZE, Branch, Choice, Exits, Flow, SiteError, SiteForm
 
 __all__ = ["Arm64"]
@@ -66,11 +66,15 @@ class Arm64:
         It is the branch of the stack check. In a function without one, it is the first simulated
         instruction that a straight line leads to. For calls that are only counted (``at_rets``)
         that may be its RET, and behind what accesses memory by a pointer: see
-        `Site.faults`. In all others it is the first instruction, which is single-stepped.
+        `Site.faults`. In all others it is the first instruction, which is single-stepped; in C as
+        well if it is of a prologue and a table, which may be of any form, may lead behind it.
         """
         branch = _check(code)
         if branch is not None:
             return Choice(branch, SiteForm.BRANCH, 0)
+        is_go = function.origin is Origin.PCLNTAB
+        if not is_go and self.is_prologue(code, 0) and self.jumps_by_table(code):
+            return Choice(0, SiteForm.FIRST, 0)
         found = _first_simulated(code, values, at_rets, stack)
         if found is not None and _branch_to_start(code, found.offset, function) is None:
             return found
@@ -173,9 +177,10 @@ class Arm64:
         )
 
     def is_prologue(self, code: bytes, at: int) -> bool:
-        """Return whether an instruction is ``stp x, y, [sp, #-n]!`` or ``sub sp, sp, #n``."""
+        """Return whether an instruction is ``stp`` or ``str`` to ``[sp, #-n]!``, or lowers SP."""
         word = _word(code, at)
-        return word & 0xFFC003E0 == 0xA98003E0 or word & 0xFF8003FF == 0xD10003FF
+        pushes = word & 0xFFC003E0 == 0xA98003E0 or word & 0xFFE00FE0 == 0xF8000FE0
+        return pushes or word & 0xFF8003FF == 0xD10003FF
 
     def field_of_local(self, code: bytes) -> tuple[int, int] | None:
         """Return where the stack has the first pointer that is loaded to load from behind it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -133,6 +134,19 @@ SITES: Mapping[str, tuple[Any, ...]] = {
     # Its branch leads nowhere that the compiler would put the way to morestack.
     "no stack check": ((LOAD_GUARD, COMPARE_SP, ls(1), RET), *[(EMULATED, 8, 0)] * 3),
 }
+
+
+@pytest.mark.parametrize("prologue", [PUSH_LR, 0xA9BE7BFD, LOWER])  # stp x29,x30,[sp,#-32]!
+def test_c_that_jumps_by_a_table_is_probed_at_its_prologue(prologue: int) -> None:
+    """What leads to the branch may be a table of bytes: no form of tables is known for all of C."""
+    raw = code(prologue, cbz(3), LOAD_TABLE, BR_X3, RET)
+    go = function(raw)
+    assert entry_site(raw, go, ARM64).address == ENTRY + 4
+    site = entry_site(raw, replace(go, origin=Origin.SYMTAB), ARM64)
+    assert (site.address, site.form) == (ENTRY, FIRST)
+    without = code(prologue, cbz(3), ADD, RET)
+    found = entry_site(without, replace(function(without), origin=Origin.SYMTAB), ARM64)
+    assert found.address == ENTRY + 4
 
 
 @pytest.mark.parametrize("name", SITES)
