@@ -279,7 +279,9 @@ def test_interrupt_at_the_start(name: str, part: int, tmp_path: Path) -> None:
             # The interpreter catches SIGINT some lines before any of ours can be run.
             ours = r'File "(?!<)(?!.*/tools/go\w+", line \d,)'
             assert not re.search(ours, starting.errors), starting.errors
-            assert status in (0, 130, -SIGINT) or "frozen" in starting.errors, starting.errors
+            # Calls of so short a time may already fill the pipe, which is not read until the end.
+            is_known = any(word in starting.errors for word in ("frozen", "is not being read"))
+            assert status in (0, 130, -SIGINT) or is_known, starting.errors
 
 
 def test_interrupt_leaves_what_is_ignored_ignored() -> None:
