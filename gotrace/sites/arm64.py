@@ -66,8 +66,9 @@ class Arm64:
         It is the branch of the stack check. In a function without one, it is the first simulated
         instruction that a straight line leads to. For calls that are only counted (``at_rets``)
         that may be its RET, and behind what accesses memory by a pointer: see
-        `Site.faults`. In all others it is the first instruction, which is single-stepped; in C as
-        well if it is of a prologue and a table, which may be of any form, may lead behind it.
+        `Site.faults`. In all others it is the first instruction, which is single-stepped. A C
+        function that jumps by a table is probed there as well, if it begins with its prologue: a
+        table can have any form, but never leads back to a prologue.
         """
         branch = _check(code)
         if branch is not None:

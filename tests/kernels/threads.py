@@ -60,8 +60,7 @@ def _samples() -> str:
         (sums,) = of_kind(result, "cpu")
         whole = test_oncpu.check_callers(result)
         assert whole > sums["samples"] * 0.9, (whole, sums)
-        # A busy host has the guest's processors wait, and their timers miss ticks.
-        assert 0.8 < sums["cpu_ns"] / sums["clock_ns"] < 1.1, sums
+        assert 0.9 < sums["cpu_ns"] / sums["clock_ns"] < 1.1, sums
         seen.append(f"Go {minor}: {whole} of {sums['samples']} samples with all callers")
     return "; ".join(seen)
 

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from gotrace.target import wait
 from gotrace.target.process import Process
 from gotrace.target.wait import Reason, SignalWaiter, Waiter
 
@@ -60,15 +61,18 @@ def test_signals_are_as_before_in_the_end() -> None:
     assert signal.set_wakeup_fd(-1) == -1
 
 
-def test_a_signal_that_is_repeated_when_the_wait_is_over_is_as_before_later() -> None:
+def test_a_signal_that_is_repeated_when_the_wait_is_over_is_as_before_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     taken: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: taken.append(number))
     try:
+        monkeypatch.setattr(wait, "_AT_ONCE", FAR)
         with SignalWaiter():
             os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         assert taken == []
-        time.sleep(0.5)
+        monkeypatch.setattr(wait, "_AT_ONCE", 0.0)
         os.kill(os.getpid(), signal.SIGTERM)
         assert taken == [signal.SIGTERM]
     finally:
@@ -120,9 +124,12 @@ def test_a_target_has_ended_when_all_its_processes_have() -> None:
             assert waiter.wait(time.monotonic() + 0.01) is reason
 
 
-def test_what_is_done_at_the_first_and_at_a_second_signal() -> None:
+def test_what_is_done_at_the_first_and_at_a_second_signal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It is done in the handler: what the tool is doing then may take long."""
     done: list[str] = []
+    monkeypatch.setattr(wait, "_AT_ONCE", FAR)
     with SignalWaiter() as waiter:
         waiter.on_first, waiter.on_second = lambda: done.append("1"), lambda: done.append("2")
         assert waiter.asked is None
@@ -132,7 +139,7 @@ def test_what_is_done_at_the_first_and_at_a_second_signal() -> None:
         assert asked is not None
         os.kill(os.getpid(), signal.SIGINT)  # the same wish: timeout signals its command twice
         assert done == ["1"]
-        time.sleep(0.5)
+        monkeypatch.setattr(wait, "_AT_ONCE", 0.0)
         os.kill(os.getpid(), signal.SIGTERM)
         assert done == ["1", "2"]
         assert waiter.asked == asked

@@ -169,11 +169,12 @@ def test_a_signal_that_comes_twice_at_once_is_one(gap: float) -> None:
         assert b'{"kind":"detached"' in reader.rest()[-1]
 
 
-def test_second_interrupt_ends_at_once() -> None:
+def test_second_interrupt_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOTRACE_DRAIN", "30")  # nothing else ends it
     with storm() as fixture, traced(fixture, RUNS["json"], "none") as (tracing, _):
         wait_until_full(tracing)
         tracing.signal(SIGINT)
-        assert not tracing.ends_within(0.5)
+        assert not tracing.ends_within(1)  # so that the next signal is another
         began = time.monotonic()
         tracing.signal(SIGINT)
         assert tracing.wait() == 1
@@ -272,16 +273,16 @@ def test_interrupt_at_the_start(name: str, part: int, tmp_path: Path) -> None:
             words = ["main.*", "--", program]
         for _ in range(10):
             # A command that was started goes on: it ends by itself at the end of its input.
-            with Process(["env", *tool_command(name, *words)], stdin=DEVNULL) as starting:
+            # Nobody reads what it prints if it has begun: a pipe would fill.
+            command = ["env", *tool_command(name, *words)]
+            with Process(command, stdin=DEVNULL, stdout=DEVNULL) as starting:
                 starting.ends_within(random.uniform(0, 0.5))
                 starting.signal(SIGINT)
                 status = starting.wait()
             # The interpreter catches SIGINT some lines before any of ours can be run.
             ours = r'File "(?!<)(?!.*/tools/go\w+", line \d,)'
             assert not re.search(ours, starting.errors), starting.errors
-            # Calls of so short a time may already fill the pipe, which is not read until the end.
-            is_known = any(word in starting.errors for word in ("frozen", "is not being read"))
-            assert status in (0, 130, -SIGINT) or is_known, starting.errors
+            assert status in (0, 130, -SIGINT) or "frozen" in starting.errors, starting.errors
 
 
 def test_interrupt_leaves_what_is_ignored_ignored() -> None:
