@@ -18,25 +18,29 @@ def speedscope(profile: StackProfile) -> str:
     """Return a profile as a file of speedscope's.
 
     The unit of its form is that of weights, by FileFormat.ValueUnit: none, nanoseconds, ...
+    Viewers show one frame for each entry of the table of frames. So a function of a file is one
+    entry, which has a line only if all of its frames have the same one.
     """
-    frames: dict[Line, int] = {}
+    numbers: dict[tuple[str, str], int] = {}
+    frames: list[set[Line]] = []
     samples: list[list[int]] = []
     weights: list[int] = []
     for stack, weight in profile.weighted():
-        samples.append([frames.setdefault(frame, len(frames)) for frame in stack])
+        sample = []
+        for frame in stack:
+            number = numbers.setdefault((frame.function, frame.file), len(numbers))
+            if number == len(frames):
+                frames.append(set())
+            frames[number].add(frame)
+            sample.append(number)
+        samples.append(sample)
         weights.append(weight)
     made = {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
         "name": encodable(profile.name),
         "exporter": "gotrace",
         "activeProfileIndex": 0,
-        "shared": {
-            "frames": [
-                {"name": encodable(frame.function)}
-                | ({"file": encodable(frame.file), "line": frame.line} if frame.file else {})
-                for frame in frames
-            ]
-        },
+        "shared": {"frames": [_frame(lines) for lines in frames]},
         "profiles": [
             {
                 "type": "sampled",
@@ -50,3 +54,14 @@ def speedscope(profile: StackProfile) -> str:
         ],
     }
     return json.dumps(made, separators=(",", ":"))
+
+
+def _frame(lines: set[Line]) -> dict[str, str | int]:
+    """Return the entry of a function, of which these frames are."""
+    one = next(iter(lines))
+    made: dict[str, str | int] = {"name": encodable(one.function)}
+    if one.file:
+        made["file"] = encodable(one.file)
+        if len(lines) == 1:
+            made["line"] = one.line
+    return made

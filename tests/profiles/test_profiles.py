@@ -108,6 +108,22 @@ def test_speedscope_has_the_same_stacks() -> None:
     assert made["name"] == profile["name"] == "name"
 
 
+def test_a_function_is_one_frame_whatever_its_lines() -> None:
+    """Viewers show one box a frame of the file: a function's lines are not boxes of their own."""
+    spin = [Line("main.Spin", "/app/main.go", line) for line in (7, 8, 9)]
+    other = Line("main.Spin", "/app/other.go", 7)
+    stacks = [([MAIN, one], weight) for one, weight in zip(spin, (65, 29, 5), strict=True)]
+    made = json.loads(speedscope(profile_of([*stacks, ([MAIN, spin[0], spin[1], other], 1)])))
+    assert made["shared"]["frames"] == [
+        {"name": "main.main", "file": "/app/main.go", "line": 12},
+        {"name": "main.Spin", "file": "/app/main.go"},
+        {"name": "main.Spin", "file": "/app/other.go", "line": 7},
+    ]
+    (profile,) = made["profiles"]
+    assert profile["samples"] == [[0, 1], [0, 1], [0, 1], [0, 1, 1, 2]]
+    assert profile["weights"] == [65, 29, 5, 1]
+
+
 def test_a_note_is_the_innermost_frame_without_labels() -> None:
     noted = profile_of([([MAIN], 2)], "[select]")
     assert folded(noted) == "main.main;[select] 2\n"
