@@ -7,6 +7,7 @@ handles signals or prints; it works in any thread, and several sessions at once.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -595,6 +596,7 @@ class Session:
         self._streams: WeakSet[_Stream[Any]] = WeakSet()
         self._opened = Opened()
         self._opened.enter(closing(target))
+        _SESSIONS.add(self)
 
     def __repr__(self) -> str:
         """Return what it is of, and whether it is closed."""
@@ -1389,6 +1391,18 @@ class Session:
         if is_asked:
             run.stop()
         return run
+
+
+#: Those that may be open.
+_SESSIONS: WeakSet[Session] = WeakSet()
+
+
+@atexit.register
+def _close_sessions() -> None:
+    """Detach while everything that this takes is there: later, modules are taken apart."""
+    for session in list(_SESSIONS):
+        with suppress(Exception):
+            session.close()
 
 
 def _refusing(what: str) -> Callable[[SchedulerProbes], None]:

@@ -7,6 +7,7 @@ timeout that raises, could lose a descriptor or a child process that was about t
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -33,6 +34,8 @@ class Meanwhile(Generic[_T]):
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = threading.Thread(target=self._run)
         try:
+            if sys.is_finalizing():  # before Python 3.12, start() waits for ever then
+                raise RuntimeError
             self._thread.start()
         except RuntimeError:
             self._thread = None
