@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from weakref import WeakSet
 
@@ -91,6 +92,7 @@ from gotrace.values.python import to_python
 if TYPE_CHECKING:  # loaded where they are made
     from gotrace.live.attached import Price
     from gotrace.live.model import Snapshot
+    from gotrace.live.monitor import Monitor
 
 __all__ = [
     "CallStream",
@@ -107,6 +109,7 @@ __all__ = [
     "Groups",
     "RequestStream",
     "Session",
+    "SnapshotStream",
     "Syscall",
     "Syscalls",
     "TracingWarning",
@@ -133,6 +136,7 @@ _STARTING = threading.RLock()
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=Probing)
 _C = TypeVar("_C")
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class TracingWarning(UserWarning):
@@ -574,26 +578,35 @@ def path(file: str | os.PathLike[str]) -> Session:
     return Session(Target(), os.fspath(file))
 
 
+def _in_use(method: _F) -> _F:
+    """Have what a session has opened stay open while a method of it runs, or refuse to run it."""
+
+    @wraps(method)
+    def run(self: Session, *args: Any, **options: Any) -> Any:
+        with self._opened.used("this session is closed: use it within its with block"):
+            return method(self, *args, **options)
+
+    return run  # type: ignore[return-value]
+
+
 class Session:
     """What is traced; a context manager that detaches and closes what is open.
 
-    A session belongs to one thread at a time, ``stop`` aside; sessions are independent of each
-    other.
+    A session belongs to one thread at a time, ``stop`` and ``close`` aside; sessions are
+    independent of each other.
     """
 
     def __init__(self, target: Target, file: str | None = None) -> None:
         """Take over the target; ``file`` is what patterns mean that name none."""
         self._target = target
         self._file = file
-        self._is_open = True
         self._runs: WeakSet[Run[Any, Any]] = WeakSet()
-        self._waiters: WeakSet[Waiter] = WeakSet()
         self._lock = threading.Lock()
         self._attaching_runs = 0
         #: Whether ``stop`` has been called for a run that is not attached yet.
         self._stop_asked = False
         self._has_run = False
-        self._streams: WeakSet[_Stream[Any]] = WeakSet()
+        self._streams: WeakSet[_Iteration[Any]] = WeakSet()
         self._opened = Opened()
         self._opened.enter(closing(target))
         _SESSIONS.add(self)
@@ -607,13 +620,14 @@ class Session:
         else:
             numbers = [str(one.tgid) for one in self._target.watched]
             what = f"process{'es' if len(numbers) > 1 else ''} {', '.join(numbers)}"
-        return f"<gotrace.Session of {what}{'' if self._is_open else ', closed'}>"
+        return f"<gotrace.Session of {what}{', closed' if self._opened.is_closing else ''}>"
 
     @property
     def pid(self) -> int | None:
         """Return the process's number, None for several, and for all that run a file."""
         return self._target.pid or None
 
+    @_in_use
     def functions(
         self, *patterns: str, exclude: Iterable[str] = (), regexp: bool = False
     ) -> list[Function]:
@@ -621,7 +635,6 @@ class Session:
 
         Raises NoMatchError, which says what is near, where a pattern selects nothing.
         """
-        self._check_open()
         with _STARTING, _os_errors():
             asked = self._asked(patterns, exclude, regexp)
             found = CountRequest(target=self._target, asked=asked, verb="trace").select()
@@ -642,6 +655,7 @@ class Session:
                     )
             return list(functions.values())
 
+    @_in_use
     def trace(
         self,
         *probes: str,
@@ -695,9 +709,9 @@ class Session:
         with Opened() as opened:
             run = self._begun(opened, request, seconds, force, "why=True")
             stream = CallStream(self, run, *request.decoders(run), limit, lossy, opened.keep())
-        self._streams.add(stream)
-        return stream
+        return self._streaming(stream)
 
+    @_in_use
     def requests(
         self,
         root: str,
@@ -742,9 +756,9 @@ class Session:
             assembler = Assembler(decoders, roots, run.meter.wait_reasons if critical else ())
             taken = (self, run, decoders, undecided, limit, lossy, opened.keep())
             stream = RequestStream(assembler, *taken)
-        self._streams.add(stream)
-        return stream
+        return self._streaming(stream)
 
+    @_in_use
     def flight(
         self,
         *patterns: str,
@@ -788,9 +802,9 @@ class Session:
             run = self._begun(opened, request, None, force, "flight()")
             taken = (self, run, *request.decoders(run), limit, lossy, opened.keep())
             stream = FlightStream(options, seconds, *taken)
-        self._streams.add(stream)
-        return stream
+        return self._streaming(stream)
 
+    @_in_use
     def record(
         self,
         *patterns: str,
@@ -854,6 +868,7 @@ class Session:
         ready: Callable[[], object] | None = None,
     ) -> Groups: ...
 
+    @_in_use
     def count(
         self,
         *patterns: str,
@@ -955,6 +970,7 @@ class Session:
         ready: Callable[[], object] | None = None,
     ) -> Groups: ...
 
+    @_in_use
     def latency(
         self,
         *patterns: str,
@@ -1060,6 +1076,7 @@ class Session:
             raise LostCalls(lost)
         return groups
 
+    @_in_use
     def goroutines(self, *patterns: str, system: bool = False) -> list[GoroutineState]:
         """Return all goroutines of the process, or those with such a function on their stack.
 
@@ -1068,7 +1085,6 @@ class Session:
         """
         from gotrace.goroutines.live import LiveGoroutines  # loads ctypes
 
-        self._check_open()
         if self._target.process is None or not self._target.has_started:
             raise UsageError("goroutines() needs a running process: use attach(pid)")
         with _os_errors(), LiveGoroutines(self._target) as live:
@@ -1078,6 +1094,7 @@ class Session:
             chosen.sort(key=lambda goroutine: goroutine.goid)
             return list(_states(dump, chosen))
 
+    @_in_use
     def live(
         self,
         *,
@@ -1086,7 +1103,7 @@ class Session:
         functions: Iterable[str] = (),
         requests: str | None = None,
         force: bool = False,
-    ) -> Iterator[Snapshot]:
+    ) -> SnapshotStream:
         """Return an iterator of snapshots of the process, one each ``interval`` seconds.
 
         It ends with the process, or when ``stop`` is called. Nothing is attached unless ``waits``
@@ -1095,51 +1112,36 @@ class Session:
         than a fifth of one CPU, it needs ``force``. Dropping the iterator detaches.
         Raises UsageError where the session is not of one running process; GotraceError.
         """
+        from gotrace.live.monitor import Monitor  # loads ctypes
+
         if not 0 < interval < 1e9:
             raise UsageError(f"interval is {interval}: give a positive number")
-        self._check_open()
         patterns = _several("functions", functions)
-        return self._snapshots(interval, waits, patterns, requests, force)
-
-    def _snapshots(
-        self,
-        interval: float,
-        waits: bool,
-        functions: Sequence[str],
-        requests: str | None,
-        force: bool,
-    ) -> Iterator[Snapshot]:
-        from gotrace.live.monitor import Monitor  # loads ctypes
 
         def accept(price: Price) -> None:
             if price.share > MAX_SHARE and not force:
                 raise GotraceError(f"{price.text}: force=True accepts it")
 
-        with Opened() as opened:
-            with _os_errors():
-                waiter = opened.enter(Waiter())
-                waiter.watch(self._target.watched)
+        def attach() -> tuple[Waiter, Monitor]:
+            waiter = opened.enter(Waiter())
+            waiter.watch(self._target.watched)
+            with _STARTING:
+                self._check_open()
                 monitor = opened.enter(Monitor(self._target))
-                with _STARTING:
-                    if waits:
-                        opened.do(lambda: monitor.attach_waits(accept))
-                    if functions:
-                        opened.do(lambda: monitor.attach_functions(functions, accept))
-                    if requests is not None:
-                        opened.do(lambda: monitor.attach_requests(requests, accept))
-            self._waiters.add(waiter)
-            tick = time.monotonic()
-            while True:
-                try:
-                    with _os_errors():
-                        snapshot = monitor.snapshot()
-                except ProcessError:
-                    return
-                yield snapshot
-                tick = max(tick + interval, time.monotonic())
-                if waiter.wait(tick) is not Reason.TIME:
-                    return
+                if waits:
+                    monitor.attach_waits(accept)
+                if patterns:
+                    monitor.attach_functions(patterns, accept)
+                if requests is not None:
+                    monitor.attach_requests(requests, accept)
+            return waiter, monitor
 
+        with Opened() as opened, _os_errors():
+            waiter, monitor = opened.do(attach)
+            stream = SnapshotStream(self, waiter, monitor, interval, opened.keep())
+        return self._streaming(stream)
+
+    @_in_use
     def waits(
         self,
         *inside: str,
@@ -1190,6 +1192,7 @@ class Session:
             rows = named_waits(meter.program, kind, [*period.rows, *unfinished], choice)
             return Waits(meter.program, rows, period.others, losses.earlier)
 
+    @_in_use
     def on_cpu(
         self,
         *inside: str,
@@ -1220,6 +1223,7 @@ class Session:
             with _STARTING, _os_errors():
                 return CpuTime(CpuNames(run.meter), period, run.meter.period, inside)
 
+    @_in_use
     def syscalls(
         self,
         *inside: str,
@@ -1254,6 +1258,7 @@ class Session:
             rows = named_waits(meter.program, WaitState.SYSCALL, period.rows, choice)
             return Syscalls(names, Waits(meter.program, rows, period.others, losses.earlier))
 
+    @_in_use
     def wall(
         self,
         *,
@@ -1295,12 +1300,9 @@ class Session:
         """
         with self._lock:
             self._stop_asked = self._attaching_runs > 0 or not self._has_run
-            runs = list(self._runs)
-            waiters = list(self._waiters)
-        for run in runs:
-            run.stop()
-        for waiter in waiters:
-            waiter.ask()
+            going: list[Run[Any, Any] | _Iteration[Any]] = [*self._runs, *self._streams]
+        for one in going:
+            one.stop()
 
     def wait(self) -> int:
         """Wait for the command to end and return its exit code, negative for a signal.
@@ -1314,9 +1316,16 @@ class Session:
         return os.waitstatus_to_exitcode(command.reap())
 
     def close(self) -> None:
-        """Detach and close the files; a command that was started goes on."""
-        self._is_open = False
-        for stream in list(self._streams):
+        """Detach and close the files; a command that was started goes on.
+
+        Runs of other threads are stopped, and return what they have seen; iterations end. May be
+        called in any thread.
+        """
+        self._opened.is_closing = True  # nothing begins any more
+        self.stop()
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
             stream.close()
         self._opened.close()
 
@@ -1330,8 +1339,17 @@ class Session:
         return Asked(_some(patterns), _several("exclude", exclude), regexp, self._file)
 
     def _check_open(self) -> None:
-        if not self._is_open:
-            raise UsageError("this session is closed: use it within its with block")
+        """Raise UsageError if it was closed meanwhile."""
+        if self._opened.is_closing:
+            raise UsageError("this session was closed before anything was attached")
+
+    def _streaming(self, stream: _I) -> _I:
+        """Return what is to be closed with the session."""
+        with self._lock:
+            self._streams.add(stream)
+        if self._opened.is_closing:
+            stream.close()
+        return stream
 
     def _check_one(self, what: str) -> None:
         if self._target.process is None and self._target.command is None:
@@ -1367,13 +1385,13 @@ class Session:
 
         Raises GotraceError; unless ``force``, also if ``what`` would cost too much.
         """
-        self._check_open()
         with self._lock:
             self._attaching_runs += 1
 
         def attach() -> Run[_M, _C]:
             accept = None if force else _refusing(what)
             with _STARTING:
+                self._check_open()
                 return opened.enter(open_run(request, accept=accept))
 
         try:
@@ -1388,7 +1406,7 @@ class Session:
         finally:
             with self._lock:
                 self._attaching_runs -= 1
-        if is_asked:
+        if is_asked or self._opened.is_closing:
             run.stop()
         return run
 
@@ -1474,8 +1492,101 @@ def _stack_frame(frame: Frame) -> StackFrame:
     return StackFrame(frame.function, frame.file, frame.line)
 
 
-class _Stream(Iterator[_T]):
-    """What a run's records make; detaches at its end, when closed, and when dropped."""
+class _Iteration(Iterator[_T]):
+    """What is iterated over; detaches at its end, when closed, and when dropped."""
+
+    def __init__(self, session: Session, opened: Opened) -> None:
+        """Take over what ``opened`` closes."""
+        self._session = session  # whose files live as long
+        self._opened = opened
+        self._opened.enter(session._opened.used("this session is closed"))
+        self._has_ended = False
+
+    def __next__(self) -> _T:
+        """Return the next one. Raises GotraceErrors, some of them in place of the end."""
+        if self._has_ended:
+            raise StopIteration
+        with self._opened.used("this trace is closed: iterate over it within its with block"):
+            try:
+                with _os_errors():
+                    made = self._next()
+            except BaseException:
+                self._end()
+                raise
+            if made is None or self._is_complete():
+                self._end()
+        if made is not None:
+            return made
+        self._check()
+        raise StopIteration
+
+    def _next(self) -> _T | None:
+        """Return the next one, None at the end."""
+        raise NotImplementedError
+
+    def _is_complete(self) -> bool:
+        """Return whether nothing is to follow."""
+        return False
+
+    def _check(self) -> None:
+        """Raise what is to be known at the end."""
+
+    def _end(self) -> None:
+        self._has_ended = True
+        self._opened.close()  # once it is not used
+
+    def stop(self) -> None:
+        """Let it end. May be called in any thread."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Detach at once; what has not been iterated over is dropped."""
+        self._opened.is_closing = True
+        self.stop()
+        self._opened.close()
+
+    def __enter__(self: _I) -> _I:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.close()
+
+
+_I = TypeVar("_I", bound=_Iteration[Any])
+
+
+class SnapshotStream(_Iteration["Snapshot"]):
+    """Snapshots; detaches at its end, when closed, and when dropped."""
+
+    def __init__(
+        self, session: Session, waiter: Waiter, monitor: Monitor, interval: float, opened: Opened
+    ) -> None:
+        super().__init__(session, opened)
+        self._waiter = waiter
+        self._monitor = monitor
+        self._interval = interval
+        self._tick = 0.0  # when the next one is due
+
+    def _next(self) -> Snapshot | None:
+        if self._waiter.wait(self._tick) is not Reason.TIME:
+            return None
+        self._tick = max(self._tick + self._interval, time.monotonic())
+        try:
+            return self._monitor.snapshot()
+        except ProcessError:
+            return None
+
+    def stop(self) -> None:
+        """Let it end. May be called in any thread."""
+        self._waiter.ask()
+
+
+class _Stream(_Iteration[_T]):
+    """What a run's records make."""
 
     def __init__(
         self,
@@ -1488,9 +1599,7 @@ class _Stream(Iterator[_T]):
         opened: Opened,
     ) -> None:
         """Take over a session's run; ``opened`` closes it."""
-        self._session = session  # whose files live as long
-        self._opened = opened
-        self._owner = os.getpid()
+        super().__init__(session, opened)
         self._tracer = run.meter
         self._run = run
         self._decoders = decoders
@@ -1498,38 +1607,21 @@ class _Stream(Iterator[_T]):
         self._left = limit
         self._is_lossy = lossy
         self._is_over = False
-        self._has_ended = False
         self._due: list[bytes] = []  # the next is the last
         self._made: list[_T] = []  # in their order
         self._lost: dict[str, int] = {}
         self._next_reading = time.monotonic()
         run.meter.ends = run.ends
         self._epoch = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.time_ns()
-        self._is_open = True
 
-    def __next__(self) -> _T:
-        """Return the next one. Raises LostCalls in place of the end; other GotraceErrors."""
-        if self._has_ended:
-            raise StopIteration
-        if not self._is_open:
-            raise UsageError("this trace is closed: iterate over it within its with block")
-        try:
-            with _os_errors():
-                made = self._next()
-                if made is None or self._left == 0:
-                    self._has_ended = True
-                    self.close()
-        except BaseException:
-            self._has_ended = True
-            with suppress(GotraceError):  # what went wrong first is what counts
-                self.close()
-            raise
-        if made is not None:
-            return made
+    def _is_complete(self) -> bool:
+        return self._left == 0
+
+    def _check(self) -> None:
+        """Raise LostCalls, and what was not traced because of a budget."""
         _check_budget(self._run, self._is_lossy)
         if self._lost and not self._is_lossy:
             raise LostCalls(self._lost)
-        raise StopIteration
 
     def _take(self, record: bytes) -> Iterable[_T]:
         """Return what a record makes."""
@@ -1543,6 +1635,8 @@ class _Stream(Iterator[_T]):
         while self._left != 0:
             if not self._made and not self._due and not self._read():
                 return None
+            if self._opened.is_closing:
+                raise UsageError("this trace was closed meanwhile")
             if time.monotonic() >= self._next_reading:
                 # What is done with a call may take long, and the kernel's buffers fill meanwhile.
                 self._fill()
@@ -1593,28 +1687,7 @@ class _Stream(Iterator[_T]):
 
     def stop(self) -> None:
         """End the run: calls up to now can still be iterated over. May be called in any thread."""
-        if self._is_open:
-            self._run.stop()
-
-    def close(self) -> None:
-        """Detach at once; what has not been iterated over is dropped."""
-        if self._is_open and os.getpid() == self._owner:  # not in a process forked meanwhile
-            self._is_open = False
-            self._opened.close()
-
-    def __enter__(self: _S) -> _S:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_is_open", False):
-            with suppress(Exception):
-                self.close()
-
-
-_S = TypeVar("_S", bound="_Stream[Any]")
+        self._run.stop()
 
 
 class CallStream(_Stream[Call]):

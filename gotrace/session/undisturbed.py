@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Generic, TypeVar
 
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, UsageError
 
 __all__ = ["Meanwhile", "Opened"]
 
+_PATIENCE = 1.0  # seconds
 _T = TypeVar("_T")
 
 
@@ -69,20 +71,24 @@ class Meanwhile(Generic[_T]):
 class Opened:
     """What a run or a session has opened, closed as a whole; a context manager that does so.
 
-    If opening is interrupted, closing waits until that is done, or it is not begun any more.
+    If opening is interrupted, closing waits until that is done, or it is not begun any more. What
+    threads use is closed by the last of them.
     """
 
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._lock = threading.RLock()
+        self._users: dict[threading.Lock, int] = {}  # threads; each releases its lock as it leaves
         self._is_kept = False
         self._is_closed = False
+        #: Whether it is to be closed, if it is not yet.
+        self.is_closing = False
 
     def do(self, action: Callable[[], _T]) -> _T:
         """Return what ``action``, which may ``enter`` what it opens, returns in another thread."""
 
         def if_open() -> _T:
-            if self._is_closed:
+            if self.is_closing:
                 raise GotraceError("cannot attach: interrupted")
             return action()
 
@@ -101,14 +107,49 @@ class Opened:
         """Return what a context manager gives, which is left when all is closed."""
         return self._stack.enter_context(opened)
 
+    @contextmanager
+    def used(self, closed: str) -> Iterator[None]:
+        """Keep all open meanwhile. Raises UsageError that says ``closed`` if it is."""
+        left = threading.Lock()
+        left.acquire()
+        try:
+            self._users[left] = threading.get_ident()
+            if self.is_closing:
+                raise UsageError(closed)
+            yield
+        except BaseException:
+            with suppress(GotraceError):  # what went wrong first is what counts
+                self._leave(left)
+            raise
+        self._leave(left)
+
+    def _leave(self, left: threading.Lock) -> None:
+        del self._users[left]
+        left.release()
+        if self.is_closing:
+            self._close_unused()
+
     def keep(self) -> Opened:
         """Return this, which the end of its ``with`` block does not close unless it fails."""
         self._is_kept = True
         return self
 
     def close(self) -> None:
-        """Close all, the last first. Raises what closing raises."""
-        self._alone(self._close)
+        """Close all, the last first. Raises what closing raises.
+
+        If it is used, other threads are waited for, a second at most. Then it is closed by them, or
+        by this one as it leaves.
+        """
+        self.is_closing = True
+        until, this = time.monotonic() + _PATIENCE, threading.get_ident()
+        for left, thread in list(self._users.items()):
+            if thread != this and left.acquire(timeout=max(0.0, until - time.monotonic())):
+                left.release()
+        self._close_unused()
+
+    def _close_unused(self) -> None:
+        if not self._users and not self._is_closed:
+            self._alone(self._close)
 
     def _close(self) -> None:
         self._is_closed = True
