@@ -10,7 +10,8 @@ In JSON a call has
 
     why: {parts: {NAME: {ns, calls}, ...}, bands: [{band, calls, from_ns, to_ns, parts}, ...]}
 
-where ``parts`` add up to sum_ns, and ``bands`` have what the slowest and the middle calls did.
+where ``parts`` add up to sum_ns, and ``bands`` have what the slowest and the middle calls did: at
+least the slowest hundredth and the half around the median, as calls of a bucket are not divided.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _LEAST_IN_BRACKET = 0.005  # of the duration
 
 @dataclass(frozen=True, slots=True)
 class _Band:
-    """Some of the calls, by duration: from (ns, inclusive) to (exclusive)."""
+    """Some of the calls, by duration: ``low`` and ``high`` (ns) are the least and most possible."""
 
     name: str
     calls: int
@@ -80,8 +81,8 @@ def _bands(why: BucketParts, times: Histogram) -> list[_Band]:
             middle.append(bucket)
         before = after
     return [
-        _band("slowest 1%", buckets[slowest:], why, times),
-        _band("middle half", middle, why, times),
+        _band("slowest", buckets[slowest:], why, times),
+        _band("middle", middle, why, times),
     ]
 
 
@@ -90,7 +91,9 @@ def _band(name: str, buckets: list[int], why: BucketParts, times: Histogram) -> 
     for bucket in buckets:
         parts.merge(why.get(bucket, PartSums()))
     calls = sum(times.buckets[bucket] for bucket in buckets)
-    return _Band(name, calls, bucket_bounds(buckets[0])[0], bucket_bounds(buckets[-1])[1], parts)
+    low = max(bucket_bounds(buckets[0])[0], times.minimum)
+    high = min(bucket_bounds(buckets[-1])[1] - 1, times.maximum)
+    return _Band(name, calls, low, high, parts)
 
 
 def sums_lines(why: BucketParts, times: Histogram, tracing: int | None) -> Iterator[str]:
@@ -112,7 +115,9 @@ def sums_lines(why: BucketParts, times: Histogram, tracing: int | None) -> Itera
     ]
     yield from table_lines(rows, right=len(rows[0]) - 1)
     for band in bands:
-        yield (f"{band.name}: {band.calls} calls of {duration(band.low)} to {duration(band.high)}")
+        share = _percent(band.calls / times.count)
+        bounds = f"{duration(band.low)} to {duration(band.high)}"
+        yield f"{band.name}: {band.calls} calls ({share}) of {bounds}"
 
 
 def _percent(share: float) -> str:

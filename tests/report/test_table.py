@@ -56,3 +56,19 @@ def test_no_module_loads_it_before_a_table_is_printed() -> None:
     run = [sys.executable, "-c", f"{code}import sys\nprint('tabulate' in sys.modules)"]
     done = subprocess.run(run, cwd=GOTRACE.parent, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_bands_say_how_many_calls_they_have_and_never_exceed_the_extremes() -> None:
+    """Calls of a bucket are not divided: here the slowest hundredth is a tenth of the calls."""
+    fast, slow = 10_000_000, 25_950_001
+    times = Histogram()
+    for value in [fast] * 234 + [slow] * 26:
+        times.add(value)
+    names = ("running", "blocked: sleep")
+    why = {
+        bucket: PartSums({part: PartTotals(value * times.buckets[bucket], times.buckets[bucket])})
+        for bucket, part, value in zip(sorted(times.buckets), names, (fast, slow), strict=True)
+    }
+    *_, slowest, middle = sums_lines(why, times, None)
+    assert slowest == "slowest: 26 calls (10.0%) of 25.17ms to 25.95ms"
+    assert middle == "middle: 234 calls (90.0%) of 10ms to 10.49ms"
