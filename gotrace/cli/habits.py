@@ -111,11 +111,6 @@ _COMMANDS = frozenset(
 )
 #: Of these a pattern chooses what is printed, and all is read without any.
 _READING = ("gooncpu", "gostacks")
-_PICTURES = (".svg", ".png")
-#: How names end that mean what is printed.
-_RESULTS = tuple(
-    f"{end}{more}" for end in (".ndjson", ".jsonl", ".txt", ".csv") for more in ("", ".gz")
-)
 _LEAST_PID = 300  # kernel threads have those below it; nobody asks for as many seconds
 _NUMBER = re.compile(r"\d+(?:\.\d*)?(?:ms|s|m)?")
 _VERB = re.compile(r"%[-+# \d.]*[a-z],?")
@@ -193,17 +188,10 @@ def check_words(tool: str, options: argparse.Namespace) -> None:
         asked = options.output
         raise UsageError(f"-o names a file: type --json for JSON, -o ./{asked} for such a file")
     file = getattr(options, "output", None) or getattr(options, "pprof", None) or ""
-    if hasattr(options, "speedscope") and file.endswith(_RESULTS):
-        pipe = "| gzip > " if file.endswith(".gz") else "> "
-        raise UsageError(
-            f"{quote(file)}: -o writes profiles here, x.html, x.pb.gz or x.folded: type"
-            f" --json {pipe}{quote(file)}"
-        )
-    if file.endswith(_PICTURES):
-        raise UsageError(
-            f"{quote(file)}: -o x.html writes a page with a picture, for any browser, and -f prints"
-            " stacks for flamegraph.pl"
-        )
+    if file:
+        from gotrace.cli.files import check_name
+
+        check_name(tool, file, bool(getattr(options, "diff", None)))
     for path in getattr(options, "exclude", ()):
         if "/" in path and os.path.isfile(path):
             raise UsageError(

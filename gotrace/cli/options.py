@@ -559,8 +559,8 @@ def _roots(options: argparse.Namespace) -> list[str] | None:
 
 def is_json(path: str | None) -> bool:
     """Return whether the name of a file of results asks for JSON."""
-    if path is None or not path.removesuffix(".gz").endswith((".ndjson", ".json")):
+    if path is None:
         return False
-    from gotrace.profiles.write import is_profile
+    from gotrace.cli import files
 
-    return not is_profile(path)
+    return files.is_json(path)

@@ -29,6 +29,7 @@ __all__ = [
     "ENDED",
     "RUNNABLE",
     "RUNNING",
+    "TRACE",
     "UNKNOWN",
     "WAITING",
     "Change",
@@ -41,7 +42,8 @@ __all__ = [
     "undisturbed",
 ]
 
-_SUFFIX = ".trace"
+#: What names of such files end in.
+TRACE = ".trace"
 
 #: States of a goroutine, in the words of ``Change``.
 CREATED, RUNNABLE, RUNNING = "created", "runnable", "running"
@@ -91,7 +93,7 @@ _STOPPED = "unspecified"  # it was preempted, or has called runtime.Gosched
 
 def is_execution_trace(path: str | os.PathLike[str]) -> bool:
     """Return whether a file's name asks for this form."""
-    return os.fspath(path).endswith(_SUFFIX)
+    return os.fspath(path).endswith(TRACE)
 
 
 # Tuples: there may be a million of them, and frozen dataclasses take five times as long to make.
@@ -189,7 +191,7 @@ class ExecutionFile:
         self._write(is_last=True)
 
     def _name(self, number: int) -> str:
-        return self._path if number == 1 else f"{self._path[: -len(_SUFFIX)]}-{number}{_SUFFIX}"
+        return self._path if number == 1 else f"{self._path[: -len(TRACE)]}-{number}{TRACE}"
 
     def _write(self, is_last: bool) -> None:
         number = len(self.written) + 1

@@ -17,9 +17,10 @@ from typing import Any, BinaryIO
 from gotrace.errors import GotraceError
 from gotrace.profiles.protobuf import double, fixed, message, numbers, text
 
-__all__ = ["PerfettoFile", "Slice", "is_perfetto"]
+__all__ = ["PERFETTO", "PerfettoFile", "Slice", "is_perfetto"]
 
-_SUFFIX = ".pftrace"
+#: What names of such files end in.
+PERFETTO = ".pftrace"
 
 _PACKET = 1  # of Trace
 # Of TracePacket:
@@ -41,7 +42,7 @@ _MAX_DEPTH = 16  # of values within values
 
 def is_perfetto(path: str | os.PathLike[str]) -> bool:
     """Return whether a file's name asks for this form."""
-    return os.fspath(path).endswith(_SUFFIX)
+    return os.fspath(path).endswith(PERFETTO)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from gotrace.profiles.speedscope import speedscope
 
 __all__ = [
     "FOLDED",
+    "PROFILES",
     "Make",
     "check_place",
     "is_profile",
@@ -41,11 +42,13 @@ _FORMS: dict[str, Make] = {
     ".html": html,
     ".htm": html,
 }
+#: What names of profiles end in.
+PROFILES = tuple(_FORMS)
 
 
 def is_profile(path: str) -> bool:
     """Return whether a file's name asks for a profile."""
-    return path.lower().endswith(tuple(_FORMS))
+    return path.lower().endswith(PROFILES)
 
 
 def write_profile(

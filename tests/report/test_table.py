@@ -65,7 +65,7 @@ def test_bands_say_how_many_calls_they_have_and_never_exceed_the_extremes() -> N
     for value in [fast] * 234 + [slow] * 26:
         times.add(value)
     names = ("running", "blocked: sleep")
-    why = {
+    why: dict[int | None, PartSums] = {
         bucket: PartSums({part: PartTotals(value * times.buckets[bucket], times.buckets[bucket])})
         for bucket, part, value in zip(sorted(times.buckets), names, (fast, slow), strict=True)
     }

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of files that ``-o`` takes: their ends say what is written, in every command.
+
+Commands import this only if a file is given, to start soon.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+
+from gotrace.errors import UsageError
+from gotrace.probes.pattern import quote
+from gotrace.profiles.execution import TRACE
+from gotrace.profiles.perfetto import PERFETTO
+from gotrace.profiles.write import PROFILES
+
+__all__ = ["check_name", "is_json"]
+
+#: Of tables; of either kind, ``.gz`` after it compresses.
+_JSON = (".ndjson", ".json", ".jsonl")
+_TEXT = (".txt", ".log", ".out")
+_TABLES = (*_JSON, *_TEXT, *(f"{end}.gz" for end in (*_JSON, *_TEXT)), ".gz")
+_FILES = {
+    **dict.fromkeys(("gofunccount", "gofunclatency", "gofleet"), (*_TABLES, *PROFILES)),
+    **dict.fromkeys(("gostacks", "gooffcpu", "gooncpu"), PROFILES),
+    "gotrace": (*_TABLES, *PROFILES, TRACE, PERFETTO),
+}
+#: The ends that have two dots.
+_DOUBLE = tuple(end for end in PROFILES if end.count(".") > 1)
+_PICTURES = (".svg", ".png")
+#: Numbers, as in x.20241231, and what mktemp makes, as in tmp.cK3vOxNq7a, are not forms.
+_SUFFIX = re.compile(r"\.[A-Za-z]\w{0,7}(\.gz)?", re.ASCII)
+
+
+def check_name(tool: str, path: str, is_diff: bool) -> None:
+    """Raise UsageError if a command does not know the form that a file's name asks for."""
+    known = _FILES["gofleet"] if is_diff else _FILES[tool]
+    root, end = os.path.splitext(os.path.basename(path))
+    if end.lower() == ".gz":
+        inner = os.path.splitext(root)[1]
+        end = inner + end if _SUFFIX.fullmatch(inner) else end
+    if end.lower() in known or path.lower().endswith(_DOUBLE):
+        return
+    if os.path.exists(path) and not os.path.isfile(path):
+        return
+    if end.endswith(_PICTURES):
+        raise UsageError(
+            f"{quote(path)}: -o x.html writes a page with a picture, for any browser, and -f prints"
+            " stacks for flamegraph.pl"
+        )
+    if ".json" not in known and end.lower() in (*_TABLES, ".csv", ".csv.gz"):
+        pipe = "| gzip > " if end.endswith(".gz") else "> "
+        raise UsageError(
+            f"{quote(path)}: -o writes profiles here, x.html, x.pb.gz or x.folded: type"
+            f" --json {pipe}{quote(path)}"
+        )
+    if _SUFFIX.fullmatch(end):
+        shown = [one for one in known if not one.endswith(".gz") or one in PROFILES]
+        raise UsageError(
+            f"{quote(path)}: -o writes no {end} file: give a name that ends in"
+            f" {', '.join(shown[:-1])} or {shown[-1]}"
+        )
+
+
+def is_json(path: str) -> bool:
+    """Return whether the name of a file of results asks for JSON."""
+    name = path.lower()
+    return name.removesuffix(".gz").endswith(_JSON) and not name.endswith(PROFILES)
