@@ -14,10 +14,14 @@
  *                           offsets in runtime.g and runtime.sudog
  *   GOTRACE_EDGE_COROARG    offset in runtime.g; optional
  *   GOTRACE_EDGE_STATES     1 where changes of goroutines' states are reported as well; optional
- *   GOTRACE_EDGE_RECEIVE, GOTRACE_EDGE_SELECT, GOTRACE_EDGE_COND
- *                           numbers of the wait reasons of goroutines that wait for work
- *   GOTRACE_EDGE_SLEEP, GOTRACE_EDGE_NETWORK, GOTRACE_EDGE_JOIN
- *                           those of others; the last one is that of a sync.WaitGroup
+ *   GOTRACE_EDGE_RECEIVE, GOTRACE_EDGE_SELECT, GOTRACE_EDGE_WORK
+ *                           the wait reasons of a receive, of a select, and of all goroutines that
+ *                           wait for work: words in which the bits of the reasons' numbers are set
+ *   GOTRACE_EDGE_REST, GOTRACE_EDGE_JOIN
+ *                           those of sleeps and the network, and of sync.WaitGroup
+ *   GOTRACE_EDGE_SEMAPHORE, GOTRACE_EDGE_JOIN_AT, GOTRACE_EDGE_JOIN_SIZE
+ *                           that of semaphores if a sync.WaitGroup has no other, and where its code
+ *                           is from the site of runtime.casgstatus, and its length; else 0
  *   GOTRACE_FLIGHT_SIGNAL   number of the signal that is waited for; with GOTRACE_FLIGHT
  */
 #pragma once
@@ -196,11 +200,42 @@ static __always_inline u64 edges_depth(u64 g, u64 frame, u32 frames)
     return frame && frame < hi ? words[1] << 32 | (u32)(hi - frame) : 0;
 }
 
+/* Return whether a wait reason is one of those whose bits are set. */
+static __always_inline bool edges_is(u32 reason, u64 reasons)
+{
+    return reason < 64 && (reasons >> (reason & 63) & 1);
+}
+
 /* The same of a goroutine that waits for this reason: of the frame that has the statement. */
 static __always_inline u64 edges_waiting_depth(u64 g, u32 reason)
 {
-    u32 frames = reason == GOTRACE_EDGE_SELECT ? 2 : reason == GOTRACE_EDGE_RECEIVE ? 3 : 0;
+    u32 frames = edges_is(reason, GOTRACE_EDGE_SELECT)    ? 2
+                 : edges_is(reason, GOTRACE_EDGE_RECEIVE) ? 3
+                                                          : 0;
     return frames ? edges_depth(g, read_word(g + GOTRACE_EDGE_SCHED_BP), frames) : 0;
+}
+
+/*
+ * Return whether a goroutine that waits for this reason is one in sync.WaitGroup's Wait: its frame is
+ * that before semacquire1's caller, or one further out if goparkunlock has a frame.
+ */
+static __always_inline bool edges_is_join(struct pt_regs *ctx, u64 g, u32 reason)
+{
+    u64 words[2] = {}, frame;
+    if (edges_is(reason, GOTRACE_EDGE_JOIN))
+        return true;
+    if (!edges_is(reason, GOTRACE_EDGE_SEMAPHORE))
+        return false;
+    frame = read_word(g + GOTRACE_EDGE_SCHED_BP);
+#pragma clang loop unroll(full)
+    for (u32 i = 0; i < 4; i++) {
+        if (bpf_probe_read_user(words, sizeof(words), (void *)frame))
+            return false;
+        if (words[1] - registers_pc(ctx) - GOTRACE_EDGE_JOIN_AT < GOTRACE_EDGE_JOIN_SIZE)
+            return true;
+        frame = words[0];
+    }
+    return false;
 }
 
 static __always_inline u32 edges_item_size(u64 channel)
@@ -320,7 +355,7 @@ int on_receive(struct pt_regs *ctx)
     if (!site_hit(ctx, &cookie) || !goroutine_find_task(ctx, cookie, &task))
         return 0;
     u64 g = read_word(GO_REGISTER(ctx, 1)), sender = edges_goid_of(g);
-    if (sched_wait_reason(g) == GOTRACE_EDGE_SELECT)
+    if (edges_is(sched_wait_reason(g), GOTRACE_EDGE_SELECT))
         edges_submit(ctx, EDGE_SENT, task.goid, sender, 0, 0, 0);
     u64 size = edges_item_size(channel), slot = 0, word = 0;
     u64 depth = edges_depth(task.g, registers_frame(ctx), EDGE_FRAMES(cookie));
@@ -447,14 +482,13 @@ int on_edge_status(struct pt_regs *ctx)
         edges_submit(ctx, EDGE_DEAD, edges_goid_of(to.g), 0, 0, 0, 0);
     } else if (to.old == G_WAITING && to.new == G_RUNNABLE) {
         u32 reason = sched_wait_reason(to.g);
-        if (reason == GOTRACE_EDGE_RECEIVE || reason == GOTRACE_EDGE_SELECT ||
-            reason == GOTRACE_EDGE_COND)
+        bool is_join = edges_is_join(ctx, to.g, reason);
+        if (edges_is(reason, GOTRACE_EDGE_WORK))
             edges_submit(ctx, EDGE_WAKE, edges_goid(ctx, cookie), edges_goid_of(to.g), reason, 0,
                          edges_waiting_depth(to.g, reason));
-        else if (reason == GOTRACE_EDGE_SLEEP || reason == GOTRACE_EDGE_NETWORK ||
-                 reason == GOTRACE_EDGE_JOIN)
-            edges_submit(ctx, EDGE_REST, edges_goid(ctx, cookie), edges_goid_of(to.g),
-                         reason == GOTRACE_EDGE_JOIN, 0, 0);
+        else if (is_join || edges_is(reason, GOTRACE_EDGE_REST))
+            edges_submit(ctx, EDGE_REST, edges_goid(ctx, cookie), edges_goid_of(to.g), is_join, 0,
+                         0);
     }
     return 0;
 }

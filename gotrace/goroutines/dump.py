@@ -28,11 +28,21 @@ from typing import NamedTuple
 from gotrace.errors import GotraceError
 from gotrace.goroutines.labels import NO_LABELS, Labels, read_labels
 from gotrace.goroutines.memory import MAX_AT_ONCE, Memory, words_at
-from gotrace.goroutines.model import AWAITED, Awaited, Goroutine, Stack, State
+from gotrace.goroutines.model import Awaited, Goroutine, Stack, State
 from gotrace.goroutines.program import SOMETIMES_SYSTEM, TRAPPED, Program
 from gotrace.goroutines.samples import Sample
 from gotrace.gotypes.runtime import RuntimeLayout
-from gotrace.gotypes.wait_reasons import WaitReasons
+from gotrace.gotypes.wait_reasons import (
+    MUTEX,
+    READ_LOCK,
+    WAIT_GROUP,
+    WRITE_LOCK,
+    Lock,
+    WaitFor,
+    WaitReasons,
+    meaning_of,
+    reason_numbers,
+)
 
 __all__ = ["STATES", "Dump", "Fields", "Reader", "listed", "stride_of", "take_dump", "uncollected"]
 
@@ -87,18 +97,15 @@ _MAX_SEMAPHORE_FRAME = 64
 #: keeps the link register (sigctxt.preparePanic, pushCall).
 _SIGNAL_WORDS = 2
 
-#: Functions that wait for a semaphore of a lock, where the reason does not say which lock it is (up
-#: to Go 1.19): the type, and how far in it the semaphore is.
+#: Functions that wait for a semaphore of a lock, where the reason does not say which lock it is.
 _LOCKS = {
-    "sync.(*Mutex).lockSlow": AWAITED["sync.Mutex.Lock"],
-    "sync.(*RWMutex).RLock": AWAITED["sync.RWMutex.RLock"],
-    "sync.(*RWMutex).Lock": AWAITED["sync.RWMutex.Lock"],
-    "sync.(*WaitGroup).Wait": AWAITED["sync.WaitGroup.Wait"],
+    "sync.(*Mutex).lockSlow": MUTEX,
+    "sync.(*RWMutex).RLock": READ_LOCK,
+    "sync.(*RWMutex).Lock": WRITE_LOCK,
+    "sync.(*WaitGroup).Wait": WAIT_GROUP,
 }
-_CHANNELS = frozenset(
-    {"chan send", "chan receive", "chan send (durable)", "chan receive (durable)"}
-)
-_SEMAPHORE = "semacquire"
+_CHANNELS = frozenset({WaitFor.SEND, WaitFor.RECEIVE})
+_HAVE_SUDOGS = _CHANNELS | {WaitFor.LOCK, WaitFor.JOIN, WaitFor.SEMAPHORE}
 
 
 @dataclass
@@ -335,14 +342,13 @@ class Reader:
         #: By number: each that a byte can be.
         self._reasons = [*(reasons or ()), *[""] * 256][:256]
         #: Numbers of reasons for which a sudog may say what is waited for.
-        self._have_sudogs = frozenset(
-            number
-            for number, reason in enumerate(self._reasons)
-            if reason in _CHANNELS or reason in AWAITED or reason == _SEMAPHORE
-        )
+        self._have_sudogs = frozenset(reason_numbers(self._reasons, _HAVE_SUDOGS))
+        self._of_channels = {
+            text for text in self._reasons if meaning_of(text).wait_for in _CHANNELS
+        }
         #: Return address in runtime.semacquire1 -> which word of the frame is the sudog.
         self._slots: dict[int, int] = {}
-        self._locks: dict[Stack, tuple[str, int] | None] = {}
+        self._locks: dict[Stack, Lock | None] = {}
         #: Address that a goroutine was started at -> whether it is the runtime's own; None where
         #: that depends on its stack.
         self._system: dict[int, bool | None] = {}
@@ -674,7 +680,7 @@ class Reader:
         owners, channels, semaphores = (
             read.sudogs[offset >> 3 :: words] for offset in (0, layout.sudog_c, layout.sudog_elem)
         )
-        channel_reasons, new = _CHANNELS, tuple.__new__
+        channel_reasons, new = self._of_channels, tuple.__new__
         places = compress(range(len(reasons)), read.sudog_addresses)
         addresses = read.before.addresses
         for place in places:
@@ -741,17 +747,17 @@ class Reader:
 
     def _lock(self, reason: str, stack: Stack, semaphore: int) -> Awaited | None:
         """Return the lock that a semaphore is of; None where that is not known."""
-        lock = AWAITED.get(reason)
-        if lock is None and reason == _SEMAPHORE:
+        wait_for, _, lock = meaning_of(reason)
+        if wait_for is WaitFor.SEMAPHORE:
             lock = self._lock_of(stack)
         if lock is None or not semaphore:
             return None
         type_name, offset = lock
-        if type_name == "sync.WaitGroup" and semaphore % 8:
+        if lock is WAIT_GROUP and semaphore % 8:
             offset = 0  # of three words up to Go 1.17 those that are aligned are the counters
         return Awaited(type_name, semaphore - offset)
 
-    def _lock_of(self, stack: Stack) -> tuple[str, int] | None:
+    def _lock_of(self, stack: Stack) -> Lock | None:
         """Return whose semaphore a goroutine waits for whose reason does not say it."""
         if stack not in self._locks:
             names = (frame.function for frame in self._program.frames(stack))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple, Protocol
 
-__all__ = ["AWAITED", "Awaited", "Frame", "Goroutine", "Location", "Names", "Stack", "State"]
+__all__ = ["Awaited", "Frame", "Goroutine", "Location", "Names", "Stack", "State"]
 
 
 class State(enum.Enum):
@@ -102,13 +102,3 @@ class Names(Protocol):
 
     def frames(self, stack: Stack) -> tuple[Frame, ...]:
         """Return the logical frames of a stack, innermost first."""
-
-
-#: Reason -> (the type that is waited for, how far in it its semaphore is). From the types in
-#: src/sync of Go 1.20, where these reasons began (WaitGroup: 1.24), to 1.27.
-AWAITED = {
-    "sync.Mutex.Lock": ("sync.Mutex", 4),
-    "sync.RWMutex.RLock": ("sync.RWMutex", 12),
-    "sync.RWMutex.Lock": ("sync.RWMutex", 8),
-    "sync.WaitGroup.Wait": ("sync.WaitGroup", 8),
-}

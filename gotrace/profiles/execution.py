@@ -20,6 +20,7 @@ from heapq import heappop, heappush
 from operator import itemgetter
 from typing import NamedTuple
 
+from gotrace.gotypes.wait_reasons import meaning_of
 from gotrace.profiles.protobuf import text, varint
 from gotrace.profiles.write import check_place, write_content
 from gotrace.text import counted
@@ -71,22 +72,6 @@ _FIRST_SLOT = 1 << 22
 #: Between the goroutines of two processes, whose numbers may be the same.
 _NEXT_PROCESS = 10**12
 
-#: Go's words for waits in traces, of those of its dumps where they differ.
-_REASONS = {
-    "IO wait": "network",
-    "semacquire": "sync",
-    "sync.Mutex.Lock": "sync",
-    "sync.RWMutex.RLock": "sync",
-    "sync.RWMutex.Lock": "sync",
-    "sync.WaitGroup.Wait": "sync",
-    "sync.Cond.Wait": "sync.(*Cond).Wait",
-    "GC assist marking": "GC mark assist wait for work",
-    "GC assist wait": "GC mark assist wait for work",
-    "GC sweep wait": "GC background sweeper wait",
-    "wait for GC cycle": "wait until GC ends",
-    "debug call": "wait for debug call",
-    "coroutine": "",
-}
 _NOT_RECORDED = "not recorded"
 _STOPPED = "unspecified"  # it was preempted, or has called runtime.Gosched
 
@@ -548,7 +533,7 @@ class _Trace:
         for at, _, state, reason, other, tid in goroutine.changes:
             by = _number(other + goroutine.offset) if other else b""
             if state == WAITING:
-                why = self._tables.string(_REASONS.get(reason, reason))
+                why = self._tables.string(meaning_of(reason).in_traces)
                 key = at + shift << _BITS | _ORDER[_WAIT]
                 actions.append((key, goroutine, _WAIT, b"", why, 0, b""))
             elif state == CREATED:

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from gotrace.gotypes.wait_reasons import COROUTINE
 from gotrace.profiles import execution
 from gotrace.profiles.execution import Change
 from gotrace.requests.belonging import Span, Task
@@ -231,7 +232,7 @@ def _change(changes: _Changes, row: int, at: int, goid: int, reasons: Sequence[s
 def reason_of(number: int, reasons: Sequence[str]) -> str:
     """Return why a goroutine waits, in Go's words."""
     if number == _COROUTINE:
-        return "coroutine"
+        return COROUTINE
     return reasons[number] if number < len(reasons) else "unknown"
 
 

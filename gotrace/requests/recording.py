@@ -13,6 +13,7 @@ from itertools import count
 
 from gotrace.calls import Call
 from gotrace.errors import UsageError
+from gotrace.gotypes.wait_reasons import COROUTINE
 from gotrace.probes.spec import ProbeSpec
 from gotrace.profiles.execution import (
     CREATED,
@@ -276,7 +277,7 @@ class _States:
             if other and (tgid, other) not in self._ended:
                 self._living[tgid, other] = [Change(at, other, CREATED, "", goid)]
         elif kind == _SWITCH:
-            self._begun(tgid, goid).append(Change(at, goid, WAITING, "coroutine", 0, tid))
+            self._begun(tgid, goid).append(Change(at, goid, WAITING, COROUTINE, 0, tid))
             self._begun(tgid, other).append(Change(at, other, RUNNING, "", goid, tid))
         elif goid and (tgid, goid) not in self._ended:
             changes = self._living.pop((tgid, goid), [])

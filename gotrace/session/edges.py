@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
 from gotrace.errors import GotraceError
-from gotrace.gotypes.wait_reasons import WaitReasons
+from gotrace.gotypes.wait_reasons import WaitFor, WaitReasons, reason_numbers
 from gotrace.kernel.attach import ProbeGroup
 from gotrace.session.scheduler import SchedulerFile, SchedulerProbes, go_version, scheduler_files
 from gotrace.session.tasks import Tasks, runtime_group
@@ -25,12 +25,13 @@ __all__ = ["EdgeProbes", "edge_probes"]
 _PC_TO_CTXT = 16
 #: The BPF function of ``collection_site``.
 _COLLECTED = "on_collected"
-#: What goroutines that wait for work wait for, in Go's words.
-_RECEIVE, _SELECT, _COND = "chan receive", "select", "sync.Cond.Wait"
-_SLEEP, _NETWORK = "sleep", "IO wait"
-#: A sync.WaitGroup's, and what it was up to Go 1.23: that of locks as well up to Go 1.19.
-_JOIN, _OLD_JOIN = "sync.WaitGroup.Wait", "semacquire"
-_NEEDED = {_RECEIVE, _SELECT, _COND, _SLEEP, _NETWORK, _OLD_JOIN}
+#: Waits for work, and others after which a goroutine may do others' work.
+_WORK = {WaitFor.RECEIVE, WaitFor.SELECT, WaitFor.COND}
+_REST = {WaitFor.SLEEP, WaitFor.NETWORK}
+_NEEDED = _WORK | _REST | {WaitFor.SEMAPHORE}
+#: Numbers of reasons that a word has bits for; Go 1.27 has 47.
+_MAX_NUMBERS = 64
+_JOIN = "sync.(*WaitGroup).Wait"
 
 
 @dataclass(frozen=True)
@@ -67,15 +68,32 @@ class EdgeProbes(SchedulerProbes):
             edge_sched_ctxt=layout.g_sched_pc + _PC_TO_CTXT,
             edge_sudog_elem=layout.sudog_elem,
             edge_coroarg=self.coroarg,
-            edge_receive=self.reasons.index(_RECEIVE),
-            edge_select=self.reasons.index(_SELECT),
-            edge_cond=self.reasons.index(_COND),
-            edge_sleep=self.reasons.index(_SLEEP),
-            edge_network=self.reasons.index(_NETWORK),
-            edge_join=self.reasons.index(_JOIN if _JOIN in self.reasons else _OLD_JOIN),
+            edge_receive=_bits(self.reasons, {WaitFor.RECEIVE}),
+            edge_select=_bits(self.reasons, {WaitFor.SELECT}),
+            edge_work=_bits(self.reasons, _WORK),
+            edge_rest=_bits(self.reasons, _REST),
+            edge_join=_bits(self.reasons, {WaitFor.JOIN}),
+            **self._old_joins(),
             flight=None if self.flight is None else True,
             flight_signal=self.flight,
         )
+
+    def _old_joins(self) -> dict[str, int]:
+        """Return how to know a WaitGroup's wait where its reason is that of other semaphores.
+
+        That is where its code is, from where goroutines' states change: wherever both are loaded.
+        """
+        if reason_numbers(self.reasons, {WaitFor.JOIN}):
+            return {}
+        for file, sites in self.files:
+            for row in file.functions.rows_named(_JOIN):
+                function = file.functions.function(row)
+                return {
+                    "edge_semaphore": _bits(self.reasons, {WaitFor.SEMAPHORE}),
+                    "edge_join_at": function.entry - sites.status.address & (1 << 64) - 1,
+                    "edge_join_size": function.end - function.entry,
+                }
+        return {}
 
     def _chosen(self, sites: SchedulerSites) -> Sequence[tuple[str, Site | None]]:
         return [("on_edge_status", sites.status), ("on_edge_coroutine", sites.coroutine)]
@@ -119,6 +137,11 @@ class EdgeProbes(SchedulerProbes):
                 yield file, edge
 
 
+def _bits(reasons: WaitReasons, wanted: Set[WaitFor]) -> int:
+    """Return a word in which the bits of the reasons' numbers are set."""
+    return sum(1 << number for number in reason_numbers(reasons[:_MAX_NUMBERS], wanted))
+
+
 def edge_probes(
     target: Target,
     tasks: Tasks,
@@ -136,7 +159,7 @@ def edge_probes(
     files: Sequence[SchedulerFile] = scheduler_files(tasks.files, what)
     (file, _), *_ = files
     reasons = file.wait_reasons
-    if reasons is None or not _NEEDED <= set(reasons):
+    if reasons is None or not all(_bits(reasons, {one}) for one in _NEEDED):
         raise GotraceError(
             f"{file.image.display}: {what} has not found why goroutines of {go_version(file)} wait"
         )

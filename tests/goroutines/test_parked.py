@@ -22,7 +22,7 @@ from gotrace.goroutines.live import LiveGoroutines
 from gotrace.goroutines.model import Frame, Goroutine
 from gotrace.report.goroutines import spoken, write_goroutines
 from gotrace.target.target import Target
-from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain
+from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, require
 from tests.tools.harness import Fixture
 
 PARKED = FIXTURES / "live_parked"
@@ -53,6 +53,8 @@ def parse(text: str) -> dict[int, Printed]:
         match = _HEADER.fullmatch(header)
         assert match, header
         status, *more = match[2].split(", ")
+        # Go adds this to other reasons of a bubble's goroutines as well.
+        status = status.removesuffix(" (durable)")
         frames: list[tuple[str, str]] = []
         created, parent, elided = None, 0, False
         calls = iter(lines)
@@ -84,7 +86,7 @@ def as_printed(dump: Dump, goroutine: Goroutine) -> Printed:
     creation = dump.program.creation(goroutine.created_by)
     is_printed = creation is not None and creation.is_shown and goroutine.goid != 1
     return Printed(
-        goroutine.status,
+        goroutine.status.removesuffix(" (durable)"),
         goroutine.is_locked_to_thread,
         [(spoken(frame.function), place_of(frame)) for frame in frames],
         False,
@@ -141,13 +143,24 @@ def test_dump_is_what_the_program_itself_writes(toolchain: Toolchain, mode: str)
         dump = take(fixture.ready)
         truth = fixture.work("dump")
         assert fixture.finish() == 0
-    check_dump(truth, dump)
+    assert check_dump(truth, dump) > 25
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("minor", ["1.27", pytest.param("1.25", marks=pytest.mark.thorough)])
+def test_goroutines_of_a_bubble(minor: str) -> None:
+    """Their waits have reasons of their own, such as "sync.WaitGroup.Wait (durable)"."""
+    with Fixture([build(FIXTURES / "live_parked_bubble", require(minor))]) as fixture:
+        dump = take(fixture.ready)
+        truth = fixture.work("dump")
+        assert fixture.finish() == 0
+    assert check_dump(truth, dump) == 8
+    assert sum(one.reason.endswith(" (durable)") for one in dump.goroutines) == 5
 
 
 def check_dump(truth: dict[str, Any], dump: Dump) -> int:
     """Hold a dump to what the program writes itself; return of how many goroutines."""
     own = parse(truth["Stacks"])
-    assert len(own) > 25
     assert "\n".join(differences(own, dump)) == ""
     assert dump.moved == 0
     awaited = {

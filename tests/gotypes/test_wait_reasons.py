@@ -11,7 +11,7 @@ import pytest
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes import wait_reasons
 from gotrace.gotypes.binary import Binary
-from gotrace.gotypes.wait_reasons import find_wait_reasons
+from gotrace.gotypes.wait_reasons import WaitFor, find_wait_reasons, meaning_of
 from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, every_toolchain, newest
 
 RUNTIME = FIXTURES / "abi_runtime"
@@ -36,6 +36,20 @@ def test_reasons_are_those_of_the_runtimes_source(toolchain: Toolchain, mode: st
         found = binary.wait_reasons
     assert found is not None
     assert found[: len(expected)] == expected
+
+
+@every_toolchain
+def test_each_reason_is_known(toolchain: Toolchain) -> None:
+    """Each has a word that the release's own traces have, or is its own word."""
+    reasons = reasons_in_source(toolchain)[1:]
+    assert [one for one in reasons if meaning_of(one).wait_for is WaitFor.UNKNOWN] == []
+    goroot = toolchain.go.resolve().parents[1]
+    source = goroot / "src/runtime/traceruntime.go"
+    if source.exists():  # since Go 1.22
+        words = set(re.findall(r"^\ttraceBlock\w+: +\"(.*)\",$", source.read_text(), re.M))
+        words.add("")
+        unknown = {meaning_of(one).in_traces for one in reasons} - words - set(reasons)
+        assert unknown <= {"synctest"} and len(words) > 12
 
 
 @every_toolchain

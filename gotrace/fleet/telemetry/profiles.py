@@ -16,6 +16,7 @@ from gotrace.fleet.web import ProfileKind
 from gotrace.goroutines.groups import Choice
 from gotrace.goroutines.live import LiveGoroutines
 from gotrace.goroutines.profile import profile_of
+from gotrace.gotypes.wait_reasons import BLOCKING, WaitFor, meaning_of, reason_numbers
 from gotrace.overhead import ProbeCost
 from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import PprofLocation, StackProfile
@@ -30,11 +31,6 @@ from gotrace.target.target import Target
 __all__ = ["take_profile", "wait_profile"]
 
 _LOOK = 0.2  # seconds between two looks at what it costs
-
-#: Waits for other goroutines, which Go's block profile has.
-_BLOCKING = ("chan *", "select*", "sync.*", "semacquire")
-_LOCKING = ("sync.Mutex.Lock", "sync.RWMutex.Lock", "sync.RWMutex.RLock")
-_OLD_LOCKING = ("semacquire",)
 
 
 def take_profile(
@@ -91,12 +87,14 @@ def wait_profile(
         watch(meter)
         meter.stop()
         rows = meter.take().rows
-    reasons: tuple[str, ...] = _BLOCKING
+    wanted = BLOCKING
     if kind is ProfileKind.MUTEX:
         rows = list(_of_holders(rows))
         # Before Go 1.20 locks had no reason of their own.
-        reasons = _LOCKING if _LOCKING[0] in meter.reasons else _OLD_LOCKING
-    waits = named_waits(meter.program, WaitState.WAITING, rows, WaitChoice(reasons=reasons))
+        has_locks = reason_numbers(meter.reasons, {WaitFor.LOCK})
+        wanted = frozenset({WaitFor.LOCK if has_locks else WaitFor.SEMAPHORE})
+    rows = [row for row in rows if meaning_of(row.reason).wait_for in wanted]
+    waits = named_waits(meter.program, WaitState.WAITING, rows, WaitChoice())
     found = profile_rows(meter.program, waits)
     if kind is ProfileKind.MUTEX:
         found = [replace(row, stack=_from_unlocking(row.stack)) for row in found]

@@ -18,7 +18,7 @@ from gotrace.goroutines.groups import check_reasons
 from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.model import Stack
 from gotrace.goroutines.program import Program
-from gotrace.gotypes.wait_reasons import WaitReasons
+from gotrace.gotypes.wait_reasons import WaitFor, WaitReasons, meaning_of
 from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.kept_stacks import KeptStacks
 from gotrace.session.budget import counting_hits
@@ -49,8 +49,6 @@ _OPEN_WAIT = struct.Struct("=QQIIQ")  # struct open_wait
 
 #: Status before -> why a goroutine became runnable, where that was not the end of a wait.
 _BECAUSE = {0: "started", 2: "preempted or yielded", 3: "system call", 6: "started"}
-#: The reason of what is put aside for the collector, which is not a wait that began unseen.
-_PREEMPTED = "preempted"
 
 
 class EndedBy(Enum):
@@ -219,7 +217,9 @@ class WaitMeter(Probing):
         counted = sum(
             count
             for number, count in enumerate(earlier)
-            if self._probes.state is not WaitState.WAITING or self._reason(number) != _PREEMPTED
+            if self._probes.state is not WaitState.WAITING
+            # What is put aside for the collector is not a wait that began unseen.
+            or meaning_of(self._reason(number)).wait_for is not WaitFor.SUSPENDED
         )
         return WaitLosses(counted, unseen, stacks)
 

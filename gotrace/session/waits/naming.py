@@ -10,6 +10,7 @@ from enum import Enum
 from gotrace.goroutines.groups import matcher, stacks_with
 from gotrace.goroutines.model import Frame, Names, Stack
 from gotrace.goroutines.program import Program
+from gotrace.gotypes.wait_reasons import WaitFor, meaning_of
 from gotrace.profiles.rows import Line, PprofLocation, ProfileForm, ProfileRow, ValueType
 from gotrace.session.symbols import is_plumbing
 from gotrace.session.waits.meter import EndedBy, WaitRow
@@ -45,8 +46,6 @@ class WokenBy(Enum):
 
 #: What all waits end in: profiles begin with their callers, as Go's own block profile does.
 _PARKING = frozenset({"runtime.gopark", "runtime.goparkunlock"})
-#: What goroutines wait for that the network poller can find, in Go's words of any release.
-_POLLED = "IO wait"
 #: Functions of the runtime that make goroutines runnable that the network poller has found, by
 #: themselves or by runtime.injectglist (callers of netpoll in src/runtime/proc.go of Go 1.19 to
 #: 1.27). They do that for the collector's goroutines and others as well.
@@ -118,7 +117,7 @@ class _Wakers:
     )
 
     def of(self, row: WaitRow) -> tuple[WokenBy | None, str | None]:
-        key = row.ended_by, row.ended_by_stack, row.reason == _POLLED
+        key = row.ended_by, row.ended_by_stack, meaning_of(row.reason).wait_for is WaitFor.NETWORK
         if key not in self._known:
             self._known[key] = self._find(*key)
         return self._known[key]

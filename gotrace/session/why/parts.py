@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
 from gotrace.errors import GotraceError
-from gotrace.gotypes.wait_reasons import WaitReasons
+from gotrace.gotypes.wait_reasons import WaitFor, WaitReasons, meaning_of
 from gotrace.kernel.program import Map
 
 __all__ = [
@@ -109,8 +109,6 @@ _CLASSES = {
     "throttled": PartClass.THROTTLED,
     TRACING: PartClass.RUNNING,
 }
-#: Wait reasons that are the garbage collector's, beside those that say GC.
-_COLLECTOR = {"wait for GC cycle", "stopping the world", "flushing proc caches", "force gc (idle)"}
 
 
 def part_class(name: str) -> PartClass | None:
@@ -118,10 +116,6 @@ def part_class(name: str) -> PartClass | None:
     if name.startswith(GC):
         return PartClass.GC
     return PartClass.BLOCKED if name.startswith(BLOCKED) else _CLASSES.get(name)
-
-
-def _is_collector(reason: str) -> bool:
-    return reason.startswith(("GC ", "garbage collection")) or reason in _COLLECTOR
 
 
 def part_names(reasons: WaitReasons) -> tuple[str, ...]:
@@ -138,7 +132,7 @@ def part_names(reasons: WaitReasons) -> tuple[str, ...]:
         )
     names = [_NAMES.get(Part(n), "") if n in _KNOWN else "" for n in range(_REASONS)]
     for reason in reasons:
-        prefix = GC if _is_collector(reason) else BLOCKED
+        prefix = GC if meaning_of(reason).wait_for is WaitFor.COLLECTOR else BLOCKED
         names.append(prefix + (reason or "for no reason given"))
     return tuple(names + [_NAMES[Part.OTHER]] * (count - len(names)))
 

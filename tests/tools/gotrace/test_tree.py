@@ -25,7 +25,7 @@ PATTERNS = (
 #: How work is handed on, and of how many requests; nothing says whose work those of "signals" have
 #: done.
 KINDS = (
-    *("fan-out", "lazy-pool", "backlog", "pipeline", "fan-in", "cond", "connections"),
+    *("fan-out", "locked", "lazy-pool", "backlog", "pipeline", "fan-in", "cond", "connections"),
     *("semaphores", "non-blocking", "timers", "reused", "stream", "given", "shared", "flights"),
     *("web", "web-2", "pulled", "pulled-pool"),
 )
