@@ -181,6 +181,8 @@ class ElfImage:
         self._loads = tuple(segment for segment in self.segments if segment.type == PT_LOAD)
         self._unpacked: dict[int, bytes] = {}
         self._made: dict[object, object] = {}
+        #: Whether no process that gets breakpoints in this file hashes its code any more.
+        self.hash_is_over = False
 
     @classmethod
     def open(

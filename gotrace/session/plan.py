@@ -20,6 +20,7 @@ from gotrace.kernel.attach import Point, ProbeGroup, refusal
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, cookie
 from gotrace.probes.pattern import quote, split_target
 from gotrace.probes.select import Selector
+from gotrace.sites.hashed import HASHED
 from gotrace.sites.sites import FunctionSites, Site, SiteForm, function_sites
 from gotrace.sites.unwind import fault_site
 from gotrace.target.process import ends_so, file_test
@@ -346,6 +347,11 @@ class ProbePlan:
         return any(sites.tail_jumps for sites in self._every())
 
     @property
+    def must_be_limited(self) -> bool:
+        """Return whether a breakpoint may be in no other process than the target's."""
+        return any(sites.is_hashed for sites in self._every())
+
+    @property
     def changes_threads(self) -> bool:
         """Return whether calls distinguished by thread are those of goroutines: gccgo's."""
         return any(
@@ -583,6 +589,8 @@ def select(target: Target, requests: Sequence[BinaryRequest], verb: str) -> Sele
     for number, request in enumerate(requests):
         try:
             binaries = target.binaries(request.name)
+            for binary in binaries:
+                binary.image.hash_is_over = target.never_hashes(binary.image)
             if len(binaries) > 1:
                 found = _in_several(number, binaries, request, verb)
                 selected += found.selected
@@ -672,28 +680,41 @@ def make_plan(
     problems: list[str] = list(found.notes)
     unusable: list[tuple[int, GotraceError]] = []
     usable_requests = []
+    kept_out: Counter[TargetBinary] = Counter()
     for selected in found.selected:
         reasons: list[str] = []
+        hashed: list[str] = []
         usable = []
         for sites in selected.sites(returns, values):
             verdict = to_be_traced(sites)
-            reasons += verdict.problems
             if verdict.usable:
                 usable.append(sites)
+            if sites.is_hashed and not verdict.usable:
+                hashed += verdict.problems
+            else:
+                reasons += verdict.problems
         if usable:
+            kept_out[selected.binary] += len(hashed)
             plans.append(
                 BinaryPlan(selected.binary, tuple(usable), selected.request, selected.selector)
             )
             usable_requests.append(selected.request)
             problems += reasons
         else:
-            unusable.append((selected.request, selected.nothing_usable(verb, reasons[0])))
+            why = [*reasons, *hashed][0]
+            unusable.append((selected.request, selected.nothing_usable(verb, why)))
     if not plans:
         raise [*found.failed, *(error for _, error in unusable)][0]
+    problems[:0] = [_kept_out(file, count) for file, count in kept_out.items() if count]
     problems += [str(error) for number, error in unusable if number in usable_requests]
     unusable = [(number, error) for number, error in unusable if number not in usable_requests]
     failed = (*found.failed, *_not_excused(unusable, requests, usable_requests))
     return ProbePlan(tuple(plans), tuple(problems), failed, found.one_program)
+
+
+def _kept_out(file: TargetBinary, count: int) -> str:
+    functions = f"{count:,} function{'' if count == 1 else 's'}"
+    return f"{functions} of {file.image.display} left out: {HASHED}"
 
 
 def once(plan: ProbePlan) -> ProbePlan:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import AttachMethod
+from gotrace.kernel.features import multi_filters_by_process
 from gotrace.session.plan import (
     BinaryRequest,
     ProbePlan,
@@ -136,6 +137,8 @@ class FunctionRequest(Request[M, C]):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be understood before anything is done. Raises UsageError."""
+        can_limit = self.forced in (None, AttachMethod.MULTI)
+        self.target.is_limited = multi_filters_by_process if can_limit else None
         self.requests  # noqa: B018
 
     @cached_property
@@ -184,7 +187,7 @@ class FunctionRequest(Request[M, C]):
             tasks,
             traced,
             why,
-            self.forced,
+            AttachMethod.MULTI if plan.must_be_limited else self.forced,
             announce,
             returns=self.returns,
             shows_calls=self.SHOWS_CALLS,

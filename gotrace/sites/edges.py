@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gotrace.elf.functions import Function, FunctionTable
+from gotrace.sites.hashed import is_kept_out
 from gotrace.sites.landings import Callers
 from gotrace.sites.machine import MachineCode, machine_code
 from gotrace.sites.sites import Site, SiteError, SiteForm, SiteKind, function_sites
@@ -140,6 +141,8 @@ def try_sites(table: FunctionTable) -> list[EdgeSite]:
     for return_pc in sorted(at for places in calls.values() for at in places):
         at = return_pc - callers.machine.call_size
         before, call = bytes(table.image.read(at - _NEAR, _NEAR)), bytes(table.image.read(at, 4))
+        if is_kept_out(table.image, at, return_pc):
+            continue
         if callers.machine.is_call(call, 0) and not callers.machine.passes_nil(before):
             found.append(EdgeSite("on_try", Site(at, SiteKind.ENTRY, SiteForm.EMULATED, 0)))
     return found

@@ -20,6 +20,7 @@ from gotrace.elf import ElfError
 from gotrace.elf.functions import Function, FunctionTable, Origin
 from gotrace.sites.decode import instructions
 from gotrace.sites.emulation import EMULATED, refusal
+from gotrace.sites.hashed import HASHED, is_kept_out
 from gotrace.sites.machine import machine_code
 from gotrace.sites.sites import SiteError
 
@@ -81,6 +82,8 @@ class Callers:
         caller = self._table.find(return_pc)
         if caller is None or caller.origin is Origin.SYMTAB:
             raise SiteError(f"{return_pc:#x} is in no Go function")
+        if is_kept_out(self._table.image, caller.entry, caller.end):
+            raise SiteError(f"{caller.name}: cannot be probed: {HASHED}")
         code = self._of(caller)
         caller = code.function  # one for all of its landings
         at = return_pc - caller.entry

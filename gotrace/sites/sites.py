@@ -21,6 +21,7 @@ from gotrace.architecture import Architecture
 from gotrace.elf import ElfError
 from gotrace.elf.functions import Function, Origin
 from gotrace.elf.image import ElfImage
+from gotrace.sites.hashed import HASHED, is_hashed, is_kept_out
 from gotrace.sites.machine import machine_code
 from gotrace.sites.records import MAX_SIZE, SiteError, SiteForm
 
@@ -83,7 +84,8 @@ class FunctionSites:
 
     ``entry`` is None and ``returns`` empty where ``problem`` says why. In a function that
     consists of a single RET, ``entry`` (form FIRST) and the one of ``returns`` have the same
-    address: a prober needs both there, the entry to be handled first.
+    address: a prober needs both there, the entry to be handled first. ``is_hashed``: a program in
+    FIPS mode hashes the function's code.
     """
 
     function: Function
@@ -92,6 +94,7 @@ class FunctionSites:
     problem: str | None
     tail_jumps: int = 0
     jumps_to: tuple[int, ...] = ()
+    is_hashed: bool = False
 
 
 #: Entered in the middle, at an offset that the compiler computes from the size.
@@ -114,6 +117,10 @@ def function_sites(
     entry: Site | None = None
     found = Returns((), 0)
     problems = []
+    hashed = is_hashed(image, function.entry, function.end)
+    if hashed and is_kept_out(image, function.entry, function.end):
+        text = f"{function.name}: cannot be probed: {HASHED}"
+        return FunctionSites(function, None, (), text, is_hashed=True)
     try:
         code = image.read(function.entry, max(0, function.end - function.entry))
     except ElfError as error:
@@ -134,7 +141,8 @@ def function_sites(
         except SiteError as error:
             problems.append(str(error))
     problem = "; ".join(problems) if problems else None
-    return FunctionSites(function, entry, found.sites, problem, found.tail_jumps, found.jumps_to)
+    jumps = found.tail_jumps, found.jumps_to
+    return FunctionSites(function, entry, found.sites, problem, *jumps, hashed)
 
 
 def _way_back(image: ElfImage, code: bytes, site: Site, function: Function) -> str | None:

@@ -170,6 +170,13 @@ class Process:
                 base = name[0].rpartition("/")[2] if name else "unknown"
                 yield start, end, f"[{base.strip('[]')}]"
 
+    def environment(self) -> bytes:
+        """Return the environment that the process was started with. Raises ProcessError."""
+        try:
+            return Path(f"/proc/{self.tgid}/environ").read_bytes()
+        except OSError as error:
+            raise _gone(self.tgid, error) from error
+
     def cpu_ns(self) -> int | None:
         """Return how long the process's threads have run, in ns; None when it has ended.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +15,7 @@ from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError, UsageError
 from gotrace.gotypes.binary import Binary
 from gotrace.settings import SiteSettings
+from gotrace.sites.hashed import may_hash
 from gotrace.target.command import Command
 from gotrace.target.process import (
     Executable,
@@ -102,6 +103,8 @@ class Target:
     filters: SiteSettings = field(default_factory=SiteSettings)
     #: As for ``ElfImage.open``.
     largest_section: int | None = None
+    #: Returns whether breakpoints can be kept out of all processes but one; None if they cannot.
+    is_limited: Callable[[], bool] | None = None
     _is_released: bool = False
     _open: list[TargetBinary] = field(default_factory=list)
 
@@ -259,6 +262,19 @@ class Target:
     def has_started(self) -> bool:
         """Return whether it runs: it is no command that waits."""
         return self.command is None or self._is_released
+
+    def never_hashes(self, image: ElfImage) -> bool:
+        """Return whether no process that gets breakpoints in a file hashes its code from now on.
+
+        That is so if it is one process that runs already and is not in FIPS mode. In that mode it
+        would hash it again if it ran the same file again, by exec, which keeps its number.
+        """
+        if self.process is None or self.command is not None or self.is_limited is None:
+            return False
+        try:
+            return not may_hash(image, self.process.environment()) and self.is_limited()
+        except GotraceError:
+            return False
 
     def start(self) -> None:
         """Release a command that waits, and learn where its files are while it lives.
