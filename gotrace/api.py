@@ -63,7 +63,7 @@ from gotrace.session.oncpu.wall import WallRequest
 from gotrace.session.plan import ProgramFunction
 from gotrace.session.probing import Probing, Returns
 from gotrace.session.request import Asked, Request
-from gotrace.session.run import NoteKind, Run, open_run
+from gotrace.session.run import End, NoteKind, Run, open_run
 from gotrace.session.scheduler import SchedulerProbes
 from gotrace.session.trace import MAX_STACK_FRAMES, CallTracer, TraceOptions, TraceRequest
 from gotrace.session.trace_plan import TraceChoices
@@ -133,6 +133,16 @@ _KEY_TEXT = 64  # bytes of a text that calls are kept apart by, unless a user sa
 #: Planning, compiling and attaching are done by one thread at a time: the compiler writes to
 #: standard error, which is redirected meanwhile, and the processes that hold probes are forked.
 _STARTING = threading.RLock()
+
+
+def _start_afresh() -> None:
+    """Forget who starts, in a process that was forked and has this thread alone."""
+    global _STARTING
+    _STARTING = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_start_afresh)
+
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=Probing)
 _C = TypeVar("_C")
@@ -1319,8 +1329,10 @@ class Session:
         """Detach and close the files; a command that was started goes on.
 
         Runs of other threads are stopped, and return what they have seen; iterations end. May be
-        called in any thread.
+        called in any thread. A process that was forked meanwhile closes nothing.
         """
+        if not self._opened.is_ours:
+            return
         self._opened.is_closing = True  # nothing begins any more
         self.stop()
         with self._lock:
@@ -1506,6 +1518,9 @@ class _Iteration(Iterator[_T]):
         """Return the next one. Raises GotraceErrors, some of them in place of the end."""
         if self._has_ended:
             raise StopIteration
+        if not self._opened.is_ours:
+            owner = self._opened.owner
+            raise UsageError(f"this trace is of process {owner}, which has forked this one")
         with self._opened.used("this trace is closed: iterate over it within its with block"):
             try:
                 with _os_errors():
@@ -1540,7 +1555,12 @@ class _Iteration(Iterator[_T]):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Detach at once; what has not been iterated over is dropped."""
+        """Detach at once; what has not been iterated over is dropped.
+
+        A process that was forked meanwhile closes nothing.
+        """
+        if not self._opened.is_ours:
+            return
         self._opened.is_closing = True
         self.stop()
         self._opened.close()
@@ -1582,7 +1602,8 @@ class SnapshotStream(_Iteration["Snapshot"]):
 
     def stop(self) -> None:
         """Let it end. May be called in any thread."""
-        self._waiter.ask()
+        if self._opened.is_ours:
+            self._waiter.ask()
 
 
 class _Stream(_Iteration[_T]):
@@ -1653,6 +1674,8 @@ class _Stream(_Iteration[_T]):
         while not self._due and not self._made:
             if self._tracer.exhausted:
                 self._lost = self._losses()
+                if self._run.end is End.GONE:
+                    self._lost["probes"] = 1
                 self._made += self._rest(is_last=True)
                 return bool(self._made)
             self._is_over = self._is_over or self._run.is_over(0)
@@ -1682,7 +1705,10 @@ class _Stream(_Iteration[_T]):
 
     @property
     def lost(self) -> Mapping[str, int]:
-        """Return how many calls are missing, by what became of them, as far as that is known."""
+        """Return how many calls are missing, by what became of them, as far as that is known.
+
+        ``probes`` is 1 if the probes were removed meanwhile: nobody knows how many came after that.
+        """
         return self._lost
 
     def stop(self) -> None:

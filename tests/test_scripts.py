@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -108,3 +112,114 @@ asyncio.run(main())
 print(threading.active_count())
 """
     assert run_script(script, fixture) == ["too late", "1"]
+
+
+def in_a_fork(action: Callable[[], None]) -> None:
+    """Do something in a process that is forked from this one, and see that it fails nowhere."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            action()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_forked_process_detaches_nothing(fixture: Fixture) -> None:
+    """Nor does it lose memory of its own, where buffers of this one were that it does not have."""
+    code = code_of(fixture.ready)
+    go = gotrace.attach(fixture.ready)
+    calls, counting, began = go.trace("main.echo"), [], threading.Event()
+    thread = threading.Thread(
+        target=lambda: counting.append(go.count("main.echo", ready=began.set))
+    )
+    thread.start()
+    began.wait(_HANGS)
+
+    def use() -> None:
+        nonlocal calls, go
+        with pytest.raises(gotrace.UsageError, match="which has forked this one"):
+            next(calls)
+        go.stop()
+        calls.stop()
+        calls.close()
+        go.close()
+        memory = [bytearray(200_000) for _ in range(100)]
+        del calls, go
+        assert all(any(block) is False for block in memory)
+
+    in_a_fork(use)
+    echoed = fixture.work("goroutines")["Echoed"]
+    go.stop()
+    assert len(list(calls)) == echoed and calls.lost == {}
+    thread.join(_HANGS)
+    assert counting == [{"main.echo": echoed}]
+    go.close()
+    assert code_of(fixture.ready) == code
+
+
+def test_a_forked_process_that_ends_detaches_nothing(fixture: Fixture) -> None:
+    """Its interpreter closes what is still open, as that of the script does."""
+    script = """
+from tests.tools.harness import code_of
+code = code_of(pid)
+go = gotrace.attach(pid)
+calls, snapshots = go.trace("main.echo"), go.live(waits=True)
+if os.fork() == 0:
+    sys.exit(0)
+print(os.wait()[1], code_of(pid) != code, next(snapshots).head.pid == pid)
+"""
+    assert run_script(script, fixture) == ["0 True True"]
+
+
+def test_a_forked_process_can_trace(fixture: Fixture) -> None:
+    """With a session of its own, and with one that it has from its parent."""
+    with gotrace.attach(fixture.ready) as go, go.trace("main.ordered"):
+
+        def trace() -> None:
+            assert go.count("main.echo", seconds=0.01) == {}
+            with gotrace.attach(fixture.ready) as own:
+                assert list(own.trace("main.echo", seconds=0.01)) == []
+
+        in_a_fork(trace)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, None])
+def test_probes_that_go_end_the_stream(number: signal.Signals | None, fixture: Fixture) -> None:
+    """Their process is killed, or it takes another's word."""
+    code = code_of(fixture.ready)
+    with gotrace.attach(fixture.ready) as go:
+        calls = go.trace("main.echo", lossy=True)
+        (keeper,) = calls._run.attached._keepers
+        if number is not None:
+            os.kill(keeper.pid, number)
+        else:
+            keeper._ours.send(b"!")
+        with pytest.raises(gotrace.AttachError, match="later results are missing"):
+            list(calls)
+        assert calls.lost == {"probes": 1}
+    assert_detached(fixture.ready, code)
+
+
+def test_what_is_forked_attaches_nothing_any_longer(fixture: Fixture) -> None:
+    """Tracepoints stay as long as any process holds them."""
+
+    def held() -> list[str]:
+        found = []
+        for path in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):  # the directory's own
+                found.append(os.readlink(path))
+        return [name for name in found if "link" in name or "perf_event" in name]
+
+    def ready() -> None:
+        assert held()
+        in_a_fork(check)
+
+    def check() -> None:
+        assert not held()
+
+    with gotrace.attach(fixture.ready) as go:
+        go.syscalls(seconds=0.01, ready=ready)
+        go.on_cpu(seconds=0.01, ready=ready)

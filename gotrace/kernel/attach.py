@@ -99,6 +99,8 @@ class Attached:
     began: float = 0.0
     _halted: Map | None = None
     _stopped: float | None = None  # when, by time.monotonic
+    #: What is forked from this process shares the maps, and must not stop what goes on here.
+    _owner: int = field(default_factory=os.getpid)
 
     def add(self, groups: Sequence[ProbeGroup], parts: Sequence[int] = ()) -> None:
         """Attach all points, some in each of the groups, whose functions are loaded.
@@ -200,6 +202,8 @@ class Attached:
         Programs that run at this moment may still change maps: see ``kernel.wait_for_programs``.
         May be called in any thread, in a signal handler, and more than once.
         """
+        if os.getpid() != self._owner:
+            return
         if self._stopped is None:
             self._stopped = time.monotonic()
         with suppress(OSError):  # hits go on to count until the probes are removed
@@ -255,6 +259,8 @@ class Attached:
         What takes longer than ``detach`` waits goes on without this process. Raises AttachError
         where the probes were gone before that: the results are not whole.
         """
+        if os.getpid() != self._owner:
+            return
         self.detach()
         self.program.close()
         if self._killed:

@@ -77,6 +77,7 @@ class Keeper:
         was killed; ``result`` is what ``attach`` returns. Both must be picklable.
         """
         self.killed = False
+        self._owner = os.getpid()
         self._released = False
         self._is_asking = self._is_lost = False
         self._ours, theirs = socket.socketpair()
@@ -126,8 +127,9 @@ class Keeper:
 
     def release(self) -> None:
         """Have the probes removed and do not wait for it. May be called in a signal handler."""
-        if not self._released:
+        if not self._released and os.getpid() == self._owner:
             self._released = True
+            self.killed = not self.holds()
             if not self._is_asking:
                 self._send_release()
 
@@ -138,17 +140,21 @@ class Keeper:
 
     def holds(self) -> bool:
         """Return whether the process is still there, as long as it has not been asked to end."""
-        ended = select.poll()
-        ended.register(self._ours, select.POLLIN)
-        return bool(self.pid) and not ended.poll(0)
+        try:
+            return self.pid > 0 and self._ours.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
 
     def end(self, until: float | None = None) -> bool:
         """Have the probes removed and return once they are; ``killed`` if they were before.
 
         ``until`` (``time.monotonic``) bounds the wait: return whether they were removed by then. If
-        not, the process goes on with it by itself, even when this one has ended.
+        not, the process goes on with it by itself, even when this one has ended. A process that was
+        forked from the owner does nothing here.
         """
-        if not self.pid:
+        if not self.pid or os.getpid() != self._owner:
             return True
         self.release()
         if until is not None:
@@ -157,7 +163,7 @@ class Keeper:
             if not ended.poll(max(0.0, until - time.monotonic()) * 1000):
                 return False
         self._ours.close()
-        self.killed = os.waitpid(self.pid, 0)[1] != 0
+        self.killed |= os.waitpid(self.pid, 0)[1] != 0
         self.pid = 0
         return True
 

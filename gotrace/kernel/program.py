@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import product
 from typing import TypeVar
+from weakref import WeakSet
 
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.compiler import LoadError, MapShape, Origin, load_error, patched
@@ -160,6 +161,8 @@ class BpfProgram:
         self._maps: list[Map] = []
         self._rings: list[Rings | PastRings] = []
         self._loaded: list[int] = []
+        self._links: list[int] = []  # what attaches as long as any process has it open
+        _PROGRAMS.add(self)
         sizes = settings.sizes()
         try:
             for shape in self._compiled.maps:
@@ -213,7 +216,7 @@ class BpfProgram:
         for function in functions:
             loaded = self._load(function, kernel.PROGRAM_RAW_TRACEPOINT, 0)
             try:
-                self._loaded.append(kernel.open_raw_tracepoint(tracepoint, loaded))
+                self._links.append(kernel.open_raw_tracepoint(tracepoint, loaded))
                 return loaded
             except OSError as error:
                 if error.errno == errno.EINVAL and function != functions[-1]:
@@ -235,8 +238,8 @@ class BpfProgram:
         cpus = kernel.online_cpus()
         try:
             for cpu, period in product(cpus, periods):
-                self._loaded.append(kernel.open_clock(cpu, period))
-                kernel.set_perf_event_program(self._loaded[-1], loaded)
+                self._links.append(kernel.open_clock(cpu, period))
+                kernel.set_perf_event_program(self._links[-1], loaded)
         except OSError as error:
             what = f"cannot sample {len(cpus)} CPUs every {min(periods) / 1e6:.4g} ms"
             raise LoadError(
@@ -316,10 +319,27 @@ class BpfProgram:
         """Unload everything, and close event buffers; attachments must be closed before."""
         while self._rings:
             self._rings.pop().close()
+        self._unlink()
         while self._loaded:
             os.close(self._loaded.pop())
         while self._maps:
             os.close(self._maps.pop().fd)
+
+    def _unlink(self) -> None:
+        while self._links:
+            os.close(self._links.pop())
+
+
+_PROGRAMS: WeakSet[BpfProgram] = WeakSet()
+
+
+def _let_go() -> None:
+    """Close what attaches in a process that was forked: its end is not that of the run."""
+    for program in list(_PROGRAMS):
+        program._unlink()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def _create_map(shape: MapShape, max_entries: int) -> Map:

@@ -9,6 +9,7 @@ is left.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import struct
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
 from gotrace.architecture import HOST
 from gotrace.kernel import syscalls as kernel
@@ -35,6 +37,19 @@ _TIME = struct.Struct("=Q").unpack_from
 #: Bytes that the kernel may be writing at a moment: four records, since contexts interrupt one
 #: another, of 16 KiB at most.
 _WRITING = 1 << 16
+_MAPPED: WeakSet[mmap.mmap] = WeakSet()
+
+
+def _keep_what_is_lacking() -> None:
+    """Keep the objects of mappings for ever in a process that was forked, which lacks these.
+
+    To free them would unmap what is there now. Source: perf_mmap (VM_DONTCOPY).
+    """
+    for memory in list(_MAPPED):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
+
+
+os.register_at_fork(after_in_child=_keep_what_is_lacking)
 
 
 def pages_of(size: int) -> int:
@@ -227,7 +242,6 @@ class PastRings:
     def __init__(self, pages: int, assign: Callable[[int, int], None]) -> None:
         """Map ``pages`` pages, a power of two, for each CPU: see ``Rings``. Raises OSError."""
         self._rings: list[PastRing] = []
-        self._lacking: list[PastRing] = []
         with ExitStack() as undo:
             undo.callback(self.close)
             for cpu in kernel.online_cpus():
@@ -257,12 +271,9 @@ class PastRings:
         return found
 
     def map_here(self) -> None:
-        """Map the buffers in a process that was forked, which does not have them. Raises OSError.
-
-        The mappings that it lacks are kept: to close them would unmap what is there now.
-        """
-        self._lacking, self._rings = self._rings, []
-        for ring in self._lacking:
+        """Map the buffers in a process that was forked, which lacks them. Raises OSError."""
+        lacking, self._rings = self._rings, []
+        for ring in lacking:
             memory = mmap.mmap(ring.event, len(ring.memory), prot=mmap.PROT_READ)
             self._rings.append(PastRing(ring.cpu, ring.event, memory))
 
@@ -280,10 +291,12 @@ def _opened(cpu: int, pages: int, backward: bool = False) -> tuple[int, mmap.mma
     event = kernel.open_bpf_output(cpu, backward)
     rights = mmap.PROT_READ | (0 if backward else mmap.PROT_WRITE)
     try:
-        return event, mmap.mmap(event, (1 + pages) * _PAGE, prot=rights)
+        memory = mmap.mmap(event, (1 + pages) * _PAGE, prot=rights)
     except OSError:
         os.close(event)
         raise
+    _MAPPED.add(memory)
+    return event, memory
 
 
 def _records(chunk: bytes) -> tuple[int, list[bytes]]:

@@ -6,6 +6,7 @@ It prints nothing and handles no signals. The commands, the library and the daem
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +38,7 @@ class End(Enum):
     ASKED = "asked"  # by ``stop``, a signal, or the end of its time
     EXIT = "exit"  # all processes of the target have ended
     CHANGED = "changed"  # the target runs another program, or a traced file has other code
+    GONE = "gone"  # the probes were removed, by no one who may: closing raises AttachError
     BUDGET = "budget"  # tracing took more than it may
 
 
@@ -106,6 +108,7 @@ class Run(Generic[M, C]):
         self._opened = opened
         self._lock = threading.RLock()  # a signal's handler may stop it while it is held
         self._is_open = True
+        self._owner = os.getpid()
 
     @property
     def attached(self) -> Attached:
@@ -157,8 +160,11 @@ class Run(Generic[M, C]):
     def stop(self) -> None:
         """Let the run end: hits are ignored from now on.
 
-        May be called in any thread, in a signal handler, and more than once.
+        May be called in any thread, in a signal handler, and more than once. A process that was
+        forked meanwhile stops nothing.
         """
+        if os.getpid() != self._owner:
+            return
         with self._lock:
             if self._is_open:  # else its map may be another's by now
                 self.attached.stop()
@@ -200,6 +206,8 @@ class Run(Generic[M, C]):
         if time.monotonic() < self._look:
             return None
         self._look = time.monotonic() + Lifetime.PERIOD
+        if not self.attached.is_held():
+            return End.GONE
         return End.CHANGED if self._has_changed() else None
 
     def _has_changed(self) -> bool:

@@ -7,6 +7,7 @@ timeout that raises, could lose a descriptor or a child process that was about t
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -72,10 +73,12 @@ class Opened:
     """What a run or a session has opened, closed as a whole; a context manager that does so.
 
     If opening is interrupted, closing waits until that is done, or it is not begun any more. What
-    threads use is closed by the last of them.
+    threads use is closed by the last of them. A process that was forked meanwhile closes nothing.
     """
 
     def __init__(self) -> None:
+        #: The process whose it is.
+        self.owner = os.getpid()
         self._stack = ExitStack()
         self._lock = threading.RLock()
         self._users: dict[threading.Lock, int] = {}  # threads; each releases its lock as it leaves
@@ -83,6 +86,11 @@ class Opened:
         self._is_closed = False
         #: Whether it is to be closed, if it is not yet.
         self.is_closing = False
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether this process has opened it, and not one that it was forked from."""
+        return os.getpid() == self.owner
 
     def do(self, action: Callable[[], _T]) -> _T:
         """Return what ``action``, which may ``enter`` what it opens, returns in another thread."""
@@ -140,6 +148,8 @@ class Opened:
         If it is used, other threads are waited for, a second at most. Then it is closed by them, or
         by this one as it leaves.
         """
+        if not self.is_ours:
+            return
         self.is_closing = True
         until, this = time.monotonic() + _PATIENCE, threading.get_ident()
         for left, thread in list(self._users.items()):
@@ -148,7 +158,7 @@ class Opened:
         self._close_unused()
 
     def _close_unused(self) -> None:
-        if not self._users and not self._is_closed:
+        if not self._users and not self._is_closed and self.is_ours:
             self._alone(self._close)
 
     def _close(self) -> None:
