@@ -41,14 +41,14 @@ if TYPE_CHECKING:
         start,
     )
     from gotrace.calls import Call, LongestWait, LostCalls, StackFrame, Why, read, write
-    from gotrace.changes import Diff, diff
     from gotrace.errors import GotraceError, NoMatchError, UsageError
     from gotrace.histogram import Histogram, ValueHistogram
     from gotrace.kernel.attach import AttachError
     from gotrace.kernel.compiler import LoadError
-    from gotrace.merging import Merged, merge
     from gotrace.requests.model import Node, Request, load
     from gotrace.requests.recording import Recording
+    from gotrace.results.changes import Diff, diff
+    from gotrace.results.merging import Merged, merge
     from gotrace.target.command import CommandError
     from gotrace.target.process import ProcessError
     from gotrace.values.python import (
@@ -160,12 +160,12 @@ _HOMES = {
         "start",
     ),
     "gotrace.calls": ("Call", "LongestWait", "LostCalls", "StackFrame", "Why", "read", "write"),
-    "gotrace.changes": ("Diff", "diff"),
+    "gotrace.results.changes": ("Diff", "diff"),
     "gotrace.errors": ("GotraceError", "NoMatchError", "UsageError"),
     "gotrace.histogram": ("Histogram", "ValueHistogram"),
     "gotrace.kernel.attach": ("AttachError",),
     "gotrace.kernel.compiler": ("LoadError",),
-    "gotrace.merging": ("Merged", "merge"),
+    "gotrace.results.merging": ("Merged", "merge"),
     "gotrace.requests.model": ("Node", "Request", "load"),
     "gotrace.requests.recording": ("Recording",),
     "gotrace.target.command": ("CommandError",),

@@ -27,8 +27,7 @@ ROOMS = (
     "histogram",
     "overhead",
     "settings",
-    "changes",
-    "merging",
+    "results",
     "hosts",
     "architecture",
     "elf",
@@ -59,7 +58,7 @@ MAX_SHARE = 0.15  # of all lines, with the packages within it
 ALLOWED = {room: set(ROOMS[:at]) for at, room in enumerate(ROOMS)}
 #: The library's names come from the rooms that define them.
 ALLOWED["__init__"] = {"api", "calls", "errors", "histogram", "kernel", "requests"}
-ALLOWED["__init__"] |= {"changes", "merging", "target", "values"}
+ALLOWED["__init__"] |= {"results", "target", "values"}
 #: The daemon is built on the sessions, not on the commands.
 ALLOWED["fleet"] -= {"report", "doctor", "cli"}
 
@@ -163,8 +162,7 @@ LAYER |= {
     "histogram",
     "overhead",
     "calls",
-    "changes",
-    "merging",
+    "results",
     "hosts",
 }
 BESIDE = {

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import argparse
 
-from gotrace.changes import diff
 from gotrace.cli.run import run_output
 from gotrace.errors import UsageError
 from gotrace.profiles.write import is_profile, write_content
 from gotrace.report.diff import diff_page, write_diff
 from gotrace.report.output import Notice, NoticeKind
+from gotrace.results.changes import diff
 from gotrace.text import printable
 
 __all__ = ["compare"]

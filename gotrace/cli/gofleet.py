@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from gotrace.cli.options import is_json, new_parser, parse_plain, positive, seconds
 from gotrace.cli.run import run_command
@@ -22,9 +22,9 @@ from gotrace.hosts.names import are_pods, host_names, selections
 from gotrace.hosts.remote import Way
 from gotrace.hosts.run import HostResult, HostRuns
 from gotrace.hosts.ssh import Ssh
-from gotrace.merging import Merged, merge
 from gotrace.profiles.write import check_place, is_profile, write_profile
 from gotrace.report.output import JsonOutput, TextOutput
+from gotrace.results.merging import Merged, merge
 from gotrace.target.wait import Interrupts
 from gotrace.text import counted, printable
 
@@ -185,16 +185,23 @@ def _ask(options: argparse.Namespace, command: Sequence[str]) -> int:
         asked = counted(f"asking {{}} {what}{{s}}", len(hosts))
         _say(f"{asked}: {shlex.join(command)}: Ctrl-C ends it everywhere")
     attached = _Attached(0 if options.quiet else len(hosts), what)
-    runs = HostRuns(way, hosts, words, min(options.at_once, len(hosts)), attached.one)
-    merged = Merged(options.by_host)
+    at_once = min(options.at_once, len(hosts))
+    runs = HostRuns(way, hosts, words, at_once, attached.one, options.ttl)
+    answers = _Answers(options.by_host, command)
     failed: list[int] = []
     with _ended_by_signals(runs.stop, runs.abandon):
         for result in runs.results():
-            if (problem := _take(result, merged)) is not None:
+            with result.output:
+                problem = answers.take(result)
+            if problem is not None:
                 failed.append(result.status)
                 _say(f"{result.host}: {problem}")
             elif result.is_timed_out:
                 _say(f"{result.host}: ended by --ttl, after {options.ttl:g} s")
+    merged, others = answers.agreed()
+    for host, problem in others:
+        failed.append(1)
+        _say(f"{host}: {problem}")
     if merged.hosts:
         _write(options, merged)
     if not failed:
@@ -285,18 +292,61 @@ def _split(option: str, text: str) -> list[str]:
     return words
 
 
-def _take(result: HostResult, merged: Merged) -> str | None:
-    """Add what a host has printed; return what is wrong with it, None if it is whole."""
-    is_whole = result.problem is None or any('"kind":"detached"' in line for line in result.lines)
-    if is_whole and result.lines:
+class _Answers:
+    """What hosts have printed, added up by the question that they say they were asked.
+
+    A host may have been given other words, or lie: the answer of most hosts is the one that counts.
+    """
+
+    def __init__(self, by_host: bool, command: Sequence[str]) -> None:
+        self._by_host = by_host
+        self._command = command
+        self._sums: list[Merged] = []
+
+    def take(self, result: HostResult) -> str | None:
+        """Add a host's rows; return what is wrong with it, None if it is whole.
+
+        Whatever fails is that host's alone.
+        """
         try:
-            one = merge(result.lines, hosts=[result.host], by_host=merged.by_host)
-            merged.add(one, result.host)
-        except GotraceError as error:
-            return str(error)
-    elif result.problem is None:
-        return "it printed nothing"
-    return result.problem
+            is_empty = next(result.lines(), None) is None
+            if is_empty or not (result.problem is None or _is_whole(result)):
+                return result.problem or "it printed nothing"
+            one = Merged(self._by_host)
+            one.add(result.lines(), result.host, is_live=True)
+            if one.tool not in (None, self._command[0]):
+                return f"it has rows of {one.tool}, and was asked for {self._command[0]}"
+            self._add(one, result.host)
+        except Exception as error:
+            is_known = isinstance(error, GotraceError)
+            return str(error) if is_known else f"{type(error).__name__}: {error}"
+        return result.problem
+
+    def _add(self, one: Merged, host: str) -> None:
+        for merged in self._sums:
+            with suppress(UsageError):  # of another question
+                merged.add(one, host)
+                return
+        merged = Merged(self._by_host)
+        merged.add(one, host)
+        self._sums.append(merged)
+
+    def agreed(self) -> tuple[Merged, list[tuple[str, str]]]:
+        """Return the answer of most hosts, and the other hosts, each with what is wrong with it."""
+        words = {*self._command}
+
+        def weight(merged: Merged) -> tuple[int, bool]:
+            return len(merged.hosts), words.issuperset(merged.options.get("patterns", ()))
+
+        chosen = max(self._sums, key=weight, default=Merged(self._by_host))
+        problem = "it says that it was asked something else than most hosts"
+        others = [one for one in self._sums if one is not chosen]
+        return chosen, [(host, problem) for one in others for host in one.hosts]
+
+
+def _is_whole(result: HostResult) -> bool:
+    """Return whether a command that failed has come to its end all the same."""
+    return any('"kind":"detached"' in line for line in result.lines())
 
 
 @contextmanager

@@ -9,13 +9,16 @@ is never seen to be lost, nothing outlives its time.
 from __future__ import annotations
 
 import os
+import select
 import shlex
 import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from itertools import chain
 from typing import IO, Protocol
 
 from gotrace.errors import GotraceError
@@ -39,6 +42,8 @@ _ATTACHED = b'{"kind":"attached"'
 _KEPT = 16 << 20  # bytes of output in memory
 _MOST_ERRORS = 64 << 10
 _MOST_LINE = 4 << 20  # bytes; no command writes one of a tenth of it
+_MOST_OUTPUT = 256 << 20  # bytes: half a million rows
+_CONNECT = 30  # seconds for a connection, and for the command to start
 GRACE = 15  # seconds that a command has to end
 #: Exit statuses of timeout, of a shell, and of ssh.
 TIMED_OUT, NOT_FOUND, FAILED = 124, 127, 255
@@ -111,81 +116,136 @@ def remote_script(words: Sequence[str], seconds: int, bundles: Sequence[Bundle] 
 
 
 class RemoteRun:
-    """A command that runs on a host. ``end`` may be called in any thread."""
+    """A command that runs on a host. ``end`` and ``kill`` may be called in any thread."""
 
-    def __init__(self, words: Sequence[str], bundles: Sequence[Bundle] = ()) -> None:
-        """Start the command line that runs it there. Raises OSError."""
+    def __init__(
+        self, words: Sequence[str], seconds: float, bundles: Sequence[Bundle] = ()
+    ) -> None:
+        """Start the command line that runs it there, for ``seconds`` at most. Raises OSError."""
         self.output: IO[bytes] = tempfile.SpooledTemporaryFile(_KEPT)  # noqa: SIM115
         self.errors = b""
         self._bundles = bundles
-        self._lock = threading.Lock()
-        # Ctrl-C is for us: in a session of its own the command does not get it.
+        self._seconds = seconds + GRACE + _CONNECT
+        # Ctrl-C is for us: in a session of its own the command does not get it. Without buffers no
+        # thread that writes to it keeps another one from ending it.
         self._process = subprocess.Popen(
             words,
+            bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
+        self._given_up = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._is_killed = False
 
     def wait(self, attached: Callable[[], None]) -> int:
         """Read what it says until it ends, and return its exit status.
 
-        ``attached`` is called when it says that its probes are in place. Raises HostError if a line
-        does not end.
+        ``attached`` is called when it says that its probes are in place. Raises HostError if it
+        says too much or does not end in time, OSError if there is no room for what it says.
         """
-        assert self._process.stdout is not None
         reader = threading.Thread(target=self._read_errors, daemon=True)
         reader.start()
-        with self._process.stdout as stream:
-            if self._bundles:
-                self._push(stream)
-            begin: bytes | None = b""  # of what it says, up to there
-            length = 0  # of the last line so far
-            while piece := stream.read1(1 << 16):  # type: ignore[attr-defined]
-                self.output.write(piece)
-                _, end, rest = piece.rpartition(b"\n")
-                length = len(rest) if end else length + len(rest)
-                if length > _MOST_LINE:
-                    self.kill()
-                    self._process.wait()
-                    raise HostError(f"it prints a line of more than {_MOST_LINE >> 20} MB")
-                if begin is not None:
-                    begin = (begin + piece)[:_MOST_ERRORS]
-                    if _ATTACHED in begin:
-                        begin = None
-                        attached()
-        status = self._process.wait()
-        reader.join(GRACE)
-        self.end()
+        try:
+            begin = self._push() if self._bundles else b""
+            self._read(begin, attached)
+        except BaseException:
+            self.kill()
+            raise
+        finally:
+            try:
+                status = self._process.wait(GRACE)
+            except subprocess.TimeoutExpired:  # it has closed its output, and goes on
+                self.kill()
+                status = self._process.wait()
+            reader.join(0 if self._is_killed else GRACE)  # another process may keep it open
+            self.end()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            os.close(self._given_up)
         return status
 
-    def _push(self, stream: IO[bytes]) -> None:
-        """Send the bundle that the host asks for."""
-        line = stream.readline(1 << 10)
+    def _read(self, begin: bytes, attached: Callable[[], None]) -> None:
+        """Keep what it says after its first words."""
+        said: bytes | None = b""  # the first of it, until it has said that it is attached
+        length = 0  # of the last line so far
+        for piece in chain([begin], self._pieces()):
+            if self.output.tell() + len(piece) > _MOST_OUTPUT:
+                raise HostError(
+                    f"it prints more than {_MOST_OUTPUT >> 20} MB: ask for fewer functions or"
+                    " intervals, or record there with -o x.ndjson.gz and use --merge"
+                )
+            self.output.write(piece)
+            _, end, rest = piece.rpartition(b"\n")
+            length = len(rest) if end else length + len(rest)
+            if length > _MOST_LINE:
+                raise HostError(f"it prints a line of more than {_MOST_LINE >> 20} MB")
+            if said is not None:
+                said = (said + piece)[:_MOST_ERRORS]
+                if _ATTACHED in said:
+                    said = None
+                    attached()
+
+    def _pieces(self) -> Iterator[bytes]:
+        """Yield what it says until it ends or is given up. Raises HostError if it does neither."""
+        stream = self._process.stdout
+        assert stream is not None
+        end = time.monotonic() + self._seconds
+        while self._is_ready(stream, select.POLLIN, end):
+            if not (piece := os.read(stream.fileno(), 1 << 16)):
+                return
+            yield piece
+
+    def _is_ready(self, stream: IO[bytes], event: int, end: float) -> bool:
+        """Wait for a stream; return whether it is ready, False if the run is given up."""
+        poll = select.poll()
+        poll.register(stream, event)
+        poll.register(self._given_up, select.POLLIN)
+        ready = [number for number, _ in poll.poll(max(0.0, end - time.monotonic()) * 1000)]
+        if not ready:
+            raise HostError(f"it did not end within {self._seconds:g} s: it was given up")
+        return self._given_up not in ready
+
+    def _push(self) -> bytes:
+        """Send the bundle that the host asks for; return what else it has said."""
+        said = b""
+        for piece in self._pieces():
+            said += piece
+            if b"\n" in said or len(said) > _MOST_ERRORS:
+                break
+        line, _, rest = said.partition(b"\n")
+        if line + b"\n" == _HAVE:
+            return rest
         wanted = line.removeprefix(_NEED).strip().decode(errors="replace")
         bundle = next((one for one in self._bundles if one.digest[:16] == wanted), None)
-        if bundle is not None:
-            with suppress(OSError):  # it ends, and says why
-                assert self._process.stdin is not None
-                self._process.stdin.write(bundle.data)
-                self._process.stdin.flush()
-        elif line != _HAVE:
-            self.output.write(line)
+        stream = self._process.stdin
+        if bundle is None or stream is None:
+            return said
+        end = time.monotonic() + self._seconds
+        left = memoryview(bundle.data)
+        with suppress(OSError, ValueError):  # it ends, or is ended, and says why
+            os.set_blocking(stream.fileno(), False)
+            while left and self._is_ready(stream, select.POLLOUT, end):
+                left = left[os.write(stream.fileno(), left) :]
+        return rest
 
     def _read_errors(self) -> None:
         assert self._process.stderr is not None
         with self._process.stderr as stream:
-            while piece := stream.read1(1 << 12):  # type: ignore[attr-defined]
+            while piece := stream.read(1 << 12):
                 self.errors = (self.errors + piece)[-_MOST_ERRORS:]
 
     def end(self) -> None:
         """Have it end: its shell reads to the end of what we say."""
-        with self._lock, suppress(OSError):
-            if self._process.stdin is not None and not self._process.stdin.closed:
+        with suppress(OSError):
+            if self._process.stdin is not None:
                 self._process.stdin.close()
 
     def kill(self) -> None:
         """Give the connection up; the host ends the command when it sees that."""
+        self._is_killed = True
+        with suppress(OSError):  # it has ended
+            os.eventfd_write(self._given_up, 1)
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import Queue
+from typing import IO
 
 from gotrace.hosts.remote import (
     FAILED,
@@ -30,14 +31,22 @@ _OF_KUBECTL = "command terminated with exit code "
 class HostResult:
     """What a host has printed, and what became of its command: ``problem`` is None if all is well.
 
-    ``status`` is the command's exit status; of what never ran it is that of ssh.
+    ``status`` is the command's exit status; of what never ran it is that of ssh. ``output`` is
+    closed by whoever has read it.
     """
 
     host: str
-    lines: Sequence[str]
+    output: IO[bytes]
     status: int
     problem: str | None = None
     is_timed_out: bool = False
+
+    def lines(self) -> Iterator[str]:
+        """Yield what the host has printed, from the beginning."""
+        self.output.seek(0)
+        for line in self.output:
+            if not line.isspace():
+                yield line.decode("utf-8", "backslashreplace")
 
 
 class HostRuns:
@@ -50,8 +59,13 @@ class HostRuns:
         words: Sequence[str],
         at_once: int,
         attached: Callable[[], None],
+        seconds: float,
     ) -> None:
-        """``attached`` is called for each host whose probes are in place, in any thread."""
+        """``attached`` is called for each host whose probes are in place, in any thread.
+
+        The command takes ``seconds`` at most.
+        """
+        self._seconds = seconds
         self._way = way
         self._hosts = hosts
         self._words = words
@@ -85,20 +99,25 @@ class HostRuns:
             run.kill()
 
     def _run(self, host: str) -> HostResult:
-        if self._stopping.is_set():
-            return HostResult(host, (), FAILED, STOPPED)
+        """Return a host's result, whatever fails: it is that host's alone."""
         try:
-            with self._way.ready(host, self._stopping):
-                if self._stopping.is_set():
-                    return HostResult(host, (), FAILED, STOPPED)
-                return self._ask(host)
+            if not self._stopping.is_set():
+                with self._way.ready(host, self._stopping):
+                    if not self._stopping.is_set():
+                        return self._ask(host)
+            problem = STOPPED
         except HostError as error:
-            return HostResult(host, (), FAILED, str(error))
+            problem = str(error)
+        except OSError as error:
+            problem = f"what it prints cannot be kept: {error.strerror or error}"
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        return HostResult(host, io.BytesIO(), FAILED, problem)
 
     def _ask(self, host: str) -> HostResult:
         words = self._way.words(host, self._words)
         try:
-            run = RemoteRun(words, self._way.bundles)
+            run = RemoteRun(words, self._seconds, self._way.bundles)
         except OSError as error:
             raise HostError(f"cannot run {words[0]}: {error.strerror}") from error
         self._running[host] = run
@@ -108,12 +127,9 @@ class HostRuns:
             status = run.wait(self._attached)
         finally:
             del self._running[host]
-        run.output.seek(0)
-        with io.TextIOWrapper(run.output, "utf-8", "backslashreplace") as output:
-            lines = [line for line in output if not line.isspace()]
-        if status in (0, TIMED_OUT):
-            return HostResult(host, lines, status, is_timed_out=status == TIMED_OUT)
-        return HostResult(host, lines, status, self._problem(status, run.errors))
+        is_timed_out = status == TIMED_OUT
+        problem = None if status == 0 or is_timed_out else self._problem(status, run.errors)
+        return HostResult(host, run.output, status, problem, is_timed_out)
 
     def _problem(self, status: int, errors: bytes) -> str:
         """Return in a line why a command has failed."""

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from gotrace.changes import Amount, Change, Diff, Recording
 from gotrace.report.durations import duration, four_digits
 from gotrace.report.output import JsonOutput, Output
 from gotrace.report.page import page
+from gotrace.results.changes import Amount, Change, Diff, Recording
 from gotrace.text import counted, encodable, printable
 
 __all__ = ["diff_page", "write_diff"]

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from gotrace.calls import StackFrame
-from gotrace.errors import GotraceError
 from gotrace.goroutines.interrupted import Work
 from gotrace.goroutines.model import Frame, Stack, State
 from gotrace.histogram import Histogram, bucket_between
-from gotrace.merging import Merged, times_of, values_of
 from gotrace.probes.scope import STACK_TYPE
 from gotrace.profiles.rows import (
     Line,
@@ -31,6 +29,8 @@ from gotrace.report.syscalls import write_syscalls
 from gotrace.report.waits import WaitTotals, write_waits
 from gotrace.report.wall import write_wall
 from gotrace.report.why import BucketParts
+from gotrace.results.kinds import KINDS, TOOLS
+from gotrace.results.merging import Merged, times_of, values_of
 from gotrace.session.oncpu.groups import WallGroup
 from gotrace.session.oncpu.naming import FunctionTime, NamedSamples
 from gotrace.session.waits.names import SyscallSums
@@ -70,10 +70,7 @@ def write_merged(output: Output, merged: Merged, top: int | None) -> None:
     if isinstance(output, JsonOutput):
         _write_json(output, merged, top)
         return
-    try:
-        _write_text(output, merged, top)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise GotraceError(f"rows are not what {merged.tool} writes: {error!r}") from error
+    _write_text(output, merged, top)
 
 
 def _write_text(output: TextOutput, merged: Merged, top: int | None) -> None:
@@ -91,7 +88,7 @@ def _write_text(output: TextOutput, merged: Merged, top: int | None) -> None:
         for name in names:
             out.write("\n")
             what = f"host {printable(name)}" if name is not None else hosts
-            rows = {kind: _of_host(merged.rows(kind), name) for kind in _KINDS[merged.tool]}
+            rows = {kind: _of_host(merged.rows(kind), name) for kind in TOOLS[merged.tool]}
             seconds = merged.units if name is None else merged.hosts[name].units
             _WRITERS[merged.tool](out, rows, seconds, what, top)
     for text, names_of in _said(merged):
@@ -101,26 +98,22 @@ def _write_text(output: TextOutput, merged: Merged, top: int | None) -> None:
 
 def _write_json(output: JsonOutput, merged: Merged, top: int | None) -> None:
     """Write everything; rows that a command has the largest last are the last that are kept."""
-    left = {kind: len(merged.rows(kind)) for kind in _ASCENDING} if top else {}
+    left = {kind: len(merged.rows(kind)) for kind in _LARGEST_LAST} if top else {}
     seen: dict[str, int] = {}
     for row in merged.objects():
         kind = row.pop("kind")
         seen[kind] = seen.get(kind, 0) + 1
-        if top and kind in _ASCENDING and seen[kind] <= left[kind] - top:
+        if top and kind in _LARGEST_LAST and seen[kind] <= left[kind] - top:
             continue
-        if top and kind in _DESCENDING and seen[kind] > top:
+        if top and kind in _LARGEST_FIRST and seen[kind] > top:
             continue
         output.write(kind, row)
     output.out.flush()
 
 
-_ASCENDING = ("count", "histogram")
-_DESCENDING = ("wait", "syscall", "cpu_function", "cpu_stack", "goroutine")
-_KINDS = {
-    "gooffcpu": ("waits", "wait", "syscall"),
-    "gooncpu": ("cpu", "cpu_function", "cpu_stack", "wall", "wall_group"),
-    "gostacks": ("dump", "goroutine"),
-}
+#: Kinds of which ``top`` leaves the largest.
+_LARGEST_LAST = ("count", "histogram")
+_LARGEST_FIRST = ("wait", "syscall", "cpu_function", "cpu_stack", "goroutine")
 
 
 def _said(merged: Merged) -> Iterator[tuple[str, list[str]]]:
@@ -378,27 +371,23 @@ _WRITERS = {"gooffcpu": _write_waits, "gooncpu": _write_cpu, "gostacks": _write_
 
 _TIMES = (ValueType("events", "count"), ValueType("time", "nanoseconds"))
 _EVENTS = (ValueType("events", "count"),)
-#: Where rows of a kind have their numbers.
-_STACKS: dict[str, tuple[str, ...]] = {
-    "wait": ("count", "delay_ns"),
-    "cpu_stack": ("samples", "cpu_ns"),
-    "wall_stack": ("count", "ns"),
-    "goroutine": ("count",),
-}
+#: Kinds whose rows are stacks.
+_STACKS = ("wait", "cpu_stack", "wall_stack", "goroutine")
 
 
 def merged_profile(merged: Merged) -> StackProfile | None:
     """Return all stacks for a profile, None if there are none."""
     rows, is_time = [], False
-    for kind, fields in _STACKS.items():
-        if merged.tool is not None and (found := merged.rows(kind)):
-            is_time = len(fields) > 1
-            rows = [_profile_row(row, row["stack"], fields) for row in found]
-    for kind, fields in (("count", ("count",)), ("histogram", ("count", "sum_ns"))):
-        found = [row for row in merged.rows(kind) if "$stack" in (row.get("by") or {})]
+    for kind in (*_STACKS, "count", "histogram"):
+        fields = KINDS[kind].compared
+        found = [
+            _profile_row(row, stack, fields)
+            for row in merged.rows(kind)
+            if "of" not in row and (stack := _stack_of(row)) is not None
+        ]
         if found:
             is_time = len(fields) > 1
-            rows = [_profile_row(row, row["by"]["$stack"], fields) for row in found]
+            rows = found
     if not rows:
         return None
     form = ProfileForm(
@@ -406,6 +395,12 @@ def merged_profile(merged: Merged) -> StackProfile | None:
     )
     name = f"{merged.tool} of {counted('{} host{s}', len(merged.hosts))}"
     return StackProfile(form, rows, name, length_ns=round(merged.units * 1e9))
+
+
+def _stack_of(row: _Row) -> Sequence[_Row] | None:
+    """Return the frames that a row is of."""
+    stack = row["stack"] if "stack" in row else (row.get("by") or {}).get("$stack")
+    return stack if isinstance(stack, list) else None
 
 
 def _profile_row(row: _Row, stack: Sequence[_Row], fields: Sequence[str]) -> ProfileRow:

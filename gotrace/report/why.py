@@ -106,8 +106,8 @@ def sums_lines(why: BucketParts, times: Histogram, tracing: int | None) -> Itera
         [
             printable(name),
             duration(part.ns),
-            _percent(part.ns / times.sum),
-            duration(part.ns / times.count),
+            _percent(part.ns / max(times.sum, 1)),
+            duration(part.ns / max(times.count, 1)),
             str(part.calls),
             *(_percent(band.share(name)) for band in bands),
         ]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 import signal
@@ -12,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from gotrace.cli.gofleet import main
+from gotrace.cli.gofleet import _Answers, main
 from gotrace.errors import UsageError
 from gotrace.hosts.names import host_names
 from gotrace.hosts.remote import HostError, RemoteRun, remote_script
+from gotrace.hosts.run import HostResult
 from gotrace.hosts.ssh import Ssh
 from gotrace.profiles.write import is_profile
 
@@ -214,8 +216,33 @@ def test_the_end_of_input_ends_a_remote_command() -> None:
 
 def test_a_host_that_ends_no_line_is_given_up() -> None:
     lines = "yes 123456789 | head -c 6000000"  # of any number
-    assert RemoteRun(["sh", "-c", lines]).wait(lambda: None) == 0
-    run = RemoteRun(["sh", "-c", "head -c 1G /dev/zero; exec sleep 60"])
+    assert RemoteRun(["sh", "-c", lines], 60).wait(lambda: None) == 0
+    run = RemoteRun(["sh", "-c", "head -c 1G /dev/zero; exec sleep 60"], 60)
     with pytest.raises(HostError, match="it prints a line of more than 4 MB"):
         run.wait(lambda: None)
     assert run.output.tell() < 5 << 20
+
+
+def _printed(host: str, *rows: dict[str, Any]) -> HostResult:
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    return HostResult(host, io.BytesIO(text.encode()), 0)
+
+
+def test_an_odd_host_spoils_its_own_answer_alone() -> None:
+    """Also if it is the first, and has rows of another question, host or command."""
+    honest = {"kind": "count", "func": "main.f", "count": 5, "ts": 1.0, "interval_s": 1.0}
+    asked = {"kind": "attached", "message": "", "patterns": ["main.f"]}
+    answers = _Answers(False, ["gofunccount", "main.f"])
+    assert answers.take(_printed("odd", {**asked, "patterns": ["main.*"]}, honest)) is None
+    assert answers.take(_printed("web01", asked, honest)) is None
+    assert answers.take(_printed("deep", {"kind": "lost", "message": [[1]]})) is not None
+    other = {"kind": "cpu_function", "func": "main.f", "self_ns": 1, "total_ns": 1}
+    said = answers.take(_printed("other", other))
+    assert said == "it has rows of gooncpu, and was asked for gofunccount"
+    assert answers.take(_printed("silent")) == "it printed nothing"
+    merged, others = answers.agreed()
+    assert list(merged.hosts) == ["web01"]
+    assert [row["count"] for row in merged.rows("count")] == [5]
+    assert others == [("odd", "it says that it was asked something else than most hosts")]
+    assert answers.take(_printed("web02", asked, {**honest, "host": "web01"})) is None
+    assert [row["count"] for row in answers.agreed()[0].rows("count")] == [10]

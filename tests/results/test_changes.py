@@ -20,7 +20,8 @@ from tests.tools.harness import Fixture, tool
 
 _NOISE = 0.05
 _INTERVALS = 30
-Rows = list[dict[str, Any]]
+Row = dict[str, Any]
+Rows = list[Row]
 
 
 def frames(*names: str) -> list[dict[str, Any]]:
@@ -49,9 +50,16 @@ def counts(chance: random.Random, usual: dict[str, float]) -> Rows:
 def waits(chance: random.Random, usual: dict[str, float]) -> Rows:
     rows: Rows = []
     for at in range(_INTERVALS):
-        rows.append({"kind": "waits", "pid": 1, "ts": 100.0 + at, "seconds": 1.0})
+        head = {"kind": "waits", "pid": 1, "ts": 100.0 + at, "seconds": 1.0, "count": 1}
+        rows.append({**head, "delay_ns": 1, "others": {"count": 0, "delay_ns": 0}})
         for name, value in usual.items():
-            wait = {"kind": "wait", "state": "waiting", "reason": "sync.Mutex.Lock", "count": 100}
+            wait: Row = {
+                "kind": "wait",
+                "state": "waiting",
+                "reason": "sync.Mutex.Lock",
+                "count": 100,
+            }
+            wait |= {"open": False, "woken_by": None, "waker": None}
             stack = frames("sync.(*Mutex).Lock", name, "main.main")
             rows.append({**wait, "delay_ns": around(chance, value), "stack": stack})
     return [*rows, ended(_INTERVALS)]
@@ -161,21 +169,23 @@ def test_runs_without_intervals_are_compared_by_all_their_rows() -> None:
 
 def histogram(at: int, **fields: Any) -> dict[str, Any]:
     row = {"kind": "histogram", "func": "main.f", "count": 10, "sum_ns": 1000}
-    row |= {"buckets": [[90, 110, 10]], "ts": 1.0 + at, "interval_s": 1.0}
+    row |= {"min_ns": 1, "max_ns": 1000}
+    row |= {"buckets": [[100, 104, 10]], "ts": 1.0 + at, "interval_s": 1.0}
     return {**row, **fields}
 
 
 def test_times_have_percentiles_and_the_share_of_each_part() -> None:
     def why(lock: int, running: int) -> dict[str, Any]:
-        return {"parts": {"sync.Mutex": {"ns": lock}, "running": {"ns": running}}}
+        parts = {"sync.Mutex": lock, "running": running}
+        return {"parts": {name: {"ns": ns, "calls": 5} for name, ns in parts.items()}}
 
     a = [histogram(0, why=why(600, 400)), ended(1.0)]
-    slower = {"sum_ns": 5000, "buckets": [[90, 110, 5], [800, 1000, 5]]}
+    slower = {"sum_ns": 5000, "buckets": [[100, 104, 5], [896, 928, 5]]}
     b = [histogram(0, **slower, why=why(4500, 500)), histogram(1, why=why(600, 400)), ended(2.0)]
     (change,) = gotrace.diff(lines(a), lines(b)).changes
     assert (change.before, change.after, change.change) == (1000, 3000, 2000)
     assert change.parts == {"sync.Mutex": 1950, "running": 50}
-    assert (change.first.percentile(0.99), change.second.percentile(0.99)) == (100, 900)
+    assert (change.first.percentile(0.99), change.second.percentile(0.99)) == (102, 912)
 
 
 def test_values_and_stacks_are_rows_of_their_own() -> None:
@@ -193,9 +203,11 @@ def test_values_and_stacks_are_rows_of_their_own() -> None:
 def goroutines(numbers: dict[str, int], dumps: int) -> Rows:
     rows: Rows = []
     for at in range(dumps):
-        rows.append({"kind": "dump", "pid": 1, "ts": 1.0 + at})
+        rows.append({"kind": "dump", "pid": 1, "ts": 1.0 + at, "goroutines": 1, "shown": 1})
+        rows[-1]["moved"] = 0
         for name, count in numbers.items():
-            one = {"kind": "goroutine", "state": "waiting", "reason": "chan receive"}
+            one: Row = {"kind": "goroutine", "state": "waiting", "reason": "chan receive"}
+            one |= {"waiting_ns": None}
             rows += [{**one, "stack": frames(name, "main.main")}] * count
     return rows
 
@@ -294,15 +306,18 @@ def test_a_planted_change_of_a_live_program_is_the_first(tmp_path: Path) -> None
 def test_samples_are_time_on_the_cpu_and_all_time_its_states() -> None:
     stack = {"stack": frames("main.f", "main.main")}
     head = {"pid": 1, "ts": 1.0, "seconds": 2.0}
-    one = {"work": "program", "samples": 100, "cpu_ns": 10**9, **stack}
-    cpu = [{"kind": "cpu", **head}, {"kind": "cpu_stack", **one}]
-    more = [{"kind": "cpu", **head}, {"kind": "cpu_stack", **one, "cpu_ns": 3 * 10**9}]
+    one = {"work": "program", "group": "main", "samples": 100, "cpu_ns": 10**9, **stack}
+    first = {"kind": "cpu", **head, "period_ns": 10**7, "samples": 100, "cpu_ns": 10**9}
+    first |= {"clock_ns": None, "others": 0}
+    cpu = [first, {"kind": "cpu_stack", **one}]
+    more = [first, {"kind": "cpu_stack", **one, "cpu_ns": 3 * 10**9}]
     (change,) = gotrace.diff(lines(cpu), lines(more)).changes
     assert (change.key.name, change.change) == ("[program]", 1e9)
     wall: dict[str, Any] = {"kind": "wall_stack", "state": "runnable", "reason": None}
-    wall |= {"count": 3, **stack}
-    a = [{"kind": "wall", **head}, {**wall, "ns": 10}]
-    b = [{"kind": "wall", **head}, {**wall, "ns": 4}]
+    wall |= {"group": "main", "count": 3, **stack}
+    first = {"kind": "wall", **head, "wall_ns": 10, "others": {"count": 0, "ns": 0}}
+    a = [first, {**wall, "ns": 10}]
+    b = [first, {**wall, "ns": 4}]
     (change,) = gotrace.diff(lines(a), lines(b)).changes
     assert (change.key.name, change.change) == ("[runnable]", -3)
 

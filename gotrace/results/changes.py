@@ -2,8 +2,7 @@
 """Compare two recordings: what changed from one to the other, the largest change first.
 
 Recordings are what gofunccount, gofunclatency, gooffcpu, gooncpu and gostacks write with
-``--json``. Each row of theirs becomes an amount under a key, and one mechanism compares these: a
-further kind is one more entry of ``_KINDS``.
+``--json``. Each row of theirs becomes an amount under a key, and one mechanism compares these.
 
 Amounts are compared per second, those of goroutines per dump. A change is as large as it certainly
 is: the noise is subtracted that the intervals of the recordings show, or if there are not enough of
@@ -12,22 +11,20 @@ them, the changes of all other rows. Changes within their noise follow, the leas
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
 import os
 import statistics
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
 
 from gotrace.errors import GotraceError, UsageError
 from gotrace.histogram import fraction_of
+from gotrace.results.kinds import DETACHED, HEADS, KINDS, kind_of
+from gotrace.results.rows import Json, Key, Kind, Source, checked, rows_of
 from gotrace.tables import Table
 
-__all__ = ["Amount", "Change", "Diff", "Key", "Recording", "Source", "diff", "rows_of"]
+__all__ = ["Amount", "Change", "Diff", "Recording", "diff"]
 
 #: Standard errors that are taken for noise: of a thousand rows none changes by more.
 _SURE = 4.0
@@ -39,16 +36,6 @@ _LEAST_INTERVALS, _LEAST_ROWS = 4, 5
 #: as so many intervals. With 3, chance alone takes one row in 2,500 beyond its noise at most.
 _PRIOR = 3
 _MAD = 1.4826  # of a normal distribution, its standard deviation is so many times as large
-
-Source = str | os.PathLike[str] | Iterable[str]
-_Json = Mapping[str, Any]
-
-
-class Key(NamedTuple):
-    """What a row is of: ``name`` in words, and its stack, innermost first, if it has one."""
-
-    name: str
-    stack: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -68,6 +55,16 @@ class Amount:
     def value(self) -> int:
         """Return what is compared."""
         return self.count if self.total is None else self.total
+
+    def add(self, row: Json, count: str, total: str | None = None) -> None:
+        """Add a row, whose number and whose value are called so."""
+        self.count += row.get(count, 1)
+        if total is not None:
+            self.total = (self.total or 0) + row[total]
+        for low, high, number in row.get("buckets", ()):
+            self.buckets[low, high] += number
+        for part, known in row.get("why", {}).get("parts", {}).items():
+            self.parts[part] += known["ns"]
 
     def percentile(self, percentile: float) -> float | None:
         """Return the value that so many percent are not above, None if that is not known.
@@ -115,10 +112,10 @@ class Recording:
         found = cls(name)
         try:
             found._read(rows_of(source, name))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise GotraceError(f"{name}: not what --json writes: {error!r}") from error
+        except ValueError as error:
+            raise GotraceError(f"{name}: not what --json writes: {error}") from error
         if not found.kind:
-            tools = ", ".join(sorted({kind.tool for kind in _KINDS.values()}))
+            tools = ", ".join(sorted({kind.tool for kind in KINDS.values()}))
             raise GotraceError(f"{name}: has no results: those of {tools} are compared")
         if found.units <= 0:
             found.units = sum(found.intervals.values())
@@ -126,51 +123,54 @@ class Recording:
             raise GotraceError(f"{name}: does not say how long it is: record it again")
         return found
 
-    def _read(self, rows: Iterator[_Json]) -> None:
+    def _read(self, rows: Iterator[Json]) -> None:
         when, units = 0.0, 0.0
         for row in rows:
             name = row.get("kind")
             if name == "lost":
                 self.lost.append(str(row.get("message")))
-            elif name == "detached":
-                units += row.get("seconds", 0.0)  # of each run, if there are several
-            elif name in _HEADS:
-                self._set_kind(_HEADS[name])
-                when, length = row["ts"], row.get("seconds", row.get("dumps", 1.0))
-                self.intervals[when] = length
-            elif name in _KINDS:
-                self._set_kind("histogram" if name == "rest" else name)
-                kind = _KINDS[name]
-                self.unit = row.get("unit") or "" if "of" in row else kind.unit
-                key = kind.key(row)
-                self.by.update(row.get("by") or ())
+            elif name == "detached":  # of each run, if there are several
+                units += checked(DETACHED, row, "detached").get("seconds", 0.0)
+            elif (kind := kind_of(row)) is None:
+                continue
+            elif kind.is_head:
+                self._set_kind(KINDS[HEADS[kind.name]])
+                given = kind.checked(row)
+                when = given["ts"]
+                self.intervals[when] = given.get(kind.length, 1.0)
+            elif kind.named is not None:
+                self._set_kind(KINDS["histogram"] if name == "rest" else kind)
+                given = kind.checked(row)
+                self.unit = given.get("unit") or "" if "of" in given else kind.unit
+                key = kind.named(given)
+                self.by.update(given.get("by") or ())
                 if "host" in row:
                     key = key._replace(name=f"{row['host']}: {key.name}")
                 amount = self.amounts.setdefault(key, Amount())
-                ended = row.get("ts", when)
-                self.intervals.setdefault(ended, row.get("interval_s", 1.0))
+                ended = given.get("ts", when)
+                self.intervals.setdefault(ended, given.get("interval_s", 1.0))
                 before = amount.value
-                kind.add(amount, row)
+                amount.add(given, *kind.compared)
                 amount.each[ended] += amount.value - before
         self.units = units
-        if self.kind in _HEADS.values():
+        if self.kind in HEADS.values():
             self.units = sum(self.intervals.values())
 
-    def _set_kind(self, kind: str) -> None:
-        if self.kind not in ("", kind):
-            tools = f"{_KINDS[self.kind].tool} and {_KINDS[kind].tool}"
+    def _set_kind(self, kind: Kind) -> None:
+        if self.kind not in ("", kind.name):
+            tools = f"{self.tool} and {kind.tool}"
             raise GotraceError(f"{self.name}: has results of {tools}")
-        self.kind = kind
+        self.kind = kind.name
 
     @property
     def tool(self) -> str:
         """Return the command that has written it."""
-        return _KINDS[self.kind].tool
+        return KINDS[self.kind].tool
 
     @property
     def events(self) -> str:
         """Return what is counted in it."""
-        return _KINDS[self.kind].events
+        return KINDS[self.kind].events
 
     def rate(self, amount: Amount) -> float:
         """Return an amount per second, or per dump."""
@@ -316,125 +316,3 @@ def _keys(recording: Recording) -> str:
     """Return what a recording's rows are by, in words."""
     keys = ", ".join(sorted(recording.by))
     return f"{recording.tool} --by {keys}" if keys else f"{recording.tool} without --by"
-
-
-def rows_of(source: Source, name: str) -> Iterator[_Json]:
-    """Yield the objects of a file or of lines, called ``name``. Raises GotraceError."""
-    if not isinstance(source, str | os.PathLike):
-        yield from _parsed(source, name)
-        return
-    try:
-        opening = gzip.open if name.endswith(".gz") else open
-        with opening(name, "rt", encoding="utf-8") as lines:
-            yield from _parsed(cast(Iterable[str], lines), name)
-    except EOFError as error:
-        raise GotraceError(f"cannot read {name}: its end is missing") from error
-    except zlib.error as error:
-        raise GotraceError(f"cannot read {name}: {error}") from error
-    except OSError as error:
-        raise GotraceError(f"cannot read {name}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise GotraceError(f"cannot read {name}: not UTF-8, as --json writes") from error
-
-
-def _parsed(lines: Iterable[str], name: str) -> Iterator[_Json]:
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise GotraceError(f"{name}:{number}: not a line of --json: {error}") from error
-        if not isinstance(row, dict):
-            raise GotraceError(f"{name}:{number}: not a line of --json: no object")
-        yield row
-
-
-class _Kind(NamedTuple):
-    """How rows of a kind are added up, the command that writes them, and what these count."""
-
-    tool: str
-    key: Callable[[_Json], Key]
-    add: Callable[[Amount, _Json], None]
-    unit: str = ""
-    events: str = "calls"
-
-
-def _names(frames: Iterable[_Json]) -> tuple[str, ...]:
-    return tuple(str(frame["func"]) for frame in frames)
-
-
-def _call_key(row: _Json) -> Key:
-    """Return the function, its program, the goroutine without its number, and the values."""
-    program, function = row.get("program"), row.get("func") or "all functions"
-    name = f"{program}:{function}" if program else function
-    if goroutine := row.get("goroutine"):
-        name += f" {goroutine[goroutine.find('[') :]}" if "[" in goroutine else " goroutines"
-    by, stack = row.get("by", {}), _names(())
-    if by is None:
-        return Key("(others)")
-    texts = []
-    for text, value in by.items():
-        if text == "$stack" and isinstance(value, list):
-            stack = _names(value)
-        else:
-            texts.append(f"{text} = {_shown(value)}")
-    return Key(", ".join([name, *texts]), stack)
-
-
-def _shown(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _add_calls(amount: Amount, row: _Json) -> None:
-    amount.count += row["count"]
-
-
-def _add_times(amount: Amount, row: _Json) -> None:
-    amount.count += row["count"]
-    total = row["sum_ns"] if "sum_ns" in row else row["sum"]
-    amount.total = (amount.total or 0) + total
-    for low, high, count in row.get("buckets", ()):
-        amount.buckets[low, high] += count
-    for part, known in row.get("why", {}).get("parts", {}).items():
-        amount.parts[part] += known["ns"]
-
-
-def _wait_key(row: _Json) -> Key:
-    return Key(f"[{row['reason'] or row['state']}]", _names(row["stack"]))
-
-
-def _add_waits(amount: Amount, row: _Json) -> None:
-    amount.count += row["count"]
-    amount.total = (amount.total or 0) + row["delay_ns"]
-
-
-def _add_goroutine(amount: Amount, row: _Json) -> None:
-    amount.count += row.get("count", 1)
-
-
-def _cpu_key(row: _Json) -> Key:
-    texts = [f"{text} = {_shown(value)}" for text, value in row.get("by", {}).items()]
-    return Key(", ".join([f"[{row['work']}]", *texts]), _names(row["stack"]))
-
-
-def _add_cpu(amount: Amount, row: _Json) -> None:
-    amount.count += row["samples"]
-    amount.total = (amount.total or 0) + row["cpu_ns"]
-
-
-def _add_wall(amount: Amount, row: _Json) -> None:
-    amount.count += row["count"]
-    amount.total = (amount.total or 0) + row["ns"]
-
-
-#: What begins each reading, and the rows that follow.
-_HEADS = {"waits": "wait", "dump": "goroutine", "cpu": "cpu_stack", "wall": "wall_stack"}
-#: By the kind of a row's object.
-_KINDS = {
-    "count": _Kind("gofunccount", _call_key, _add_calls),
-    "histogram": _Kind("gofunclatency", _call_key, _add_times, unit="ns"),
-    "rest": _Kind("gofunclatency", lambda row: Key("other goroutines"), _add_times, unit="ns"),
-    "wait": _Kind("gooffcpu", _wait_key, _add_waits, unit="ns", events="waits"),
-    "cpu_stack": _Kind("gooncpu", _cpu_key, _add_cpu, unit="ns", events="samples"),
-    "wall_stack": _Kind("gooncpu", _wait_key, _add_wall, unit="ns", events="times"),
-    "goroutine": _Kind("gostacks", _wait_key, _add_goroutine),
-}

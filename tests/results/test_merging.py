@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,9 @@ from gotrace.histogram import (
     bucket_between,
     bucket_bounds,
 )
-from gotrace.merging import Merged, times_of, values_of
+from gotrace.report.merged import merged_profile, write_merged
+from gotrace.report.output import JsonOutput, TextOutput
+from gotrace.results.merging import Merged, times_of, values_of
 
 Row = dict[str, Any]
 
@@ -72,6 +76,7 @@ def _bucket(value: int) -> int:
 
 _OTHERS = st.fixed_dictionaries({"count": _COUNTS, "delay_ns": _COUNTS})
 _STATES = st.sampled_from(["waiting"])
+_WORK = st.sampled_from(["program", "scheduler"])
 _SYSCALL = rows(
     "syscall",
     name=st.sampled_from(["read", "futex"]),
@@ -91,8 +96,16 @@ _TOOLS: dict[str, st.SearchStrategy[Row]] = {
     "gofunclatency -g": times(
         func=_NAMES, pid=st.just(7), goid=st.integers(1, 3), goroutine=st.just("goroutine 1 [x]")
     )
-    | timed("rest", func=_NAMES, goroutines=_COUNTS, count=_COUNTS, sum_ns=_COUNTS)
-    | rows("slow", ts=_ENDS, func=_NAMES, duration_ns=_COUNTS),
+    | timed("rest", func=_NAMES, goroutines=_COUNTS, count=_COUNTS, sum_ns=_COUNTS, unnamed=_COUNTS)
+    | rows(
+        "slow",
+        ts=_ENDS,
+        pid=st.just(7),
+        tid=st.just(7),
+        goid=st.integers(1, 3),
+        func=_NAMES,
+        duration_ns=_COUNTS,
+    ),
     "gooffcpu": rows(
         "wait",
         state=_STATES,
@@ -117,8 +130,10 @@ _TOOLS: dict[str, st.SearchStrategy[Row]] = {
         others=_COUNTS,
     )
     | rows("cpu_function", func=_NAMES, self_ns=_COUNTS, total_ns=_COUNTS)
-    | rows("cpu_stack", work=_NAMES, group=_NAMES, samples=_COUNTS, cpu_ns=_COUNTS, stack=_STACKS),
-    "gostacks": rows("dump", pid=st.just(5), ts=_ENDS, goroutines=_COUNTS, shown=_COUNTS)
+    | rows("cpu_stack", work=_WORK, group=_NAMES, samples=_COUNTS, cpu_ns=_COUNTS, stack=_STACKS),
+    "gostacks": rows(
+        "dump", pid=st.just(5), ts=_ENDS, goroutines=_COUNTS, shown=_COUNTS, moved=_COUNTS
+    )
     | rows(
         "goroutine",
         goid=_COUNTS,
@@ -279,7 +294,7 @@ def test_what_cannot_be_added_is_left_out() -> None:
     [
         (count("main.f", 1, by={"k": 2}), "has by"),
         ({"kind": "attached", "patterns": ["main.g"]}, "has patterns"),
-        ({"kind": "wait", "state": "waiting"}, "is of gooffcpu"),
+        ({"kind": "cpu_function", "func": "main.f", "self_ns": 1, "total_ns": 1}, "is of gooncpu"),
         ({"kind": "call", "func": "main.f"}, "calls of gotrace are not added up"),
         ({"kind": "function", "func": "main.f"}, "leave out -l"),
     ],
@@ -328,3 +343,68 @@ def test_counts_are_whole_numbers_of_the_kernel(count: object) -> None:
         with pytest.raises(GotraceError, match="not what --json writes"):
             gotrace.merge([json.dumps(row)])
     gotrace.merge([json.dumps({"kind": "count", "func": "main.a", "count": (1 << 64) - 1})])
+
+
+#: Values that no command writes in most places, or in none.
+_ODD: list[Any] = [
+    *(None, True, -1, 1.5, 1 << 64, 10**400, float("nan"), float("inf"), "", "7", "\ud800"),
+    *([], {}, [[]], [None], {"func": 3}, [[1, 2, 1]], [{"func": "f"}], {"parts": {"x": 1}}),
+]
+
+
+def _strict(text: str) -> None:
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    for line in text.splitlines():
+        json.loads(line, parse_constant=refuse)
+
+
+@pytest.mark.parametrize("tool", _TOOLS)
+@given(st.data())
+def test_an_odd_row_is_refused_or_harms_nothing(tool: str, data: st.DataObject) -> None:
+    """Whatever a value becomes: a line of one host, or a table, JSON and a comparison."""
+    found = data.draw(st.lists(_TOOLS[tool] | _NOTICES, min_size=1, max_size=4))
+    row = data.draw(st.sampled_from(found))
+    name = data.draw(st.sampled_from(sorted(row)))
+    odd = data.draw(st.sampled_from(_ODD))
+    row |= {name: {**row[name], "x": odd} if isinstance(row[name], dict) else odd}
+    merged = Merged(data.draw(st.booleans()))
+    try:
+        merged.add(lines(found), "web01", is_live=True)
+    except GotraceError as error:
+        assert "\n" not in str(error)
+        return
+    text, written = io.StringIO(), io.StringIO()
+    write_merged(TextOutput(text, text, False), merged, None)
+    write_merged(JsonOutput(written), merged, 2)
+    merged_profile(merged)
+    text.getvalue().encode()
+    _strict(written.getvalue())
+    again = gotrace.merge(merged, merged)
+    assert list(again.hosts) == ["web01"]
+    with suppress(GotraceError):  # no results, or of no length
+        gotrace.diff(merged, again)
+
+
+def test_a_live_host_speaks_for_itself() -> None:
+    """It is not believed to be another, or to have asked others."""
+    odd: list[Row] = [
+        {"kind": "merged", "of": "rm", "hosts": 3},
+        {"kind": "slow", "host": "db1", "ts": 1.0, "pid": 1, "tid": 1, "goid": 1, "func": "f"},
+        {"kind": "lost", "host": "db1", "message": "1 call is missing"},
+    ]
+    odd[1]["duration_ns"] = 5
+    merged = Merged()
+    merged.add(lines(odd), "web01", is_live=True)
+    assert list(merged.hosts) == ["web01"]
+    assert {row["host"] for row in merged.objects() if "host" in row} == {"web01"}
+
+
+def test_histograms_of_times_and_of_values_are_two_questions() -> None:
+    row = {"kind": "histogram", "func": "main.f", "count": 1, "buckets": [[5, 6, 1]]}
+    times = {**row, "sum_ns": 5, "min_ns": 5, "max_ns": 5}
+    values = {**row, "of": "n", "unit": None, "sum": 5, "min": 5, "max": 5, "unknown": 0}
+    for pair in ((times, values), (values, times)):
+        with pytest.raises(UsageError, match="of one question"):
+            gotrace.merge(*([json.dumps(one)] for one in pair))

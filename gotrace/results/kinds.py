@@ -1,0 +1,444 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of rows that can be added up and compared, each declared once.
+
+``docs/json.md`` has their fields in words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gotrace.results.rows import (
+    Field,
+    Json,
+    Key,
+    Kind,
+    Row,
+    are_buckets,
+    are_frames,
+    each,
+    is_count,
+    is_flag,
+    is_number,
+    is_one_of,
+    is_plain,
+    is_signed,
+    is_sum,
+    is_text,
+    key,
+    least,
+    longest,
+    mapped,
+    maybe,
+    most,
+    record,
+    summed,
+    total,
+)
+
+__all__ = [
+    "ATTACHED",
+    "DETACHED",
+    "HEADS",
+    "KINDS",
+    "MERGED",
+    "NOTICES",
+    "TOOLS",
+    "is_notice",
+    "kind_of",
+]
+
+
+def _add_buckets(mine: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> list[list[int]]:
+    found = {(low, high): count for low, high, count in mine}
+    for low, high, count in other:
+        found[low, high] = found.get((low, high), 0) + count
+    return [[low, high, count] for (low, high), count in sorted(found.items())]
+
+
+def _add_why(mine: Json, other: Json) -> Row:
+    """Add parts up; what bands of both would be is not known."""
+    parts = {name: dict(part) for name, part in mine["parts"].items()}
+    for name, part in other["parts"].items():
+        known = parts.setdefault(name, {"ns": 0, "calls": 0})
+        for figure, value in part.items():
+            known[figure] = known.get(figure, 0) + value
+    return {"parts": parts}
+
+
+def _add_returns(mine: str, other: str) -> str:
+    return mine if mine == other else "both"
+
+
+def _asked_calls(row: Json) -> dict[str, Any]:
+    """Return what calls were grouped by, and what was measured of them."""
+    found = {"of": row["of"], "unit": row["unit"]} if "of" in row else {}
+    by = row.get("by", {})
+    return found | ({"by": list(by)} if by is not None else {})
+
+
+def _functions(frames: Iterable[Json]) -> tuple[str, ...]:
+    return tuple(frame["func"] for frame in frames)
+
+
+def _call_name(row: Json) -> Key:
+    """Return the function, its program, the goroutine without its number, and the values."""
+    program, function = row.get("program"), row.get("func") or "all functions"
+    name = f"{program}:{function}" if program else function
+    if goroutine := row.get("goroutine"):
+        name += f" {goroutine[goroutine.find('[') :]}" if "[" in goroutine else " goroutines"
+    by, stack = row.get("by", {}), _functions(())
+    if by is None:
+        return Key("(others)")
+    texts = []
+    for text, value in by.items():
+        if text == "$stack" and isinstance(value, list):
+            stack = _functions(value)
+        else:
+            texts.append(f"{text} = {_shown(value)}")
+    return Key(", ".join([name, *texts]), stack)
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _wait_name(row: Json) -> Key:
+    return Key(f"[{row['reason'] or row['state']}]", _functions(row["stack"]))
+
+
+def _cpu_name(row: Json) -> Key:
+    texts = [f"{text} = {_shown(value)}" for text, value in row.get("by", {}).items()]
+    return Key(", ".join([f"[{row['work']}]", *texts]), _functions(row["stack"]))
+
+
+def _is_by(value: Any) -> bool:
+    """Return whether a value is that of ``by``: its stack has frames."""
+    return mapped(is_plain)(value) and (
+        not isinstance(stack := value.get("$stack"), list) or are_frames(stack)
+    )
+
+
+_is_why = record(
+    {"parts": mapped(record({"ns": is_sum, "calls": is_count}))},
+    bands=is_plain,
+)
+_are_parts = record({"parts": mapped(is_sum)})
+_STATES = ("waiting", "runnable", "syscall")
+_FUNCTION = (
+    key("func", maybe(is_text)),
+    key("by", maybe(_is_by), needed=False),
+    key("program", needed=False),
+)
+_SPENT = (
+    total("probe_hits", maybe(is_count), needed=False),
+    total("probe_ns", maybe(is_sum), needed=False),
+)
+_STACK = key("stack", are_frames)
+_MARKS = ("p50", "p90", "p99", "p999")
+
+_DECLARED = (
+    Kind(
+        "count",
+        "gofunccount",
+        keys=_FUNCTION,
+        sums=(total("count"),),
+        derived=("share", "rate"),
+        order=("count",),
+        compared=("count",),
+        named=_call_name,
+        shared="count",
+        asked=_asked_calls,
+        is_timed=True,
+    ),
+    Kind(
+        "histogram",
+        "gofunclatency",
+        keys=(
+            *_FUNCTION,
+            key("pid", maybe(is_count), needed=False),
+            key("goid", is_count, needed=False),
+            key("goroutine", needed=False),
+        ),
+        sums=(
+            total("count"),
+            total("sum_ns", is_sum),
+            least("min_ns"),
+            most("max_ns"),
+            Field("buckets", are_buckets, _add_buckets),
+            Field("why", _is_why, _add_why, needed=False),
+            Field("returns", is_one_of("ret", "landing", "both"), _add_returns, needed=False),
+            *_SPENT,
+        ),
+        derived=("share", "rate", *(f"{mark}_ns" for mark in _MARKS)),
+        order=("sum_ns", "count"),
+        compared=("count", "sum_ns"),
+        unit="ns",
+        named=_call_name,
+        shared="sum_ns",
+        asked=_asked_calls,
+        keeps_host=lambda row: "goid" in row,
+        is_timed=True,
+    ),
+    # What --of makes: written as a histogram, and told apart by ``of``.
+    Kind(
+        "values",
+        "gofunclatency",
+        keys=(*_FUNCTION, key("of"), key("unit", maybe(is_text))),
+        sums=(
+            total("count"),
+            total("sum", is_signed),
+            least("min", is_signed),
+            most("max", is_signed),
+            Field("buckets", are_buckets, _add_buckets),
+            total("unknown"),
+        ),
+        derived=_MARKS,
+        order=("count",),
+        compared=("count", "sum"),
+        named=_call_name,
+        asked=_asked_calls,
+        is_timed=True,
+    ),
+    Kind(
+        "rest",
+        "gofunclatency",
+        keys=(key("func", maybe(is_text)), key("program", needed=False)),
+        sums=(
+            total("goroutines"),
+            total("count"),
+            total("sum_ns", is_sum),
+            total("unnamed"),
+            *_SPENT,
+        ),
+        order=("-sum_ns",),
+        compared=("count", "sum_ns"),
+        unit="ns",
+        named=lambda row: Key("other goroutines"),
+        is_timed=True,
+    ),
+    Kind(
+        "slow",
+        "gofunclatency",
+        keys=(
+            key("ts", is_number),
+            key("pid", is_count),
+            key("tid", is_count),
+            key("goid", is_count),
+            key("func"),
+            key("duration_ns", is_sum),
+            key("probe_hits", maybe(is_count), needed=False),
+            key("probe_ns", maybe(is_sum), needed=False),
+            key("why", _are_parts, needed=False),
+            key("program", needed=False),
+        ),
+        order=("ts",),
+        keeps_host=lambda row: True,
+    ),
+    Kind(
+        "waits",
+        "gooffcpu",
+        keys=(),
+        sums=(
+            total("count"),
+            total("delay_ns", is_sum),
+            summed("others", record({"count": is_count, "delay_ns": is_sum})),
+        ),
+        derived=("pid",),
+        is_head=True,
+    ),
+    Kind(
+        "wait",
+        "gooffcpu",
+        keys=(
+            key("state", is_one_of(*_STATES)),
+            key("reason", maybe(is_text)),
+            key("open", is_flag),
+            key("woken_by", maybe(is_one_of("goroutine", "timer", "network poller", "runtime"))),
+            key("waker", maybe(is_text)),
+            _STACK,
+            key("waker_stack", are_frames, needed=False),
+        ),
+        sums=(total("count"), total("delay_ns", is_sum)),
+        order=("-delay_ns", "-count"),
+        compared=("count", "delay_ns"),
+        unit="ns",
+        events="waits",
+        named=_wait_name,
+        asked=lambda row: {"state": row["state"]},
+    ),
+    Kind(
+        "syscall",
+        "gooffcpu",
+        keys=(key("name"),),
+        sums=(
+            total("calls"),
+            total("total_ns", is_sum),
+            summed("errors", mapped(is_count)),
+            Field("buckets", are_buckets, _add_buckets, needed=False),
+        ),
+        once=(Field("p50_ns", is_sum, needed=False), Field("p99_ns", is_sum, needed=False)),
+        order=("-total_ns", "-calls"),
+    ),
+    Kind(
+        "cpu",
+        "gooncpu",
+        keys=(key("period_ns", is_count),),
+        sums=(
+            total("samples"),
+            total("cpu_ns", is_sum),
+            total("clock_ns", maybe(is_sum)),
+            total("others"),
+        ),
+        derived=("pid",),
+        asked=lambda row: {"period_ns": row["period_ns"]},
+        is_head=True,
+    ),
+    Kind(
+        "cpu_function",
+        "gooncpu",
+        keys=(key("func"),),
+        sums=(total("self_ns", is_sum), total("total_ns", is_sum)),
+        order=("-self_ns", "-total_ns"),
+    ),
+    Kind(
+        "cpu_stack",
+        "gooncpu",
+        keys=(
+            key("work", is_one_of("program", "garbage collection", "GC assist", "scheduler")),
+            key("group"),
+            key("by", _is_by, needed=False),
+            _STACK,
+        ),
+        sums=(total("samples"), total("cpu_ns", is_sum)),
+        order=("-samples",),
+        compared=("samples", "cpu_ns"),
+        unit="ns",
+        events="samples",
+        named=_cpu_name,
+    ),
+    Kind(
+        "wall",
+        "gooncpu",
+        keys=(),
+        sums=(
+            total("wall_ns", is_sum),
+            summed("others", record({"count": is_count, "ns": is_sum})),
+        ),
+        derived=("pid",),
+        is_head=True,
+    ),
+    Kind(
+        "wall_group",
+        "gooncpu",
+        keys=(key("group"),),
+        sums=tuple(
+            total(f"{what}_ns", is_sum)
+            for what in ("wall", "running", "runnable", "syscall", "waiting")
+        ),
+        order=("-wall_ns",),
+    ),
+    Kind(
+        "wall_stack",
+        "gooncpu",
+        keys=(
+            key("group"),
+            key("state", is_one_of("running", *_STATES)),
+            key("reason", maybe(is_text)),
+            _STACK,
+        ),
+        sums=(total("count"), total("ns", is_sum)),
+        order=("-ns", "-count"),
+        compared=("count", "ns"),
+        unit="ns",
+        events="times",
+        named=_wait_name,
+    ),
+    Kind(
+        "dump",
+        "gostacks",
+        keys=(),
+        sums=(total("goroutines"), total("shown"), total("moved")),
+        derived=("pid",),
+        is_head=True,
+        length="dumps",
+    ),
+    Kind(
+        "goroutine",
+        "gostacks",
+        keys=(
+            key("state"),
+            key("reason", maybe(is_text)),
+            key("awaits", maybe(is_text), needed=False),
+            key("created_by", maybe(lambda value: are_frames([value])), needed=False),
+            key("labels", mapped(is_text), needed=False),
+            key("locked_to_thread", is_flag, needed=False),
+            key("system", is_flag, needed=False),
+            key("moved", is_flag, needed=False),
+            key("whole", is_flag, needed=False),
+            _STACK,
+        ),
+        sums=(
+            total("count", needed=False),
+            least("waiting_ns", maybe(is_sum)),
+            longest("longest_ns", maybe(is_sum)),
+        ),
+        unknown=("goid", "address", "parent"),
+        order=("-count",),
+        compared=("count",),
+        named=_wait_name,
+    ),
+)
+#: By the kind of a row's object; what ``--of`` makes is "values".
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _DECLARED}
+#: The kinds of each command's rows, in the order in which it writes them.
+TOOLS: dict[str, list[str]] = {}
+for _kind in _DECLARED:
+    TOOLS.setdefault(_kind.tool, []).append(_kind.name)
+#: What begins each reading, and the rows that are compared of those that follow.
+HEADS = {"waits": "wait", "dump": "goroutine", "cpu": "cpu_stack", "wall": "wall_stack"}
+
+
+def kind_of(row: Json) -> Kind | None:
+    """Return the kind of a row's object, None of one that is not a result."""
+    name = row.get("kind")
+    if not isinstance(name, str):
+        return None
+    return KINDS["values"] if name == "histogram" and "of" in row else KINDS.get(name)
+
+
+#: What ``attached`` says of the question, and ``detached`` of a run's length.
+ATTACHED = (
+    Field("patterns", each(is_text), needed=False),
+    Field("state", is_text, needed=False),
+    Field("hertz", is_number, needed=False),
+)
+DETACHED = (Field("seconds", is_number, needed=False),)
+#: What begins recordings that are added up.
+MERGED = (
+    Field("of", maybe(is_one_of(*TOOLS))),
+    Field("by_host", is_flag),
+    Field("options", lambda value: isinstance(value, dict) and is_plain(value)),
+    Field("ts", maybe(is_number)),
+    Field(
+        "hosts",
+        each(
+            record(
+                {
+                    "host": is_text,
+                    "runs": each(is_number),
+                    "intervals": each(lambda pair: each(is_number)(pair) and len(pair) == 2),
+                }
+            )
+        ),
+    ),
+)
+#: Notices that stay, with the names of their hosts.
+NOTICES = ("lost", "warning", "summary")
+
+
+def is_notice(row: Json) -> bool:
+    """Return whether a row may be a notice: it has a message, and can be written again."""
+    return is_text(row.get("message")) and is_plain(row)

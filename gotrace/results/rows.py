@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fields of results: what their values may be, and how those of several rows are added up.
+
+Rows that another host has written are not believed: ``Kind.checked`` holds each to its declaration,
+and takes what is declared alone.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+from gotrace.errors import GotraceError
+from gotrace.histogram import bucket_between
+
+__all__ = [
+    "Field",
+    "Json",
+    "Key",
+    "Kind",
+    "Row",
+    "Shape",
+    "Source",
+    "are_buckets",
+    "are_frames",
+    "checked",
+    "each",
+    "is_count",
+    "is_flag",
+    "is_number",
+    "is_one_of",
+    "is_plain",
+    "is_sum",
+    "is_text",
+    "key",
+    "least",
+    "longest",
+    "mapped",
+    "maybe",
+    "most",
+    "record",
+    "rows_of",
+    "summed",
+    "total",
+]
+
+Row = dict[str, Any]
+Json = Mapping[str, Any]
+Source = str | os.PathLike[str] | Iterable[str]
+#: Whether a value may be that of a field.
+Shape = Callable[[Any], bool]
+#: How two values of a field become one.
+How = Callable[[Any, Any], Any]
+
+#: A number of the kernel, and what any number of hosts may have waited together, in ns.
+_MOST_COUNT, _MOST_SUM = (1 << 64) - 1, (1 << 96) - 1
+#: Arrays and objects within one another that a value of ``--by`` or a notice may have.
+_MAX_DEPTH = 24
+
+
+def is_count(value: Any) -> bool:
+    """Return whether a value is a number that the kernel can have counted."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_COUNT
+
+
+def is_sum(value: Any) -> bool:
+    """Return whether a value is a time in ns that several hosts may have, or another sum."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_SUM
+
+
+def is_signed(value: Any) -> bool:
+    """Return whether a value is a sum of values that may be negative."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST_SUM
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a finite number, not negative: a length or a time."""
+    is_one = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_one and 0 <= value <= _MOST_SUM
+
+
+def is_text(value: Any) -> bool:
+    """Return whether a value is text that can be encoded."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_flag(value: Any) -> bool:
+    """Return whether a value is true or false."""
+    return isinstance(value, bool)
+
+
+def is_plain(value: Any, depth: int = _MAX_DEPTH) -> bool:
+    """Return whether a value is JSON that can be written again, and is not too deep."""
+    if isinstance(value, dict):
+        inside: Iterable[Any] = (*value, *value.values())
+    elif isinstance(value, list):
+        inside = value
+    else:
+        is_finite = not isinstance(value, float) or math.isfinite(value)
+        return is_text(value) if isinstance(value, str) else is_finite
+    return depth > 0 and all(is_plain(one, depth - 1) for one in inside)
+
+
+def is_one_of(*values: str) -> Shape:
+    """Return the shape of a closed set."""
+    return lambda value: isinstance(value, str) and value in values
+
+
+def maybe(shape: Shape) -> Shape:
+    """Return the shape of values that may be null."""
+    return lambda value: value is None or shape(value)
+
+
+def each(shape: Shape) -> Shape:
+    """Return the shape of arrays."""
+    return lambda value: isinstance(value, list) and all(map(shape, value))
+
+
+def mapped(shape: Shape) -> Shape:
+    """Return the shape of objects from any text to a value."""
+    return lambda value: (
+        isinstance(value, dict) and all(map(is_text, value)) and all(map(shape, value.values()))
+    )
+
+
+def record(required: Mapping[str, Shape], **optional: Shape) -> Shape:
+    """Return the shape of objects with these names; others are refused."""
+
+    def is_one(value: Any) -> bool:
+        return isinstance(value, dict) and (
+            value.keys() >= required.keys()
+            and all(
+                name in shapes and shapes[name](found)  # whatever their order is
+                for name, found in value.items()
+            )
+        )
+
+    shapes = {**required, **optional}
+    return is_one
+
+
+def are_buckets(value: Any) -> bool:
+    """Return whether a value is the buckets of a histogram, ``[low, high, count]``."""
+    if not isinstance(value, list):
+        return False
+    try:
+        for low, high, count in value:
+            if not (is_signed(low) and is_signed(high) and is_count(count)):
+                return False
+            bucket_between(*((1 - high, 1 - low) if high <= 0 else (low, high)))
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+_is_frame = record(
+    {"func": is_text},
+    file=maybe(is_text),
+    line=maybe(is_count),
+    inlined=is_flag,
+    arguments=is_plain,
+    all_arguments=is_flag,
+)
+are_frames = each(_is_frame)
+
+
+def _sum(mine: int | None, other: int | None) -> int | None:
+    return None if mine is None or other is None else mine + other
+
+
+def _sums(mine: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: mine.get(name, 0) + other.get(name, 0) for name in {**mine, **other}}
+
+
+def _least(mine: int | None, other: int | None) -> int | None:
+    return None if mine is None or other is None else min(mine, other)
+
+
+def _most(mine: int | None, other: int | None) -> int | None:
+    return None if mine is None or other is None else max(mine, other)
+
+
+def _longest(mine: int | None, other: int | None) -> int | None:
+    return max((one for one in (mine, other) if one is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a kind of row.
+
+    ``how`` makes one value of two when rows are added up; it is None where rows are alike only if
+    their values are. A field that is not ``needed`` may be missing from a row.
+    """
+
+    name: str
+    shape: Shape
+    how: How | None = None
+    needed: bool = True
+
+
+def key(name: str, shape: Shape = is_text, needed: bool = True) -> Field:
+    """Return a field that says what a row is of."""
+    return Field(name, shape, None, needed)
+
+
+def total(name: str, shape: Shape = is_count, needed: bool = True) -> Field:
+    """Return a field that is added up; a sum with a part that is not known (null) is not known."""
+    return Field(name, shape, _sum, needed)
+
+
+def summed(name: str, shape: Shape, needed: bool = True) -> Field:
+    """Return a field that is an object of numbers, which are added up by name."""
+    return Field(name, shape, _sums, needed)
+
+
+def least(name: str, shape: Shape = is_sum, needed: bool = True) -> Field:
+    """Return a field of which the least is kept."""
+    return Field(name, shape, _least, needed)
+
+
+def most(name: str, shape: Shape = is_sum, needed: bool = True) -> Field:
+    """Return a field of which the greatest is kept, null if one is not known."""
+    return Field(name, shape, _most, needed)
+
+
+def longest(name: str, shape: Shape) -> Field:
+    """Return a field of which the greatest that is known is kept."""
+    return Field(name, shape, _longest, needed=False)
+
+
+def checked(fields: Iterable[Field], row: Json, what: str) -> Row:
+    """Return the fields of a row that are declared. Raises ValueError if one is not as declared."""
+    found: Row = {}
+    for field in fields:
+        if field.name not in row:
+            if field.needed:
+                raise ValueError(f"{what} without {field.name}")
+            continue
+        value = row[field.name]
+        if not field.shape(value):
+            text = json.dumps(value)
+            raise ValueError(f"{field.name} of {what}: {text[:40]}")
+        found[field.name] = value
+    return found
+
+
+class Key(NamedTuple):
+    """What a row is of: ``name`` in words, and its stack, innermost first, if it has one."""
+
+    name: str
+    stack: tuple[str, ...] = ()
+
+
+def _nothing(row: Json) -> dict[str, Any]:
+    return {}
+
+
+def _never(row: Json) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of rows that a command writes.
+
+    Rows are alike if their ``keys`` are; ``sums`` are added up then, and ``once`` are known only of
+    what one row alone has. Without ``sums`` each row is kept. ``derived`` are the names of what
+    follows from the others, and ``unknown`` of what a sum has not.
+
+    ``compared`` are the names of a number and of what is compared in place of it, if there is
+    another; ``unit`` is that one's, ``events`` are what the number is of, and ``named`` says what a
+    row is of. ``order`` are the names of what rows are ordered by, a ``-`` before them if the
+    largest comes first. ``shared`` is the name of what shares are of. ``asked`` returns what all
+    recordings have to agree on, and ``keeps_host`` whether rows stay with their hosts.
+
+    A ``head`` begins the rows of a reading, and says how long that is as ``length``; rows that are
+    ``timed`` say it each.
+    """
+
+    name: str
+    tool: str
+    keys: tuple[Field, ...]
+    sums: tuple[Field, ...] = ()
+    once: tuple[Field, ...] = ()
+    derived: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
+    unit: str = ""
+    events: str = "calls"
+    named: Callable[[Json], Key] | None = None
+    shared: str = ""
+    asked: Callable[[Json], dict[str, Any]] = _nothing
+    keeps_host: Callable[[Json], bool] = _never
+    is_head: bool = False
+    is_timed: bool = False
+    length: str = "seconds"
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """Return all that is read."""
+        return (*self.keys, *self.sums, *self.once)
+
+    @property
+    def is_descending(self) -> bool:
+        """Return whether the largest row comes first."""
+        return bool(self.order) and self.order[0][0] == "-"
+
+    def checked(self, row: Json) -> Row:
+        """Return what is declared of a row. Raises ValueError if it is not as declared."""
+        return checked((*self.fields, *self._when), row, self.name)
+
+    @property
+    def _when(self) -> tuple[Field, ...]:
+        """Return the fields that say when a row was."""
+        if self.is_head:
+            return (_TS, _needless(self.length))
+        return (_needless("ts"), _needless("interval_s")) if self.is_timed else ()
+
+    def rank(self, row: Json) -> tuple[Any, ...]:
+        """Return where a row comes among others."""
+        return tuple(-row[name[1:]] if name[0] == "-" else row.get(name, 0) for name in self.order)
+
+
+def _needless(name: str) -> Field:
+    return Field(name, is_number, needed=False)
+
+
+_TS = Field("ts", is_number)
+
+
+def rows_of(source: Source, name: str) -> Iterator[Json]:
+    """Yield the objects of a file or of lines, called ``name``. Raises GotraceError."""
+    if not isinstance(source, str | os.PathLike):
+        yield from _parsed(source, name)
+        return
+    try:
+        opening = gzip.open if name.endswith(".gz") else open
+        with opening(name, "rt", encoding="utf-8") as lines:
+            yield from _parsed(cast(Iterable[str], lines), name)
+    except EOFError as error:
+        raise GotraceError(f"cannot read {name}: its end is missing") from error
+    except zlib.error as error:
+        raise GotraceError(f"cannot read {name}: {error}") from error
+    except OSError as error:
+        raise GotraceError(f"cannot read {name}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise GotraceError(f"cannot read {name}: not UTF-8, as --json writes") from error
+
+
+def _parsed(lines: Iterable[str], name: str) -> Iterator[Json]:
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise GotraceError(f"{name}:{number}: not a line of --json: {error}") from error
+        except RecursionError as error:
+            raise GotraceError(f"{name}:{number}: not a line of --json: too deep") from error
+        if not isinstance(row, dict):
+            raise GotraceError(f"{name}:{number}: not a line of --json: no object")
+        yield row
