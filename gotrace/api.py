@@ -26,7 +26,7 @@ from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import Choice
 from gotrace.goroutines.live import GoFiles
-from gotrace.goroutines.model import Frame, Stack, State
+from gotrace.goroutines.model import Frame, Stack, State, own_function
 from gotrace.goroutines.model import Goroutine as ReadGoroutine
 from gotrace.goroutines.program import Program
 from gotrace.histogram import Histogram, ValueHistogram
@@ -283,10 +283,16 @@ class Waits(list[Wait], Table, _Profiled):
         return f"<gotrace.Waits: {self.contentions:,} waits, {self.delay_ns:,} ns>"
 
     def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
-        """Return a row for each of the waits: time, number, state, reason, waker and function."""
+        """Return a row for each of the waits: time, number, state, reason, waker and function.
+
+        That is the innermost function of the program's own.
+        """
         names = ("delay_ns", "count", "state", "reason", "waker", "function")
         return names, (
-            (*(one.delay_ns, one.count, one.state, one.reason, one.waker), _innermost(one.stack))
+            (
+                *(one.delay_ns, one.count, one.state, one.reason, one.waker),
+                own_function([frame.function for frame in one.stack]),
+            )
             for one in self
         )
 
@@ -438,10 +444,6 @@ class WallTime(list[GoroutineTime], Table, _Profiled):
         return names, ([getattr(one, name) for name in names] for one in self)
 
 
-def _innermost(stack: Sequence[StackFrame]) -> str:
-    return stack[0].function if stack else ""
-
-
 #: Of a table of histograms, after what these are of.
 _TIMES = ("count", "sum_ns", "p50_ns", "p99_ns", "max_ns")
 
@@ -510,7 +512,11 @@ class Groups(list[Group], Table, _Profiled):
         """Take what a run has added up."""
         super().__init__()
         self._key, self.others = request.key.texts, 0
-        self._made = run.plan, request, period, time.time_ns()
+        self._stacks: StackProfile | None = None
+        if STACK in self._key:
+            of = request.of.texts[0] if request.of else None
+            what = period.rows, of, request.asked.patterns, time.time_ns(), 0
+            self._stacks = key_profile(run.plan, request.key, *what)
         for row in period.rows:
             if row.function is None or row.values is None:
                 self.others += row.calls
@@ -526,12 +532,9 @@ class Groups(list[Group], Table, _Profiled):
 
     @property
     def _profile(self) -> StackProfile:  # type: ignore[override]
-        plan, request, period, now = self._made
-        if STACK not in self._key:
+        if self._stacks is None:
             raise UsageError(f"these calls have no stacks: give by={STACK!r}")
-        of = request.of.texts[0] if request.of else None
-        patterns = request.asked.patterns
-        return key_profile(plan, request.key, period.rows, of, patterns, now, 0)
+        return self._stacks
 
     def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
         """Return a row for each group: its function, its values, its calls, and its times."""
@@ -1097,9 +1100,13 @@ class Session:
 
         if self._target.process is None or not self._target.has_started:
             raise UsageError("goroutines() needs a running process: use attach(pid)")
-        with _os_errors(), LiveGoroutines(self._target) as live:
-            GoFiles(self._target).check_functions(patterns)
-            dump = live.take()
+        with _os_errors(), Opened() as opened:
+
+            def take() -> Dump:
+                GoFiles(self._target).check_functions(patterns)
+                return opened.enter(LiveGoroutines(self._target)).take()
+
+            dump = opened.do(take)
             chosen = Choice(functions=patterns, system=system).of(dump)
             chosen.sort(key=lambda goroutine: goroutine.goid)
             return list(_states(dump, chosen))
@@ -1250,11 +1257,16 @@ class Session:
         """
         _check(seconds)
         self._check_one("syscalls()")
-        with _STARTING, _os_errors():
+
+        def price() -> CountedPrice:
+            with _STARTING:
+                return syscall_price(self._target)
+
+        with Opened() as opened:
             if not force and self._target.process is not None and self._target.has_started:
                 what = "makes {} system calls a second: syscalls() would"
-                _refuse(syscall_price(self._target), what)
-        with Opened() as opened:
+                with _os_errors():
+                    _refuse(opened.do(price), what)
             request = SyscallRequest(target=self._target, inside=inside)
             run = self._ran(opened, request, seconds, ready)
             meter = run.meter
@@ -1592,11 +1604,11 @@ class SnapshotStream(_Iteration["Snapshot"]):
         self._tick = 0.0  # when the next one is due
 
     def _next(self) -> Snapshot | None:
-        if self._waiter.wait(self._tick) is not Reason.TIME:
+        if self._waiter.wait(self._tick) is not Reason.TIME or self._opened.is_closing:
             return None
         self._tick = max(self._tick + self._interval, time.monotonic())
         try:
-            return self._monitor.snapshot()
+            return self._opened.do(self._monitor.snapshot)
         except ProcessError:
             return None
 

@@ -50,6 +50,20 @@ def _waits(go: gotrace.Session) -> None:
     go.waits(seconds=0.05, force=True)
 
 
+def _live(go: gotrace.Session) -> None:
+    for snapshot in go.live(interval=0.01, waits=True, force=True):
+        if snapshot.seconds:
+            break
+
+
+def _syscalls(go: gotrace.Session) -> None:
+    go.syscalls(seconds=0.05)
+
+
+def _goroutines(go: gotrace.Session) -> None:
+    go.goroutines()
+
+
 @contextmanager
 def _interrupted(error: type[BaseException], seconds: float) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
@@ -92,7 +106,7 @@ def _left(state: Callable[[], Iterable[object]], before: Iterable[object]) -> Co
     return left
 
 
-@pytest.mark.parametrize("run", [_count, _latency, _trace, _waits])
+@pytest.mark.parametrize("run", [_count, _latency, _trace, _waits, _live, _syscalls, _goroutines])
 def test_nothing_is_left_of_interrupted_sessions(run: Callable[[gotrace.Session], None]) -> None:
     random.seed(run.__name__)
     with Fixture([program()]) as fixture:

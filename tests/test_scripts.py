@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -223,3 +224,29 @@ def test_what_is_forked_attaches_nothing_any_longer(fixture: Fixture) -> None:
     with gotrace.attach(fixture.ready) as go:
         go.syscalls(seconds=0.01, ready=ready)
         go.on_cpu(seconds=0.01, ready=ready)
+
+
+def test_results_hold_nothing_open_and_can_be_sent(fixture: Fixture, tmp_path: Path) -> None:
+    """As concurrent.futures sends them, after the session; profiles can be written then."""
+    before = len(os.listdir("/proc/self/fd"))
+    with gotrace.attach(fixture.ready) as go:
+
+        def work() -> None:
+            fixture.work("goroutines")
+            go.stop()
+
+        results = [
+            go.count("main.echo", by="$stack", ready=work),
+            go.latency("main.echo", by="$goid", ready=work),
+            go.waits(ready=work),
+            go.syscalls(ready=work, force=True),
+            go.wall(ready=work, force=True),
+            go.latency("main.echo", by_goroutine=True, ready=work),
+        ]
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert pickle.loads(pickle.dumps(results)) == results
+    pickle.loads(pickle.dumps(results[0])).to_pprof(tmp_path / "x.pb.gz")
+    waits = results[2]
+    assert isinstance(waits, gotrace.Waits)
+    functions = [str(row[-1]) for row in waits.table()[1]]
+    assert functions and all(name.startswith("main.") for name in functions)

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-__all__ = ["Awaited", "Frame", "Goroutine", "Location", "Names", "Stack", "State"]
+__all__ = ["Awaited", "Frame", "Goroutine", "Location", "Names", "Stack", "State", "own_function"]
 
 
 class State(enum.Enum):
@@ -88,6 +89,18 @@ class Frame(NamedTuple):
     is_inlined: bool
     is_elided: bool
     is_shown: bool
+
+
+def own_function(functions: Sequence[str]) -> str:
+    """Return the innermost function of the program's own, the outermost where there is none."""
+    last = next((name for name in reversed(functions) if name != "runtime.goexit"), "")
+    return next(filter(_is_own, functions), last)
+
+
+def _is_own(function: str) -> bool:
+    """Return whether a function is not one of the standard library, whose paths have no dot."""
+    path = function.split("[", 1)[0]
+    return path.startswith("main.") or ("." in path.split("/", 1)[0] and "/" in path)
 
 
 class Location(NamedTuple):

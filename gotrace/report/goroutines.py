@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from gotrace.goroutines.groups import Group, GroupKey
 from gotrace.goroutines.labels import NO_LABELS, Labels
-from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State
+from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State, own_function
 from gotrace.goroutines.program import Program
 from gotrace.report.output import JsonOutput
 from gotrace.text import encodable, printable
@@ -339,16 +339,8 @@ def _name(frame: Frame) -> str:
 
 
 def where(frames: Sequence[Frame]) -> str:
-    """Return the innermost function of the program's own, the outermost where there is none."""
-    own = (frame for frame in frames if _is_own(frame.function))
-    frame = next(own, frames[-1] if frames else None)
-    return _name(frame) if frame else ""
-
-
-def _is_own(function: str) -> bool:
-    """Return whether a function is not one of the standard library, whose paths have no dot."""
-    path = function.split("[", 1)[0]
-    return path.startswith("main.") or ("." in path.split("/", 1)[0] and "/" in path)
+    """Return the innermost function of the program's own, as ``own_function`` does."""
+    return printable(spoken(own_function([frame.function for frame in frames])))
 
 
 def span(ns: int) -> str:
