@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -18,12 +18,18 @@ from typing import Any
 
 from gotrace.architecture import HOST, Architecture
 from gotrace.errors import GotraceError
-from gotrace.kernel.compiler import bpf_directory, import_binding
+from gotrace.kernel.compiler import (
+    NoCompilerError,
+    bpf_directory,
+    import_binding,
+    load_compiler,
+)
 from gotrace.kernel.program_cache import (
     MANIFEST,
     CachedPrograms,
     cached_program,
     cached_programs,
+    compile_apart,
     package_program,
     shape_of,
 )
@@ -316,7 +322,7 @@ def package_programs(
     LoadError, OSError.
     """
     settings = settings or list(packaged_settings())
-    with _processes() as pool:
+    with _compilers() as pool:
         packed = list(pool.map(partial(package_program, folder=folder, arch=arch), settings))
     programs = [
         {"file": key, "source": each.source, "shape": sorted(shape_of(each))}
@@ -363,16 +369,17 @@ def precompile() -> CachedPrograms:
     if kept.path is None:
         why = "; ".join(f"{path}: {problem}" for path, problem in kept.refused)
         raise GotraceError(f"compiled programs cannot be kept: {why}: set XDG_CACHE_HOME")
-    with _processes() as pool:
-        for _ in pool.map(_keep, common_settings()):
+    with _compilers() as pool:
+        for _ in pool.map(cached_program, common_settings()):
             pass
     return cached_programs()
 
 
-def _processes() -> ProcessPoolExecutor:
-    """Return what compiles several programs: processes, as LLVM is a library with state."""
-    return ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork"))
-
-
-def _keep(settings: ProgramSettings) -> None:
-    cached_program(settings)
+@contextmanager
+def _compilers() -> Iterator[ThreadPoolExecutor]:
+    """Yield what compiles several programs: processes, as LLVM is a library with state."""
+    with suppress(NoCompilerError):  # what is kept needs none
+        load_compiler()  # once, for all
+    compile_apart()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield pool

@@ -8,17 +8,18 @@ generate code for an old kernel, and compiling takes most of the time.
 from __future__ import annotations
 
 import mmap
-import multiprocessing
 import os
+import pickle
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from functools import partial
 
 from gotrace.doctor.finding import Finding, State
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
 from gotrace.kernel.btf import task_fsbase_offset
+from gotrace.kernel.children import Child
 from gotrace.kernel.compiler import NoCompilerError, Origin, load_compiler
 from gotrace.kernel.cookie import cookie
 from gotrace.kernel.features import multi_filters_by_process
@@ -64,32 +65,36 @@ class _Trial:
 
 def run_trials() -> Iterator[Finding]:
     """Run all trials and yield what they find, in a fixed order. Takes a second or two."""
-    context = multiprocessing.get_context("fork")
-    running = []
-    for trial in _TRIALS:
-        here, there = context.Pipe(duplex=False)
-        process = context.Process(target=_run, args=(trial, there))
-        process.start()
-        there.close()
-        running.append((trial, process, here))
-    for trial, process, results in running:
-        try:
-            findings: Sequence[Finding] = results.recv()
-        except EOFError:
-            process.join()
-            findings = [_died(trial, process.exitcode or 0)]
-        yield from findings
+    running: list[tuple[_Trial, Child | GotraceError]] = []
+    try:
+        for trial in _TRIALS:
+            try:
+                running.append((trial, Child(f"that tries {trial.name}", partial(_run, trial))))
+            except GotraceError as error:
+                running.append((trial, error))
+        for trial, child in running:
+            yield from _findings(trial, child)
+    finally:
+        for _, child in running:
+            if isinstance(child, Child):
+                child.end()
 
 
-def _run(trial: _Trial, results: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    results.send(trial.run())
+def _run(trial: _Trial, answer: int) -> None:
+    with open(answer, "wb", closefd=False) as results:
+        pickle.dump(trial.run(), results)
 
 
-def _died(trial: _Trial, status: int) -> Finding:
-    how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+def _findings(trial: _Trial, child: Child | GotraceError) -> Sequence[Finding]:
     advice = "use a newer kernel or BCC: the BPF compiler cannot serve this pair"
-    return Finding(trial.name, State.FAIL, f"the trial's process ended with {how}", advice)
+    if isinstance(child, GotraceError):
+        return [Finding(trial.name, State.FAIL, str(child))]
+    data = child.whole_answer()
+    child.wait()
+    if not data:
+        return [Finding(trial.name, State.FAIL, child.why_ended(), advice)]
+    found: Sequence[Finding] = pickle.loads(data)
+    return found
 
 
 _NEWER = "use a newer kernel or BCC; --doctor --debug shows the whole log"

@@ -13,7 +13,6 @@ import logging
 import os
 import re
 import resource
-import select
 import signal
 import threading
 import time
@@ -25,7 +24,7 @@ from datetime import datetime, timezone
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import FlightSpec
@@ -33,8 +32,9 @@ from gotrace.fleet.privacy import Privacy
 from gotrace.fleet.probing import RecordProbe
 from gotrace.fleet.targets import Program, ProgramKey
 from gotrace.fleet.telemetry.price import refuse_price
+from gotrace.fleet.threads import LastingThread, apart
 from gotrace.fleet.trusted import check_folder
-from gotrace.kernel.keeper import let_go
+from gotrace.kernel.children import Child
 from gotrace.kernel.rings import pages_of
 from gotrace.overhead import ProbeCost
 from gotrace.requests.flight import FlightReader, flight_of, probes_in
@@ -46,16 +46,17 @@ from gotrace.session.request import Asked
 from gotrace.session.run import open_run
 from gotrace.session.trace import TraceRequest, expected_types
 from gotrace.session.trace_plan import TraceChoices
-from gotrace.target.process import fork
 from gotrace.target.target import Target
 from gotrace.text import counted, printable
 
 __all__ = [
+    "MAX_ANSWER",
     "FlightProbe",
     "FlightProblem",
     "FlightTally",
     "Flights",
     "PassedOver",
+    "encoded_answer",
     "flight_request",
     "try_flight",
 ]
@@ -78,7 +79,8 @@ _LONGEST = 86400.0  # seconds, of ``every``
 _MAPPING = 2.0  # seconds for a process to get hold of the buffers
 _LOW = 19  # the lowest priority
 _MAPPED = b"m"
-_MAX_ANSWER = 1 << 12
+#: Bytes of what a process says; Linux writes so many to a pipe at once (PIPE_BUF).
+MAX_ANSWER = 1 << 12
 _MAX_TEXT = 512  # characters
 #: The name of a file that is not whole yet: see ``written_whole``.
 _PART = ".gotrace-*"
@@ -95,7 +97,7 @@ class PassedOver(Enum):
 class FlightProblem(Enum):
     """Why a file could not be written; the values are those of the label ``reason``."""
 
-    PROCESS = "process"  # no process could be started for it
+    PROCESS = "process"  # no process could be started for it, or it was killed
     LIMIT = "limit"  # it took too much memory or time
     WRITE = "write"  # the system has refused it
     BUG = "bug"
@@ -247,10 +249,9 @@ class FlightProbe(RecordProbe):
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """A process that writes a file; its answer comes through ``pipe``."""
+    """A process that writes a file."""
 
-    pid: int
-    pipe: int
+    child: Child
     spec: FlightSpec
     target: str
     path: str
@@ -270,7 +271,7 @@ class Flights:
         #: One process at a time holds it: the one that has records in its memory.
         self._turn = os.memfd_create("gotraced-flights", os.MFD_CLOEXEC)
         self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: LastingThread | None = None
 
     def check_room(self, spec: FlightSpec, program: Program, most: int) -> None:
         """Raise GotraceError if the kernel would keep more than ``most`` bytes of all programs."""
@@ -289,7 +290,7 @@ class Flights:
         with self._lock:
             self._probes = [*self._open(), probe]
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="flights", daemon=True)
+                self._thread = LastingThread("flights", self._run, self._closing.wait)
                 self._thread.start()
         self._clear(probe.spec)
 
@@ -317,64 +318,48 @@ class Flights:
             self._last[probe.key] = now
         path = os.path.join(spec.folder, _name(spec, target, pid))
         try:
-            child, pipe = self._begun(probe, path)
+            child = self._begun(probe, path)
         except (GotraceError, OSError) as error:
             with self._lock:
                 self._fail(spec, target, FlightProblem.PROCESS, str(error))
             return False
         with self._lock:
-            self._writers.append(_Writer(child, pipe, spec, target, path, now + _MOST_TIME))
+            self._writers.append(_Writer(child, spec, target, path, now + _MOST_TIME))
         return True
 
-    def _begun(self, probe: FlightProbe, path: str) -> tuple[int, int]:
-        """Return a process that has hold of the buffers, and where its answer comes from.
-
-        Raises GotraceError, OSError.
-        """
-        answers, answer = os.pipe()
-        try:
-            child = fork("that writes a flight's file")
-            if child == 0:
-                _write(probe, path, answer, self._turn)
-        except GotraceError:
-            os.close(answers)
-            raise
-        finally:
-            os.close(answer)
+    def _begun(self, probe: FlightProbe, path: str) -> Child:
+        """Return a process that has hold of the buffers. Raises GotraceError, OSError."""
+        write = partial(_write, probe, path, self._turn)
+        child = Child("that writes a flight's file", write, keeps_files=True)
         # The buffers go with the probe, which may be closed right after this.
-        if not _is_readable(answers, _MAPPING) or os.read(answers, 1) != _MAPPED:
-            _end(child)
-            os.close(answers)
+        if not child.has_answered(_MAPPING) or os.read(child.answer, 1) != _MAPPED:
+            child.end()
             raise GotraceError("the process that is to write it cannot read what was kept")
-        return child, answers
+        return child
 
-    def _run(self) -> None:
+    def _run(self, thread: LastingThread) -> None:
         while not self._closing.wait(_PERIOD):
             with self._lock:
                 probes = list(self._probes)
             for probe in probes:
-                try:
+                with apart(thread.name, f"flight {probe.spec.name}"):
                     probe.read()
-                except (GotraceError, OSError) as error:
-                    log.error("flight %s: %s", probe.spec.name, printable(str(error)))
             self._settle()
+            thread.back_in(_PERIOD)
 
     def _settle(self) -> None:
         """Take note of files that are whole, and of processes that take too long."""
         with self._lock:
             for writer in list(self._writers):
                 is_late = time.monotonic() > writer.until
-                if is_late or _is_readable(writer.pipe, 0):
+                if is_late or writer.child.has_answered(0):
                     self._writers.remove(writer)
                     self._take(writer)
 
     def _take(self, writer: _Writer) -> None:
         """Take what a process has to say, and end it."""
-        answer = os.read(writer.pipe, _MAX_ANSWER) if _is_readable(writer.pipe, 0) else b""
-        os.close(writer.pipe)
-        _end(writer.pid)
         spec, target = writer.spec, writer.target
-        found: dict[str, Any] = json.loads(answer) if answer else {}
+        found = _found(writer.child)
         if "cause" in found:
             self._counts[spec.name, target, None] += 1
             why = f" before {found['cause']}" if found["cause"] else ""
@@ -382,11 +367,8 @@ class Flights:
             before, calls = found["ns"] - found["after"], counted("{} call{s}", found["calls"])
             text = f"wrote {writer.path}: {before / 1e9:.1f} s{why}{since}, {calls}"
             log.info("flight %s in %s: %s", spec.name, printable(target), printable(text))
-        elif found:
-            self._fail(spec, target, FlightProblem(found["problem"]), found["text"])
         else:
-            text = f"it takes more than {_MOST_CPU} s or {_MOST_MEMORY >> 20} MB"
-            self._fail(spec, target, FlightProblem.LIMIT, text)
+            self._fail(spec, target, FlightProblem(found["problem"]), found["text"])
         self._clear(spec)
         with suppress(OSError):
             self._remove_oldest(spec, target)
@@ -430,10 +412,7 @@ class Flights:
                 )
 
     def close(self) -> None:
-        """Wait a little for files that are being written; the probes are their owner's.
-
-        What takes longer is finished without this process.
-        """
+        """Wait a little for files that are being written; the probes are their owner's."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join()
@@ -443,6 +422,7 @@ class Flights:
             self._settle()
         for writer in self._writers:
             log.warning("flight %s: not waited for: %s", writer.spec.name, printable(writer.path))
+            writer.child.end()
         os.close(self._turn)
 
 
@@ -462,46 +442,49 @@ def _name(spec: FlightSpec, target: str, pid: int) -> str:
     return f"{_stem(spec, target)}-{pid}-{now.strftime(_TIME)}{milliseconds}.{spec.form}"
 
 
-def _is_readable(pipe: int, seconds: float) -> bool:
-    ready = select.poll()
-    ready.register(pipe, select.POLLIN)
-    return bool(ready.poll(seconds * 1000))
+def _found(child: Child) -> dict[str, Any]:
+    """Return what a process has to say, or what its end says, and end it."""
+    if not child.has_answered(0):
+        child.end()
+        return _said(FlightProblem.LIMIT, f"it takes more than {_MOST_TIME:.0f} s")
+    answer, status = os.read(child.answer, MAX_ANSWER), child.wait()
+    if answer:
+        found: dict[str, Any] = json.loads(answer)
+        return found
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+        return _said(FlightProblem.LIMIT, f"it takes more than {_MOST_CPU} s")
+    return _said(FlightProblem.PROCESS, child.why_ended())
 
 
-def _end(pid: int) -> None:
-    """End a process, whether or not it has finished."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+def _said(problem: FlightProblem, text: str) -> dict[str, Any]:
+    return {"problem": problem.value, "text": text[:_MAX_TEXT]}
 
 
-def _write(probe: FlightProbe, path: str, pipe: int, turn: int) -> NoReturn:
+def encoded_answer(said: dict[str, Any]) -> bytes:
+    """Return what a process says in as few bytes as can be written, and read, at once."""
+    # A character has up to six bytes; a file's name may have surrogates.
+    return json.dumps(said, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _write(probe: FlightProbe, path: str, turn: int, answer: int) -> None:
     """Write a file, and what became of it (runs in the child)."""
-    answer: dict[str, object] = {}
+    said: dict[str, object] = {}
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         os.umask(0o077)
-        let_go(pipe)
         probe.get_hold()
-        os.write(pipe, _MAPPED)
+        os.write(answer, _MAPPED)
         os.nice(_LOW)
-        with suppress(OSError):  # if memory is short, this process is to go, and not the daemon
-            Path("/proc/self/oom_score_adj").write_text("1000")
         fcntl.lockf(turn, fcntl.LOCK_EX)
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + _MOST_MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        resource.setrlimit(resource.RLIMIT_CPU, (_MOST_CPU, _MOST_CPU))
-        answer = probe.save(path)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (_MOST_CPU, _MOST_CPU + 1))
+        said = probe.save(path)
     except MemoryError:
-        pass  # no answer: it took too much
+        said = _said(FlightProblem.LIMIT, f"it takes more than {_MOST_MEMORY >> 20} MB")
     except (GotraceError, OSError) as error:
-        answer = {"problem": FlightProblem.WRITE.value, "text": str(error)[:_MAX_TEXT]}
+        said = _said(FlightProblem.WRITE, str(error))
     except Exception as error:  # a bug, which is to cost this file and not the daemon
-        text = f"{type(error).__name__}: {error}"[:_MAX_TEXT]
-        answer = {"problem": FlightProblem.BUG.value, "text": text}
-    finally:
-        with suppress(OSError):
-            if answer:
-                os.write(pipe, json.dumps(answer).encode())
-        os._exit(0)
+        said = _said(FlightProblem.BUG, f"{type(error).__name__}: {error}")
+    os.write(answer, encoded_answer(said))

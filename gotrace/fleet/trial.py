@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import os
 import resource
-import select
 import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import PlanningSpec
-from gotrace.kernel.keeper import let_go
-from gotrace.target.process import fork
+from gotrace.kernel.children import Child
 
 __all__ = ["Trial"]
 
@@ -38,73 +36,68 @@ class Trial:
         """Begin. Raises GotraceError if no process can be started."""
         self._limits = limits
         self._until = time.monotonic() + _OVERTIME * limits.seconds
-        self._pipe, pipe = os.pipe()
-        try:
-            self._pid = fork("that plans")
-            if self._pid == 0:
-                _plan(plans, limits, pipe)
-        except GotraceError:
-            os.close(self._pipe)
-            raise
-        finally:
-            os.close(pipe)
+        self._child: Child | None = Child("that plans", partial(_plan, plans, limits))
         #: Why the plans are not to be made, None if they can be, or while that is not known.
         self.problem: str | None = None
+        #: Whether that says nothing of the plans: they can be tried again.
+        self.is_passing = False
 
     def has_ended(self, wait: float) -> bool:
         """Wait for so many seconds at most; return whether it is known what the plans take."""
-        if not self._pid:
+        child = self._child
+        if child is None:
             return True
-        wait = max(0.0, min(wait, self._until - time.monotonic()))
-        ended = select.poll()
-        ended.register(self._pipe, select.POLLIN)
-        if ended.poll(wait * 1000):
-            answer = os.read(self._pipe, _MAX_ANSWER)
+        if child.has_answered(min(wait, self._until - time.monotonic())):
+            self._conclude(child.whole_answer(), child.wait(), child.why_ended())
         elif time.monotonic() < self._until:
             return False
         else:
-            answer = b""
+            self.problem = self._beyond_time()
         self.close()
-        self.problem = self._problem_of(answer)
         return True
 
-    def _problem_of(self, answer: bytes) -> str | None:
-        if answer == _FINE:
-            return None
-        if answer.startswith(_BUG):
-            return f"it cannot be read: {answer.removeprefix(_BUG).decode('utf-8', 'replace')}"
-        what, key = f"{self._limits.seconds} s", "seconds"
+    def _conclude(self, answer: bytes, status: int, why: str) -> None:
+        """Take note of what the process has said, and of how it has ended."""
         if answer == _MEMORY:
-            what, key = f"{self._limits.memory >> 20} MB of memory", "memory"
+            self.problem = self._beyond(f"{self._limits.memory >> 20} MB of memory", "memory")
+        elif answer.startswith(_BUG):
+            text = answer.removeprefix(_BUG).decode("utf-8", "replace")
+            self.problem = f"it cannot be read: {text}"
+        elif os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+            self.problem = self._beyond_time()
+        elif answer != _FINE:
+            self.problem = f"the plan for it was not made: {why}"
+            self.is_passing = True
+
+    def _beyond_time(self) -> str:
+        return self._beyond(f"{self._limits.seconds} s", "seconds")
+
+    @staticmethod
+    def _beyond(what: str, key: str) -> str:
         return f"planning for it takes more than {what}: planning: {key} allows more"
 
     def close(self) -> None:
         """End the process, whether or not it has finished."""
-        if self._pid:
-            with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-            os.close(self._pipe)
-            self._pid = 0
+        if self._child is not None:
+            self._child.end()
+            self._child = None
 
 
-def _plan(plans: Iterable[Callable[[], object]], limits: PlanningSpec, pipe: int) -> NoReturn:
+def _plan(plans: Iterable[Callable[[], object]], limits: PlanningSpec, answer: int) -> None:
     """Make all plans, and write what became of it (runs in the child)."""
-    answer = _FINE
+    said = _FINE
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        let_go(pipe)
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + limits.memory
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        # SIGXCPU at the first, SIGKILL at the second, if a library has blocked that.
+        resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds + 1))
         for plan in plans:
             with suppress(GotraceError, OSError):  # the daemon's own plan says it
                 plan()
     except MemoryError:
-        answer = _MEMORY
+        said = _MEMORY
     except Exception as error:  # a bug, which is to cost this process and not the daemon
-        answer = _BUG + f"{type(error).__name__}: {error}".encode()[: _MAX_ANSWER // 2]
-    finally:
-        os.write(pipe, answer)
-        os._exit(0)
+        said = _BUG + f"{type(error).__name__}: {error}".encode()[: _MAX_ANSWER // 2]
+    os.write(answer, said)

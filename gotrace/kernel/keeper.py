@@ -16,7 +16,6 @@ import select
 import shutil
 import signal
 import socket
-import stat
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -25,12 +24,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gotrace.errors import GotraceError
+from gotrace.kernel.children import let_go
 from gotrace.target.process import fork
 
 __all__ = [
     "Keeper",
     "hold_leanly",
-    "let_go",
 ]
 
 _LENGTH_BYTES = 8
@@ -179,7 +178,7 @@ def _keep(
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         os.setsid()
-        let_go(channel.fileno())
+        let_go((channel.fileno(),), keeps_files=True)
         with suppress(OSError):
             Path("/proc/self/comm").write_text(_NAME)
         with suppress(OSError, EOFError):
@@ -232,21 +231,3 @@ def _become_lean(channel: socket.socket, held: Sequence[int]) -> None:
         for descriptor in held:
             os.set_inheritable(descriptor, True)
         os.execv(_lean_path, _LEAN)
-
-
-def let_go(channel: int) -> None:
-    """Close pipes, terminals and sockets but one: who reads at their other end waits for the tool.
-
-    Meant for a process that is forked to do something for the tool and may outlive it.
-    """
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for name in os.listdir("/proc/self/fd"):
-        descriptor = int(name)
-        if descriptor == channel:
-            continue
-        with suppress(OSError):  # the directory's own, closed by now
-            mode = os.fstat(descriptor).st_mode
-            if descriptor <= 2:
-                os.dup2(nothing, descriptor)
-            elif stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor):
-                os.close(descriptor)

@@ -29,12 +29,12 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import NoReturn
 
 from gotrace.architecture import HOST, Architecture
 from gotrace.errors import GotraceError
+from gotrace.kernel.children import Child
 from gotrace.kernel.compiler import (
     Compiled,
     LoadError,
@@ -49,7 +49,6 @@ from gotrace.kernel.compiler import (
 )
 from gotrace.kernel.instructions import CALL, INSTRUCTION
 from gotrace.settings import ProgramSettings
-from gotrace.target.process import fork
 
 __all__ = [
     "MANIFEST",
@@ -96,18 +95,13 @@ def _compiled(settings: ProgramSettings, arch: Architecture | None) -> Compiled:
     """
     if not _apart:
         return compile_program(settings, arch)
-    reading, writing = os.pipe()
-    with open(reading, "rb") as results:
-        try:
-            pid = fork("that compiles")
-            if pid == 0:
-                _compile_here(settings, arch, writing)
-        finally:
-            os.close(writing)
-        data = results.read()
-        os.waitpid(pid, 0)
+    child = Child("that compiles", partial(_compile_here, settings, arch))
+    try:
+        data = child.whole_answer()
+    finally:
+        child.end()
     if not data:
-        raise LoadError("cannot compile the BPF program: its helper process was killed")
+        raise LoadError(f"cannot compile the BPF program: {child.why_ended()}")
     compiled, error = pickle.loads(data)
     if error is not None:
         raise error
@@ -115,18 +109,15 @@ def _compiled(settings: ProgramSettings, arch: Architecture | None) -> Compiled:
     return found
 
 
-def _compile_here(settings: ProgramSettings, arch: Architecture | None, writing: int) -> NoReturn:
+def _compile_here(settings: ProgramSettings, arch: Architecture | None, answer: int) -> None:
     """Compile, and write what came of it (runs in the child)."""
+    outcome: tuple[Compiled | None, GotraceError | OSError | None]
     try:
-        outcome: tuple[Compiled | None, GotraceError | OSError | None]
-        try:
-            outcome = compile_program(settings, arch), None
-        except (GotraceError, OSError) as error:
-            outcome = None, error
-        with open(writing, "wb") as results:
-            pickle.dump(outcome, results)
-    finally:
-        os._exit(0)
+        outcome = compile_program(settings, arch), None
+    except (GotraceError, OSError) as error:
+        outcome = None, error
+    with open(answer, "wb", closefd=False) as results:
+        pickle.dump(outcome, results)
 
 
 def cached_program(settings: ProgramSettings, arch: Architecture | None = HOST) -> Compiled:
@@ -182,7 +173,7 @@ def _without_compiler(settings: ProgramSettings) -> Iterator[None]:
 
 def fresh_program(settings: ProgramSettings, arch: Architecture | None = HOST) -> Compiled:
     """Compile a source for these settings, keep and return it; raise as ``cached_program``."""
-    compiled = compile_program(settings, arch)
+    compiled = _compiled(settings, arch)
     with _folder() as folder:
         if folder is not None:
             folder.write(f"{program_key(settings, arch)}-{_kernel()}", compiled)

@@ -5,21 +5,20 @@ from __future__ import annotations
 
 import os
 import pickle
-import select
-import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Generic, TypeVar
 
 from gotrace.architecture import HOST
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
+from gotrace.kernel.children import Child
 from gotrace.kernel.cookie import TaskKind, cookie, landing_cookie
 from gotrace.kernel.histograms import HistogramRows
-from gotrace.kernel.keeper import let_go
 from gotrace.kernel.own_function import CALLS, OwnFunction, own_code, own_function
 from gotrace.overhead import ProbeCost
 from gotrace.session.landings import place_landing
@@ -32,7 +31,7 @@ from gotrace.settings import (
     SiteSettings,
 )
 from gotrace.sites.sites import Site, SiteForm, SiteKind
-from gotrace.target.process import Process, fork
+from gotrace.target.process import Process
 from gotrace.target.target import Target
 
 __all__ = ["Calibration", "hit_costs", "probe_cost", "trap_cost"]
@@ -187,40 +186,33 @@ class Calibration(Generic[_T]):
     def __init__(self, measure: Callable[[], _T]) -> None:
         """Start ``measure`` there."""
         self._found: _T | Exception | None = None
-        self._pid = 0
-        self._pipe, pipe = os.pipe()
+        self._child: Child | None = None
         try:
-            self._pid = fork("that measures what probes cost")
-            if self._pid == 0:
-                _report(measure, pipe)
+            self._child = Child("that measures what probes cost", partial(_report, measure))
         except GotraceError as error:
             self._found = error
-        finally:
-            os.close(pipe)
 
     def cost(self, wait: float) -> _T:
         """Return what was measured, after waiting for it for at most ``wait`` seconds.
 
         Raises GotraceError or OSError where it could not be measured, or not by then.
         """
-        if self._found is None:
-            if not select.select([self._pipe], [], [], wait)[0]:
+        child = self._child
+        if self._found is None and child is not None:
+            if not child.has_answered(wait):
                 raise GotraceError("calibrating took too long")
-            data = b"".join(iter(lambda: os.read(self._pipe, 4096), b""))
-            self._found = pickle.loads(data) if data else GotraceError("its process was killed")
+            data = child.whole_answer()
+            child.wait()
+            self._found = pickle.loads(data) if data else GotraceError(child.why_ended())
+        assert self._found is not None
         if isinstance(self._found, Exception):
             raise self._found
         return self._found
 
     def close(self) -> None:
         """End the process, whether or not it has finished."""
-        if self._pid:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-            self._pid = 0
-        if self._pipe >= 0:
-            os.close(self._pipe)
-            self._pipe = -1
+        if self._child is not None:
+            self._child.end()
 
     def __enter__(self) -> Calibration[_T]:
         return self
@@ -229,18 +221,13 @@ class Calibration(Generic[_T]):
         self.close()
 
 
-def _report(measure: Callable[[], _T], pipe: int) -> None:
-    """Measure and write the result (runs in the child, and does not return)."""
+def _report(measure: Callable[[], _T], answer: int) -> None:
+    """Measure and write the result (runs in the child)."""
+    found: _T | Exception
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        let_go(pipe)
-        found: _T | Exception
-        try:
-            found = measure()
-        except OSError as error:
-            found = error
-        except (GotraceError, RuntimeError) as error:  # RuntimeError: no further thread
-            found = GotraceError(str(error))
-        os.write(pipe, pickle.dumps(found))
-    finally:
-        os._exit(0)
+        found = measure()
+    except OSError as error:
+        found = error
+    except (GotraceError, RuntimeError) as error:  # RuntimeError: no further thread
+        found = GotraceError(str(error))
+    os.write(answer, pickle.dumps(found))
