@@ -8,6 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 
+_DAEMON = "gotrace.fleet.gotraced"
+
 
 def _start(module: str) -> int:
     """Run a command's module and return its exit status.
@@ -17,6 +19,8 @@ def _start(module: str) -> int:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if module == _DAEMON:  # SIGHUP would end it until it is known what to read again
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     status: int = import_module(module).main()
     return status
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import socket
@@ -27,6 +28,7 @@ from typing import Any
 from gotrace.errors import GotraceError, UsageError
 from gotrace.fleet.asked import Snippet, read_snippet
 from gotrace.fleet.config import Config
+from gotrace.fleet.threads import LastingThread, apart
 from gotrace.text import printable
 
 __all__ = ["MAX_BYTES", "Control", "Order", "settle"]
@@ -65,7 +67,7 @@ class Control:
         self._orders: SimpleQueue[Order] = SimpleQueue()
         self._socket = _listening(path)
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
+        self._thread = LastingThread("control", self._serve, self._closing.wait)
 
     def start(self) -> None:
         """Begin to answer."""
@@ -87,15 +89,17 @@ class Control:
         with suppress(OSError):
             os.unlink(self.path)
 
-    def _serve(self) -> None:
+    def _serve(self, thread: LastingThread) -> None:
         while not self._closing.is_set():
+            thread.back_in(math.inf)
             try:
                 connection, _ = self._socket.accept()
             except OSError:
                 if not self._closing.is_set():
                     time.sleep(0.1)  # such as out of descriptors
                 continue
-            with connection:
+            thread.back_in(_ANSWERING + 2 * _READING)
+            with connection, apart(thread.name, "control"):
                 try:
                     self._talk(connection)
                 except OSError as error:

@@ -18,6 +18,7 @@ from gotrace.fleet.config import Config, load_config
 from gotrace.fleet.control import Control, Order, settle
 from gotrace.fleet.engine import DETAILS, Engine, StartSpan, measure_cost
 from gotrace.fleet.exposition import EngineCollector, OtlpCounts, Reloads, registry_of
+from gotrace.fleet.threads import apart, note_failure
 from gotrace.fleet.web import Health, ProfileKind, WebServer
 from gotrace.kernel.features import has_multi_links
 from gotrace.kernel.keeper import hold_leanly
@@ -33,6 +34,7 @@ __all__ = ["Daemon"]
 log = logging.getLogger("gotraced")
 
 _ORDERS = 0.2  # seconds that an order waits at most
+_AGAIN = 1.0  # seconds until a turn that has failed is followed by the next
 
 
 class Daemon:
@@ -123,7 +125,7 @@ class Daemon:
     def begin(self) -> None:
         """Attach what there is."""
         began = time.monotonic()
-        self._engine.turn()
+        self._engine_turn()
         if self._control is not None:
             self._control.start()
         attached = sum(status.attached for status in self._engine.statuses())
@@ -141,7 +143,16 @@ class Daemon:
                 settle(order, self._obey(order))
             except GotraceError as error:
                 settle(order, error)
-        return min(self._engine.turn(), _ORDERS if self._control is not None else math.inf)
+            except Exception as error:  # a bug, which is to cost this order alone
+                note_failure("engine", "control", error)
+                settle(order, GotraceError(f"{type(error).__name__}: see the log"))
+        return min(self._engine_turn(), _ORDERS if self._control is not None else math.inf)
+
+    def _engine_turn(self) -> float:
+        """Have the engine do what is due; if it fails, it does the rest in its next turn."""
+        with apart("engine", "a turn of the engine"):
+            return self._engine.turn()
+        return _AGAIN
 
     def _obey(self, order: Order) -> list[str]:
         """Do what root asks for, and return what there is to say. Raises GotraceError."""

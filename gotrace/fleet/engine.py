@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -36,6 +36,7 @@ from gotrace.fleet.telemetry.waits import (
     WaitTotals,
     plan_waits,
 )
+from gotrace.fleet.threads import apart, note_failure
 from gotrace.fleet.trial import Trial
 from gotrace.overhead import ProbeCost
 from gotrace.session.budget import Budget, Spent
@@ -244,7 +245,7 @@ class Engine:
 
     def turn(self) -> float:
         """Do what is due, and return in how many seconds something may be due again."""
-        now = self.pulse = time.monotonic()
+        now = time.monotonic()
         is_new = self._look_if_due()
         if is_new or now >= self._next_turn:
             self._attach_due()
@@ -256,15 +257,15 @@ class Engine:
         if now >= self._next_poll:
             self._next_poll = now + _POLL
             for place, probe in self._probes():
-                if not probe.is_held():
+                with _apart(place), suppress(OSError):
+                    if probe.is_held():
+                        probe.poll()
+                        continue
                     length = self._pauses.pause(place, now)
                     self._detach(place)
                     log.error(
                         "%s in %s: tried again in %.0f s", place.job, place.program.target, length
                     )
-                    continue
-                with suppress(OSError):
-                    probe.poll()
         if now >= self._next_expiry:
             self._expire(now)
         self.is_ready = True
@@ -277,8 +278,8 @@ class Engine:
             metrics = [job.metric for job in self._jobs.values() if job.metric is not None]
         shortest = min((metric.spec.idle for metric in metrics if metric.spec.idle), default=0.0)
         self._next_expiry = now + (min(shortest / 4, _EXPIRY) if shortest else _EXPIRY)
-        for _, probe in self._probes():
-            with suppress(OSError):
+        for place, probe in self._probes():
+            with _apart(place), suppress(OSError):
                 probe.expire()
         for metric in metrics:
             metric.end_idle()
@@ -291,7 +292,14 @@ class Engine:
         before = self._running.keys()
         # What this thread does, not how long others keep it waiting.
         began = time.thread_time()
-        found = self._finder.look()
+        whole = _Place("", ProgramKey("", 0, 0, 0))
+        try:
+            found = self._finder.look()
+        except OSError as error:  # there may be more and fewer: those that there were go on
+            self._next_look = now + _LOOK
+            self._say_once(whole, f"programs cannot be looked for: {error}: those known go on")
+            return False
+        self._said.pop(whole, None)
         taken = time.thread_time() - began
         self._next_look = now + max(_LOOK, min(_LOOK_SHARE * taken, _MAX_LOOK))
         is_new = not found.keys() <= before
@@ -332,14 +340,13 @@ class Engine:
         for place, probe in leaving:
             spent, lost, unmeasured = Spent(), dict[str, int](), 0
             sent = Counter[str]()
-            try:
+            with _apart(place):
                 spent = _closed(place, probe)
                 lost, unmeasured, sent = probe.lost(), probe.unmeasured(), probe.sent()
-            finally:
-                with self._lock:
-                    self._leaving.remove((place, probe))
-                    tally = self._tallies[place.job, place.program.target]
-                    tally.add(spent, lost, unmeasured, sent)
+            with self._lock:
+                self._leaving.remove((place, probe))
+                tally = self._tallies[place.job, place.program.target]
+                tally.add(spent, lost, unmeasured, sent)
         self._let_go(running)
 
     def _attach_due(self) -> None:
@@ -396,13 +403,21 @@ class Engine:
             self._say_once(place, str(error))
             return False
         trial, running.trial = running.trial, None
-        running.tried |= running.trying
-        if trial.problem is not None:
+        if trial.problem is None:
+            running.tried |= running.trying
+            return True
+        again = ""
+        if trial.is_passing:
+            now = time.monotonic()
+            length = max(self._pauses.pause(_Place(name, key), now) for name in running.trying)
+            again = f": tried again in {length:.0f} s"
+        else:
+            running.tried |= running.trying
             running.hopeless |= running.trying
-            for name in running.trying:
-                self._tallies[name, key.target].failures += 1
-            shown = f"{key.target} ({running.program.shown})"
-            self._say_once(place, f"{shown}: nothing is traced: {trial.problem}")
+        for name in running.trying:
+            self._tallies[name, key.target].failures += 1
+        shown = f"{key.target} ({running.program.shown})"
+        self._say_once(place, f"{shown}: nothing is traced: {trial.problem}{again}")
         return True
 
     @staticmethod
@@ -431,7 +446,7 @@ class Engine:
     def _rest(self, running: _Running) -> None:
         """Keep no more of a program's file than probes ask for between one turn and the next."""
         if not any(probe.needs_target for probe in running.probes.values()):
-            self._close_target(running)
+            self._let_go(running)
         elif running.target is not None:
             running.target.rest()
 
@@ -444,11 +459,13 @@ class Engine:
             tally.failures += 1
             running.hopeless.add(job.name)
             self._say_once(place, f"{shown}: {error}")
-        except (GotraceError, OSError) as error:
+        except Exception as error:
             if isinstance(error, OverBudgetError):
                 tally.over_budget += 1
             else:
                 tally.failures += 1
+            if not isinstance(error, GotraceError | OSError):
+                note_failure("engine", shown, error)  # a bug, which is to cost this probe alone
             length = self._pauses.pause(place, time.monotonic())
             self._say_once(place, f"{shown}: {error}: tried again in {length:.0f} s")
         else:
@@ -504,7 +521,7 @@ class Engine:
     def _mind_budget(self, now: float) -> None:
         spent: dict[_Place, int] = {}
         for place, probe in self._probes():
-            with suppress(OSError):
+            with _apart(place), suppress(OSError):
                 spent[place] = probe.spent().ns
         for whose, holds, budget in self._all_budgets():
             for place, share in budget.exceeding(
@@ -542,13 +559,14 @@ class Engine:
         """Go on with probes that cost less now, and add up how long each was in which state."""
         passed, self._looked = now - self._looked, now
         for place, probe in self._probes():
-            if probe.is_light and self._pauses.is_over(place, now):
-                self._detach(place)  # it is attached as a whole in the next turn
-            elif probe.settle():
-                spent = probe.spent().ns
-                for _, holds, budget in self._all_budgets():
-                    if place in holds:
-                        budget.forgive(place, spent)
+            with _apart(place):
+                if probe.is_light and self._pauses.is_over(place, now):
+                    self._detach(place)  # it is attached as a whole in the next turn
+                elif probe.settle():
+                    spent = probe.spent().ns
+                    for _, holds, budget in self._all_budgets():
+                        if place in holds:
+                            budget.forgive(place, spent)
         for key, running in self._running.items():
             self._rest(running)
             for job in self._jobs.values():
@@ -599,15 +617,9 @@ class Engine:
             tally = self._tallies[place.job, place.program.target]
             tally.add(spent, probe.lost(), probe.unmeasured(), probe.sent())
 
-    def _let_go(self, running: _Running) -> None:
-        """Close what there is of a program beside its probes."""
-        if running.trial is not None:
-            running.trial.close()
-            running.trial = None
-        self._close_target(running)
-
     @staticmethod
-    def _close_target(running: _Running) -> None:
+    def _let_go(running: _Running) -> None:
+        """Close what there is of a program beside its probes."""
         if running.trial is not None:
             running.trial.close()
             running.trial = None
@@ -718,7 +730,7 @@ class Engine:
                     del self._running[key]
                 self._let_go(running)
             elif not running.probes:
-                self._close_target(running)
+                self._let_go(running)
         self.start_span = start_span
         self._set_jobs(config, jobs)
         self._said.clear()
@@ -914,5 +926,10 @@ def _close(probe: Probe) -> None:
 
 
 def _take(probe: Probe) -> None:
-    with suppress(OSError):
+    with apart("take", "a probe cannot be read"), suppress(OSError):
         probe.take()
+
+
+def _apart(place: _Place) -> AbstractContextManager[None]:
+    """Have what fails with a probe cost no other one."""
+    return apart("engine", f"{place.job} in {place.program.target}")

@@ -20,6 +20,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from gotrace import __version__
+from gotrace.fleet import threads
 from gotrace.fleet.engine import Engine
 from gotrace.fleet.probing import State
 from gotrace.fleet.series import Bucketed, Metric, Point
@@ -179,6 +180,14 @@ class EngineCollector(Collector):
             passed_over.add_metric([target], count)
         yield from (processes, unprobed, passed_over)
         yield from _of_flights(self._engine.flights())
+        failed = CounterMetricFamily(
+            "gotraced_thread_failures",
+            "Times that a bug, or a call of the system, has cost a thread some of its work",
+            labels=["thread"],
+        )
+        for thread, count in {"engine": 0, "take": 0, **threads.failures()}.items():
+            failed.add_metric([thread], count)
+        yield failed
         reloads = CounterMetricFamily(
             "gotraced_reloads", "Times the configuration was read again", labels=["result"]
         )

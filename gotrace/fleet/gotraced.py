@@ -6,19 +6,23 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from importlib import import_module
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from gotrace import __version__
 from gotrace.errors import GotraceError, UsageError
 from gotrace.text import printable
+
+if TYPE_CHECKING:
+    from gotrace.fleet.daemon import Daemon
 
 __all__ = ["main"]
 
@@ -105,11 +109,14 @@ def _run(arguments: Sequence[str]) -> int:
 
         return ctl(ctl_parser(_Parser), arguments[1:])
     parser = _parser()
+    signals = _Signals()
     if "_ARGCOMPLETE" in os.environ:
         import_module("argcomplete").autocomplete(parser)
     options = parser.parse_args(arguments)
     if options.control and options.check:
         raise UsageError("--control is for --config: --check only reads the file")
+    if options.config:
+        signals.handle()  # before what takes a second: SIGHUP would end the process
     # Imported late: --help and completion need none of the extra.
     from gotrace.fleet.config import load_config
 
@@ -131,40 +138,58 @@ def _run(arguments: Sequence[str]) -> int:
     log.setLevel(logging.INFO)
     logging.getLogger("gotraced.details").setLevel(logging.INFO if is_verbose else logging.WARNING)
     warnings.simplefilter("ignore")  # of the library's: what they say is in the log
+    _raise_limit()
     with ExitStack() as closing:
+        if signals.stopping.is_set():
+            return 0
         daemon = Daemon(options.config, config, options.control)
         closing.callback(daemon.close)
-        return _serve(daemon.turn, daemon.reload, daemon.ask_to_stop, daemon.begin)
-
-
-def _serve(
-    turn: Callable[[], float],
-    reload: Callable[[], None],
-    ask_to_stop: Callable[[], None],
-    begin: Callable[[], None],
-) -> int:
-    """Take turns until SIGTERM or SIGINT; read the configuration again at SIGHUP."""
-    wake, stopping, reloading = threading.Event(), threading.Event(), threading.Event()
-
-    def stop(number: int, frame: object) -> None:
-        stopping.set()
-        ask_to_stop()
-        wake.set()
-
-    def again(number: int, frame: object) -> None:
-        reloading.set()
-        wake.set()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGHUP, again)
-    begin()
-    while not stopping.is_set():
-        wake.clear()
-        if reloading.is_set():
-            reloading.clear()
-            reload()
-        pause = turn()
-        if not stopping.is_set() and not reloading.is_set():
-            wake.wait(pause)
+        signals.serve(daemon)
     return 0
+
+
+def _raise_limit() -> None:
+    """Allow as many open files as this process may have: maps and connections are some."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+class _Signals:
+    """What signals ask for: an end, or to read the configuration again."""
+
+    def __init__(self) -> None:
+        self.stopping = threading.Event()
+        self._wake, self._reloading = threading.Event(), threading.Event()
+        self._daemon: Daemon | None = None
+
+    def handle(self) -> None:
+        """Take note of signals from now on."""
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGINT, self._stop)
+        signal.signal(signal.SIGHUP, self._again)
+
+    def _stop(self, number: int, frame: object) -> None:
+        self.stopping.set()
+        if self._daemon is not None:
+            self._daemon.ask_to_stop()
+        self._wake.set()
+
+    def _again(self, number: int, frame: object) -> None:
+        self._reloading.set()
+        self._wake.set()
+
+    def serve(self, daemon: Daemon) -> None:
+        """Take turns until SIGTERM or SIGINT; read the configuration again at SIGHUP."""
+        self._daemon = daemon
+        if self.stopping.is_set():
+            return
+        daemon.begin()
+        while not self.stopping.is_set():
+            self._wake.clear()
+            if self._reloading.is_set():
+                self._reloading.clear()
+                daemon.reload()
+            pause = daemon.turn()
+            if not self.stopping.is_set() and not self._reloading.is_set():
+                self._wake.wait(pause)

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 
@@ -32,6 +33,7 @@ from gotrace.fleet.privacy import without_users
 from gotrace.fleet.series import Bucketed, Metric, Point
 from gotrace.fleet.spool import Spool
 from gotrace.fleet.telemetry.waits import WaitPoint, families
+from gotrace.fleet.threads import LastingThread, apart
 from gotrace.fleet.transport import TEMPORARY, Outcome, Reason, sender
 from gotrace.target.containers import Container, Containers
 from gotrace.text import encodable, printable
@@ -111,8 +113,8 @@ class Otlp:
         self._sender = sender(spec)
         self._spool = None if spec.disk is None else Spool(spec.disk, spec.disk_bytes)
         self._threads = [
-            threading.Thread(target=self._send_metrics, name="otlp-metrics", daemon=True),
-            threading.Thread(target=self._run_spans, name="otlp-spans", daemon=True),
+            LastingThread("otlp-metrics", self._send_metrics, self._closing.wait),
+            LastingThread("otlp-spans", self._run_spans, self._closing.wait),
         ]
         for thread in self._threads:
             thread.start()
@@ -151,10 +153,11 @@ class Otlp:
         """Return how many spans wait in memory."""
         return len(self._queue)
 
-    def _send_metrics(self) -> None:
+    def _send_metrics(self, thread: LastingThread) -> None:
         while True:
+            thread.back_in(self._spec.interval + self._spec.timeout)
             is_last = self._closing.wait(self._spec.interval)
-            try:
+            with apart(thread.name, "metrics were not sent"):  # the next ones have all of it
                 metrics = self._collect()
                 data = metrics_data(metrics, self._resource, time.time_ns(), self._waits(_READER))
                 points = sum(
@@ -168,20 +171,17 @@ class Otlp:
                     outcome = self._sender.send("metrics", encoded)
                     self._note("metrics", outcome)
                     self._done("metrics", points, outcome)
-            except Exception as error:  # the next ones have all of it
-                log.error("metrics were not sent: %s", printable(f"{error!r}"))
             if is_last:
                 return
 
-    def _run_spans(self) -> None:
-        try:
-            self._send_spans()
-        finally:
-            if self._spool is not None:
-                self._spool.close()
+    def _run_spans(self, thread: LastingThread) -> None:
+        self._send_spans(thread)
+        if self._spool is not None:
+            self._spool.close()
 
-    def _send_spans(self) -> None:
+    def _send_spans(self, thread: LastingThread) -> None:
         while True:
+            thread.back_in(_LINGER + self._spec.timeout)
             with self._waiting:
                 if len(self._queue) < _BATCH and not self._closing.is_set():
                     self._waiting.wait(_LINGER)
@@ -189,14 +189,19 @@ class Otlp:
                 calls = [self._queue.popleft() for _ in range(size)]
             if calls:
                 data, count = self._encoded(calls)
-                if count and not self._deliver(data, count):
+                try:
+                    is_done = not count or self._deliver(data, count, thread)
+                except Exception:  # a bug: to try them again would be to fail again
+                    self._drop("spans", count, Reason.OTHER)
+                    raise
+                if not is_done:
                     with self._waiting:
                         self._queue.extendleft(reversed(calls))
                     self._hand_on()
                     return
             elif self._closing.is_set():
                 return
-            self._send_kept()
+            self._send_kept(thread)
 
     def _encoded(self, calls: Sequence[FinishedCall]) -> tuple[bytes, int]:
         """Return a request of calls, and how many are in it: all that can be encoded."""
@@ -213,7 +218,7 @@ class Otlp:
         # Requests one after the other are one: all that they have is in repeated fields.
         return b"".join(data for data, _ in parts), sum(count for _, count in parts)
 
-    def _deliver(self, data: bytes, count: int) -> bool:
+    def _deliver(self, data: bytes, count: int, thread: LastingThread) -> bool:
         """Send a request again and again until it is taken, refused for good, or this ends.
 
         Return whether it is done with: if not, this has ended, and nobody has the calls. The
@@ -224,7 +229,9 @@ class Otlp:
             if (left := self._retry_at - time.monotonic()) > 0:
                 if self._keep(data, count):
                     return True
+                thread.back_in(left + self._spec.timeout)
                 self._closing.wait(left)
+            thread.back_in(self._spec.timeout)
             outcome = self._sender.send("spans", data)
             self._note("spans", outcome)
             if outcome.reason not in TEMPORARY:
@@ -251,13 +258,14 @@ class Otlp:
             log.info("disk: %s has room again", printable(str(self._spec.disk)))
         return is_kept
 
-    def _send_kept(self) -> None:
+    def _send_kept(self, thread: LastingThread) -> None:
         """Send requests from the disk, as long as they are taken."""
         while self._spool and not self._closing.is_set() and time.monotonic() >= self._retry_at:
             found = self._spool.oldest()
             if found is None:
                 return
             data, count = found
+            thread.back_in(self._spec.timeout)
             outcome = self._sender.send("spans", data)
             self._note("spans", outcome)
             if outcome.reason in TEMPORARY:
@@ -353,7 +361,9 @@ class Otlp:
 
     def _container(self, call: FinishedCall) -> Container | None:
         pid = call.attributes.get("process.pid")
-        return self._containers.of(pid) if isinstance(pid, int) else None
+        with suppress(OSError):  # a lack of descriptors: the span is sent without it
+            return self._containers.of(pid) if isinstance(pid, int) else None
+        return None
 
     def close(self, heir: Otlp | None = None) -> None:
         """Send the last of everything, for at most as long as one try takes.

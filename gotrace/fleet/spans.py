@@ -23,6 +23,7 @@ from gotrace.fleet.probing import RecordProbe, State
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.price import OverBudgetError, refuse_price
 from gotrace.fleet.telemetry.traces import PROGRAM, LeftOut, Traces, Via
+from gotrace.fleet.threads import LastingThread, apart
 from gotrace.kernel.rings import pages_of
 from gotrace.kernel.syscalls import online_cpus
 from gotrace.overhead import ProbeCost
@@ -570,7 +571,7 @@ class SpanReader:
         self._lock = threading.Lock()
         self._probes: list[SpanProbe] = []
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
+        self._thread = LastingThread("spans", self._run, self._closing.wait)
         self._thread.start()
 
     def start_probe(
@@ -588,18 +589,17 @@ class SpanReader:
             self._probes = [*(known for known in self._probes if known.is_open), probe]
         return probe
 
-    def _run(self) -> None:
+    def _run(self, thread: LastingThread) -> None:
         period = _PERIOD
         while not self._closing.wait(period):
             period = _PERIOD
             with self._lock:
                 probes = list(self._probes)
             for probe in probes:
-                try:
+                with apart(thread.name, "spans"):
                     if probe.read():
                         period = _SHORT
-                except (GotraceError, OSError) as error:
-                    log.error("spans: %s", printable(str(error)))
+            thread.back_in(period)
 
     def close(self) -> None:
         """Stop reading; the probes are their owner's."""

@@ -18,6 +18,7 @@ from gotrace.errors import GotraceError
 from gotrace.fleet.config import TargetSpec
 from gotrace.target.containers import Containers
 from gotrace.target.process import cgroup_number
+from gotrace.target.shortage import raise_shortage, suppress_missing
 
 __all__ = ["Finder", "Program", "ProgramKey"]
 
@@ -94,7 +95,11 @@ def _lasting(path: str, shown: str, status: os.stat_result) -> str:
 
 def _user(directory: str) -> int | None:
     """Return the number of a process's real user, None where it has ended."""
-    with suppress(OSError, ValueError, IndexError), open(f"{directory}/status", "rb") as file:
+    with (
+        suppress(ValueError, IndexError),
+        suppress_missing(),
+        open(f"{directory}/status", "rb") as file,
+    ):
         return int(next(line for line in file if line.startswith(b"Uid:")).split()[1])
     return None
 
@@ -137,7 +142,10 @@ class Finder:
         self.problems: dict[str, str] = {}
 
     def look(self) -> dict[ProgramKey, Program]:
-        """Return the programs that run now, and files of targets that are yet to be started."""
+        """Return the programs that run now, and files of targets that are yet to be started.
+
+        Raises OSError if that cannot be seen now.
+        """
         self.problems = {}
         found: dict[str, dict[ProgramKey, _Found]] = {target.name: {} for target in self._targets}
         members = {target.name: self._members(target) for target in self._targets if target.cgroup}
@@ -241,7 +249,7 @@ class Finder:
             return  # it has ended, or is a thread of the kernel
         comm = ""
         if self._reads_names:
-            with suppress(OSError), open(f"{directory}/comm", errors="surrogateescape") as file:
+            with suppress_missing(), open(f"{directory}/comm", errors="surrogateescape") as file:
                 comm = file.read().rstrip("\n")
         for target in self._targets:
             if target.exe is not None and path != target.exe:
@@ -304,9 +312,9 @@ class Finder:
         """Return the processes in a target's control group and those below."""
         pids: set[int] = set()
         assert target.cgroup is not None
-        for directory, _, files in os.walk(target.cgroup):
+        for directory, _, files in os.walk(target.cgroup, onerror=raise_shortage):
             if "cgroup.procs" in files:
-                with suppress(OSError), open(f"{directory}/cgroup.procs") as file:
+                with suppress_missing(), open(f"{directory}/cgroup.procs") as file:
                     pids.update(map(int, file.read().split()))
         return pids
 
@@ -315,5 +323,7 @@ class Finder:
         try:
             return cgroup_number(target.cgroup)
         except GotraceError as error:
+            if isinstance(error.__cause__, OSError):
+                raise_shortage(error.__cause__)
             self.problems[target.name] = str(error)
             return None

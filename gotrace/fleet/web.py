@@ -8,15 +8,17 @@ So a client that is slow takes a descriptor and nothing else, and each step has 
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import ipaddress
 import logging
 import os
 import re
+import resource
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -35,6 +37,7 @@ from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.config import Listen, WebSpec
 from gotrace.fleet.exposition import READER
 from gotrace.fleet.telemetry.price import OverBudgetError
+from gotrace.fleet.threads import LATE, LastingThread, unwell
 from gotrace.fleet.web_config import empty, load_web_config
 from gotrace.text import printable
 
@@ -45,13 +48,13 @@ log = logging.getLogger("gotraced")
 _MAX_REQUESTS = 8  # at a time, that take a thread
 _THREADS = 2  # that answer them
 _MAX_CONNECTIONS = 256  # then the one that has waited longest for its request is closed
+_AT_ONCE = 64  # connections that are taken before others are looked after
+_RESERVE = 64  # descriptors that no connection takes: they are for programs that are looked for
 _MAX_HEAD = 16384  # bytes of a request
 _PATIENCE = 10.0  # seconds, for a request to be whole, a handshake, and an answer to be read
 _LONGEST = 120.0  # seconds, for an answer to be made
 _FRESH = 5.0  # seconds between two looks at the files of TLS and authentication
 _PLAIN = "text/plain; charset=utf-8"
-#: Seconds without a turn of the engine after which it is not well.
-_DEAD = 120.0
 _PAUSE = 0.5  # seconds, where there is no descriptor for a connection
 _CLOSING = 1.0  # seconds, for answers that are being written
 
@@ -82,16 +85,16 @@ _STATUSES: dict[type[Exception], HTTPStatus] = {
 
 
 class Health:
-    """What health and readiness are asked of."""
+    """What health and readiness are asked of: the engine, and all threads."""
 
     def __init__(self, pulse: Callable[[], float], is_ready: Callable[[], bool]) -> None:
         self._pulse = pulse
         self.is_ready = is_ready
 
-    @property
-    def is_well(self) -> bool:
-        """Return whether the engine has been at work lately."""
-        return time.monotonic() - self._pulse() < _DEAD
+    def unwell(self) -> list[str]:
+        """Return what has not been at work lately."""
+        is_well = time.monotonic() - self._pulse() < LATE
+        return [*unwell(), *([] if is_well else ["engine"])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +194,11 @@ class WebServer:
         #: Connections whose requests are not whole, the oldest first; all others.
         self._waiting: dict[asyncio.Task[None], None] = {}
         self._answering: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(_log_of_loop)
-        self._closing = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="web", daemon=True)
+        self._loop: asyncio.AbstractEventLoop
+        self._closing = threading.Event()
+        self._is_over: asyncio.Event  # so that the loop need not wait for the one above
+        self._begin()
+        self._thread = LastingThread("web", self._run, self._closing.wait)
         self._thread.start()
 
     def _listening(self, beside: WebServer | None) -> socket.socket:
@@ -205,28 +209,42 @@ class WebServer:
 
     def close(self) -> None:
         """Stop listening; answers that are being made are written."""
+        self._closing.set()
         with suppress(RuntimeError):  # it has ended
-            self._loop.call_soon_threadsafe(self._closing.set)
+            self._loop.call_soon_threadsafe(self._is_over.set)
         self._thread.join()
         self._pool.shutdown(wait=False)
         self._profiler.shutdown(wait=False)
 
-    def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._serve())
-        finally:
-            self._socket.close()
-            self._loop.close()
+    def _begin(self) -> None:
+        self._loop, self._is_over = asyncio.new_event_loop(), asyncio.Event()
+        self._loop.set_exception_handler(_log_of_loop)
 
-    async def _serve(self) -> None:
+    def _run(self, thread: LastingThread) -> None:
+        if self._loop.is_closed():  # what ended it has ended all that it did
+            self._begin()
+        loop = self._loop
+        try:
+            loop.run_until_complete(self._serve(thread))
+        finally:
+            if tasks := asyncio.all_tasks(loop):
+                for task in tasks:
+                    task.cancel()
+                loop.run_until_complete(asyncio.wait(tasks))
+            loop.close()
+        self._socket.close()
+
+    async def _serve(self, thread: LastingThread) -> None:
         self._loop.add_reader(self._socket, self._accept)
         while not self._closing.is_set():
+            thread.back_in(_FRESH)
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), _FRESH)
+                await asyncio.wait_for(self._is_over.wait(), _FRESH)
             if not self._closing.is_set():
                 await self._renew()
         self._loop.remove_reader(self._socket)
-        self._accept()  # who has connected since the last turn of the loop
+        for _ in range(_MAX_CONNECTIONS // _AT_ONCE):
+            self._accept()  # who has connected since the last turn of the loop
         self._socket.close()
         if tasks := {*self._waiting, *self._answering}:
             _, late = await asyncio.wait(tasks, timeout=_CLOSING)
@@ -235,9 +253,9 @@ class WebServer:
             await asyncio.gather(*late, return_exceptions=True)
 
     def _accept(self) -> None:
-        """Take all connections that there are."""
+        """Take connections that there are. The loop calls again while there are more."""
         try:
-            while True:
+            for _ in range(_AT_ONCE):  # those that are too many are closed before the next ones
                 self._take(self._socket.accept()[0])
         except BlockingIOError:  # another server may have been first
             pass
@@ -251,7 +269,12 @@ class WebServer:
             self._loop.add_reader(self._socket, self._accept)
 
     def _take(self, connection: socket.socket) -> None:
-        """Answer a connection in a task of its own."""
+        """Answer a connection in a task of its own. Raises OSError if it took a reserved file."""
+        if connection.fileno() >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVE:
+            connection.close()
+            if self._waiting:
+                next(iter(self._waiting)).cancel()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         task = self._loop.create_task(self._connected(connection))
         self._waiting[task] = None
         task.add_done_callback(self._forget)  # it may end before it begins
@@ -375,9 +398,9 @@ class WebServer:
             allowed = {"Allow": "GET, HEAD"}
             return _Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"GET or HEAD\n", headers=allowed)
         if asked.path == "/healthz":
-            return _health(self._health.is_well)
+            return _health(self._health.unwell())
         if asked.path == "/readyz":
-            return _health(self._health.is_ready())
+            return _health([] if self._health.is_ready() else ["not yet"])
         if not _is_own(asked.headers.get("host", ""), self.spec.hosts):
             reason = "this host is not called so: hosts in the configuration lists its names"
             return _plain(HTTPStatus.MISDIRECTED_REQUEST, reason)
@@ -449,9 +472,10 @@ def _plain(status: HTTPStatus, text: str) -> _Answer:
     return _Answer(status, f"{text}\n".encode())
 
 
-def _health(is_good: bool) -> _Answer:
-    status = HTTPStatus.OK if is_good else HTTPStatus.SERVICE_UNAVAILABLE
-    return _Answer(status, b"ok\n" if is_good else b"no\n")
+def _health(problems: Sequence[str]) -> _Answer:
+    if not problems:
+        return _plain(HTTPStatus.OK, "ok")
+    return _plain(HTTPStatus.SERVICE_UNAVAILABLE, f"no: {', '.join(problems)}")
 
 
 def _is_own(host: str, patterns: tuple[str, ...]) -> bool:

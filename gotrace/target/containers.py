@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from gotrace.target.shortage import suppress_missing
+
 __all__ = ["Container", "Containers", "container_of_cgroups", "processes_in"]
 
 #: A container's number where a path ends: of Docker, containerd, CRI-O and Podman, by cgroupfs
@@ -92,11 +94,9 @@ def processes_in(number: str, proc: str = "/proc") -> dict[str, list[int]]:
 
 
 def _cgroups(proc: str, pid: int) -> str:
-    try:
-        with open(f"{proc}/{pid}/cgroup", errors="surrogateescape") as file:
-            return file.read()
-    except OSError:
-        return ""
+    with suppress_missing(), open(f"{proc}/{pid}/cgroup", errors="surrogateescape") as file:
+        return file.read()
+    return ""
 
 
 def _hyphenated(uid: str) -> str:
@@ -191,6 +191,6 @@ class Containers:
 
     def _listed(self, directory: str) -> list[str]:
         for place in self._logs:
-            with suppress(OSError):
+            with suppress_missing():
                 return os.listdir(f"{place}/{directory}")
         return []
