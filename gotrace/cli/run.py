@@ -129,7 +129,7 @@ def opened_notices(options: argparse.Namespace, run: Run[_M, _C], done: str) -> 
     warnings = list(run.warnings())
     for note in warnings:
         # Of what fails each is shown, however many: nothing of what they ask for is traced.
-        if note.kind in (NoteKind.TASKS, NoteKind.FAILED):
+        if note.kind in (NoteKind.PROCESS, NoteKind.TASKS, NoteKind.FAILED):
             yield Notice(NoticeKind.WARNING, note.text, note.fields)
     problems = [note.text for note in warnings if note.kind is NoteKind.PROBLEM]
     yield from problem_notices(problems, options.json)

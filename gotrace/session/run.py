@@ -9,22 +9,26 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached
 from gotrace.session.budget import Exceeded, Hits, RunBudget
 from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.session.lifetime import Lifetime
+from gotrace.session.presence import check_presence
 from gotrace.session.probing import Level, Prepared, Probing
 from gotrace.session.request import Accept, Request
 from gotrace.sites.sites import SiteForm
 from gotrace.target.wait import Reason, Waiter
+
+if TYPE_CHECKING:  # counting does without
+    from gotrace.session.scheduler import SchedulerProbes
 
 __all__ = ["End", "Note", "NoteKind", "Run", "open_run"]
 
@@ -55,6 +59,7 @@ class NoteKind(Enum):
     MOVED = "moved"  # a function whose calls are seen returning elsewhere
     BUDGET = "budget"  # a function that costs more than it may
     ANOTHER = "another"  # the process runs another program
+    PROCESS = "process"  # what is in the way of breakpoints in a process
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,7 @@ class Run(Generic[M, C]):
         opened: ExitStack,
         hits: Hits | None = None,
         budget: RunBudget | None = None,
+        presence: Sequence[Note] = (),
     ) -> None:
         """Take over what was attached; ``opened`` closes all of it."""
         self.target = prepared.target
@@ -103,6 +109,7 @@ class Run(Generic[M, C]):
         self._look = 0.0
         self._news: list[Note] = []
         self._budget = budget
+        self._presence = presence
         self._levels: dict[int, Level] = {}
         self._waiter = waiter
         self._opened = opened
@@ -117,6 +124,7 @@ class Run(Generic[M, C]):
 
     def warnings(self) -> Iterator[Note]:
         """Yield what is not traced, or not as asked, and why."""
+        yield from self._presence
         if self.tasks is not None and self.tasks.warning:
             yield Note(NoteKind.TASKS, self.tasks.warning)
         for failure in self.plan.failed:
@@ -326,7 +334,15 @@ def open_run(
         if waiter is None:
             waiter = opened.enter_context(Waiter())
         waiter.watch(request.target.watched)
-        prepared = request.prepare(announce, accept)
+
+        def accepted(probes: SchedulerProbes) -> None:
+            list(check_presence(request.target, (), probes))  # before the price is found out
+            if accept is not None:
+                accept(probes)
+
+        prepared = request.prepare(announce, accepted if accept else None)
+        found = check_presence(prepared.target, prepared.plan.binaries, prepared.scheduler)
+        presence = [Note(NoteKind.PROCESS, *one) for one in found]
         calibration = None
         if request.is_calibrated:
             calibration = opened.enter_context(Calibration(lambda: request.cost(prepared)))
@@ -342,7 +358,8 @@ def open_run(
         if hits is not None and trap is not None and request.budget is not None:
             now, program_ns = time.monotonic(), meter.program_ns
             budget = RunBudget(request.budget, hits, trap, now, program_ns)
-        return Run(prepared, meter, calibration, waiter, opened.pop_all(), hits, budget)
+        rest = opened.pop_all()
+        return Run(prepared, meter, calibration, waiter, rest, hits, budget, presence)
 
 
 def _percent(share: float) -> str:

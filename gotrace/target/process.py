@@ -59,6 +59,11 @@ class MemoryMapping:
     offset: int
     inode: int
     path: str
+    is_code: bool
+
+    def holds(self, offset: int) -> bool:
+        """Return whether the byte at an offset in the file is here, to be executed."""
+        return self.is_code and self.offset <= offset < self.offset + self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +140,17 @@ class Process:
             parts = line.split(None, 5)
             if len(parts) == 6 and parts[4] != "0":
                 start, end = (int(part, 16) for part in parts[0].split("-"))
-                yield MemoryMapping(start, end, int(parts[2], 16), int(parts[4]), parts[5])
+                place = start, end, int(parts[2], 16)
+                yield MemoryMapping(*place, int(parts[4]), parts[5], "x" in parts[1])
+
+    def mappings_of(self, inode: int, path: str) -> Iterator[MemoryMapping]:
+        """Yield those of a file, known by its inode or by its path.
+
+        A file of an overlay may have another inode there.
+        """
+        for each in self.mappings():
+            if each.inode == inode or each.path.removesuffix(" (deleted)") == path:
+                yield each
 
     def code_at(self, offset: int) -> set[int] | None:
         """Return the bytes that the executable's mappings have at an offset in the file.
@@ -146,9 +161,8 @@ class Process:
             path, inode = self.executable_name, os.stat(self.executable).st_ino
             found = {
                 _byte(self.tgid, each.start + offset - each.offset)
-                for each in self.mappings()
+                for each in self.mappings_of(inode, path)
                 if each.offset <= offset < each.offset + each.end - each.start
-                and (each.inode == inode or each.path.removesuffix(" (deleted)") == path)
             }
         except (OSError, GotraceError):
             return None

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is in the way of breakpoints in the processes that are traced."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from gotrace.elf import ElfError
+from gotrace.errors import GotraceError
+from gotrace.session.plan import BinaryPlan
+from gotrace.target.process import Process, ProcessError
+from gotrace.target.target import Target, TargetBinary
+
+if TYPE_CHECKING:  # counting does without
+    from gotrace.session.scheduler import SchedulerProbes
+
+__all__ = ["check_presence"]
+
+#: Functions of C that put a program's code into large pages in its place: those of Intel's iodlr
+#: (large_page.h). No module of Go is known that does.
+_MOVERS = (
+    "MapStaticCodeToLargePages",
+    "MapStaticCodeRangeToLargePages",
+    "MapDSOToLargePages",
+)
+
+
+def check_presence(
+    target: Target, binaries: Sequence[BinaryPlan], scheduler: SchedulerProbes | None
+) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield warnings about the target's processes, each with what it has in JSON.
+
+    Breakpoints will be in planned functions and in what watches a scheduler. Raises GotraceError if
+    no probe would be hit, or if the program would end by one.
+    """
+    places = _places(binaries, scheduler)
+    if not places:
+        return
+    for file in places:
+        # A process that runs has done it, if it ever does.
+        mover = next((name for name in _MOVERS if file.functions.rows_named(name)), None)
+        if mover is not None and not (target.watched and target.has_started):
+            raise GotraceError(
+                f"{file.image.display} has {mover}, which moves code away from where breakpoints"
+                " are known: the program would end by SIGTRAP: gostacks and gooncpu -p do without"
+            )
+    for process in target.watched if target.has_started else ():
+        for file, offsets in places.items():
+            yield from _moved(process, file, offsets)
+
+
+def _places(
+    binaries: Sequence[BinaryPlan], scheduler: SchedulerProbes | None
+) -> dict[TargetBinary, list[int]]:
+    """Return where in files breakpoints will be, or functions that have them."""
+    places: dict[TargetBinary, list[int]] = {}
+    for plan in binaries:
+        entries = (sites.function.entry for sites in plan.functions)
+        places.setdefault(plan.binary, []).extend(map(plan.binary.image.offset_of, entries))
+    if scheduler is not None:
+        for file, sites in scheduler.files:
+            with suppress(ElfError):
+                places.setdefault(file, []).append(file.image.offset_of(sites.status.address))
+    return {file: offsets for file, offsets in places.items() if offsets}
+
+
+def _moved(
+    process: Process, file: TargetBinary, offsets: list[int]
+) -> Iterator[tuple[str, Mapping[str, object]]]:
+    image = file.image
+    try:
+        mapped = list(process.mappings_of(image.identity.inode, image.display))
+    except ProcessError:  # it has ended
+        return
+    if not mapped:  # it runs another program, or another file of the same name is traced
+        return
+    is_there = Counter(any(each.holds(offset) for each in mapped) for offset in offsets)
+    if not is_there[False]:
+        return
+    moved = f"process {process.tgid} has moved code of {image.display} to other memory"
+    if not is_there[True]:
+        raise GotraceError(
+            f"{moved}, to large pages perhaps: no probe would be hit: gostacks and gooncpu do"
+            " without, or start it without that"
+        )
+    text = f"{moved}: calls of {is_there[False]:,} of {len(offsets):,} functions are not seen"
+    yield text, {"what": "moved_code", "pid": process.tgid, "functions": is_there[False]}
