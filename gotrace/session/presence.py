@@ -48,6 +48,8 @@ def check_presence(
                 " are known: the program would end by SIGTRAP: gostacks and gooncpu -p do without"
             )
     for process in target.watched if target.has_started else ():
+        with suppress(ProcessError, OSError):  # it has ended
+            yield from _debugger(process)
         for file, offsets in places.items():
             yield from _moved(process, file, offsets)
 
@@ -65,6 +67,17 @@ def _places(
             with suppress(ElfError):
                 places.setdefault(file, []).append(file.image.offset_of(sites.status.address))
     return {file: offsets for file, offsets in places.items() if offsets}
+
+
+def _debugger(process: Process) -> Iterator[tuple[str, Mapping[str, object]]]:
+    tracer = process.tracer()
+    if tracer is not None:
+        number, name = tracer
+        text = (
+            f"process {process.tgid} is traced by {name} (process {number}): where both have a"
+            " breakpoint, the other's is lost, or the program ends by SIGTRAP: detach one first"
+        )
+        yield text, {"what": "tracer", "pid": process.tgid, "tracer": number}
 
 
 def _moved(

@@ -152,6 +152,18 @@ class Process:
             if each.inode == inode or each.path.removesuffix(" (deleted)") == path:
                 yield each
 
+    def tracer(self) -> tuple[int, str] | None:
+        """Return number and name of the process that traces it, as a debugger does, if any.
+
+        Raises OSError.
+        """
+        number = int(read_status(self.tgid).get("TracerPid", "0"))
+        if not number:
+            return None
+        with suppress(OSError):  # of another pid namespace
+            return number, _text(f"/proc/{number}/comm").rstrip("\n")
+        return number, "another process"
+
     def code_at(self, offset: int) -> set[int] | None:
         """Return the bytes that the executable's mappings have at an offset in the file.
 

@@ -3,16 +3,25 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.toolchains import FIXTURES, build, newest
-from tests.tools.harness import Fixture, json_counts, of_kind, run_tool, tool
+from tests.tools.harness import Fixture, Process, json_counts, of_kind, run_tool, tool
 
 pytestmark = pytest.mark.live
 
 CALLS = 13
+#: Traces a process, as debuggers do, until it is killed: PTRACE_SEIZE.
+TRACER = """
+import ctypes, sys
+ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+assert ptrace(0x4206, int(sys.argv[1]), None, None) == 0, ctypes.get_errno()
+print("traced", flush=True)
+sys.stdin.read()
+"""
 C = """package main
 
 /*
@@ -60,3 +69,20 @@ def test_a_program_that_would_move_its_code(tmp_path: Path) -> None:
         result = run_tool("gofunccount", "-d", "60", *words)
         assert (result.status, result.lines) == (1, [])
         assert "has MapStaticCodeToLargePages, which moves code away" in result.errors
+
+
+def test_a_debugger() -> None:
+    with Fixture([build(FIXTURES / "live_moved", newest())]) as fixture:
+        with Process([sys.executable, "-c", TRACER, str(fixture.ready)]) as tracer:
+            tracer.read_until("traced")
+            words = ("-d", "0.1", "-p", str(fixture.ready), "main.work")
+            result = run_tool("gofunccount", *words)
+            as_json = run_tool("gofunccount", "--json", *words)
+        assert result.status == as_json.status == 0
+        who = f"process {fixture.ready} is traced by python3"
+        assert who in result.errors.replace("python ", "python3 ")
+        warning = of_kind(as_json, "warning")[0]
+        assert (warning["what"], warning["tracer"]) == ("tracer", tracer.pid)
+        quiet = run_tool("gofunccount", *words)
+        assert "is traced by" not in quiet.errors
+        assert fixture.finish() == 0
