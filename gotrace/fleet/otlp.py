@@ -34,7 +34,7 @@ from gotrace.fleet.series import Bucketed, Metric, Point
 from gotrace.fleet.spool import Spool
 from gotrace.fleet.telemetry.waits import WaitPoint, families
 from gotrace.fleet.threads import LastingThread, apart
-from gotrace.fleet.transport import TEMPORARY, Outcome, Reason, sender
+from gotrace.fleet.transport import BY_REQUEST, TEMPORARY, Outcome, Reason, sender, spans_in
 from gotrace.target.containers import Container, Containers
 from gotrace.text import encodable, printable
 
@@ -44,6 +44,11 @@ log = logging.getLogger("gotraced")
 
 _BATCH = 512  # spans
 _FIRST_PAUSE, _MAX_PAUSE = 0.5, 5.0  # seconds between two tries
+#: A request that fails so often, or for so long, goes aside: others may be taken meanwhile.
+_MAX_TRIES, _MAX_BLOCKED = 4, 30.0
+_MAX_ASIDE = 16  # requests
+#: It is dropped when it was refused so often while others were taken.
+_MAX_REFUSED = 20
 _MAX_RESOURCES = 1024
 _LINGER = 1.0  # seconds that a span waits for others
 _READER = "otlp"  # what series are read as
@@ -82,6 +87,20 @@ class _Tally:
             self.counts[signal, outcome] += count
 
 
+@dataclass
+class _Aside:
+    """A request that was refused again and again: it may be at fault, or the collector.
+
+    ``calls`` are those of a request that was never on disk. ``refused`` is how often it was refused
+    while others were taken.
+    """
+
+    data: bytes
+    count: int
+    calls: Sequence[FinishedCall]
+    refused: int = 0
+
+
 class Otlp:
     """Exporters in threads of their own; ``close`` sends what is there once more."""
 
@@ -109,6 +128,9 @@ class Otlp:
         self._resources: dict[tuple[str, Container | None], Resource] = {}
         self._failing: dict[str, Reason | None] = {}
         self._retry_at = 0.0
+        self._aside: deque[_Aside] = deque()
+        #: How often the oldest request on disk has failed.
+        self._tries = 0
         self._heir: Otlp | None = None
         self._sender = sender(spec)
         self._spool = None if spec.disk is None else Spool(spec.disk, spec.disk_bytes)
@@ -151,7 +173,7 @@ class Otlp:
     @property
     def waiting(self) -> int:
         """Return how many spans wait in memory."""
-        return len(self._queue)
+        return len(self._queue) + sum(one.count for one in tuple(self._aside))
 
     def _send_metrics(self, thread: LastingThread) -> None:
         while True:
@@ -176,6 +198,7 @@ class Otlp:
 
     def _run_spans(self, thread: LastingThread) -> None:
         self._send_spans(thread)
+        self._leave_aside()
         if self._spool is not None:
             self._spool.close()
 
@@ -190,13 +213,11 @@ class Otlp:
             if calls:
                 data, count = self._encoded(calls)
                 try:
-                    is_done = not count or self._deliver(data, count, thread)
+                    is_done = not count or self._deliver(_Aside(data, count, calls), thread)
                 except Exception:  # a bug: to try them again would be to fail again
                     self._drop("spans", count, Reason.OTHER)
                     raise
                 if not is_done:
-                    with self._waiting:
-                        self._queue.extendleft(reversed(calls))
                     self._hand_on()
                     return
             elif self._closing.is_set():
@@ -218,30 +239,88 @@ class Otlp:
         # Requests one after the other are one: all that they have is in repeated fields.
         return b"".join(data for data, _ in parts), sum(count for _, count in parts)
 
-    def _deliver(self, data: bytes, count: int, thread: LastingThread) -> bool:
+    def _deliver(self, one: _Aside, thread: LastingThread) -> bool:
         """Send a request again and again until it is taken, refused for good, or this ends.
 
-        Return whether it is done with: if not, this has ended, and nobody has the calls. The
-        request waits on disk meanwhile. If the disk has no room, calls wait in the queue.
+        Return whether it is done with: if not, this has ended, and its calls are in the queue. The
+        request waits on disk meanwhile. If the disk has no room, calls wait in the queue. A request
+        that fails again and again goes aside, so that it keeps no other one from being sent.
         """
-        pause = _FIRST_PAUSE
+        pause, tries, begun = _FIRST_PAUSE, 0, time.monotonic()
         while True:
             if (left := self._retry_at - time.monotonic()) > 0:
-                if self._keep(data, count):
+                if self._keep(one.data, one.count):
                     return True
                 thread.back_in(left + self._spec.timeout)
                 self._closing.wait(left)
             thread.back_in(self._spec.timeout)
-            outcome = self._sender.send("spans", data)
+            outcome = self._sender.send("spans", one.data)
             self._note("spans", outcome)
             if outcome.reason not in TEMPORARY:
-                self._done("spans", count, outcome)
+                self._done("spans", one.count, outcome)
+                self._try_aside(outcome, thread)
                 return True
             if self._closing.is_set():
-                return self._keep(data, count)
+                if self._keep(one.data, one.count):
+                    return True
+                with self._waiting:
+                    self._queue.extendleft(reversed(one.calls))
+                return False
             wait = max(outcome.wait, pause * random.uniform(0.8, 1.2))
             pause = min(2 * pause, _MAX_PAUSE)
             self._retry_at = time.monotonic() + wait
+            tries += 1
+            is_long = tries >= _MAX_TRIES or time.monotonic() - begun >= _MAX_BLOCKED
+            if is_long and outcome.reason in BY_REQUEST:
+                self._put_aside(one)
+                return True
+
+    def _put_aside(self, one: _Aside) -> None:
+        """Have others sent first; if too many are aside, the first of them waits its turn again."""
+        self._aside.append(one)
+        if len(self._aside) > _MAX_ASIDE:
+            self._put_back(self._aside.popleft())
+
+    def _put_back(self, one: _Aside) -> None:
+        """Keep a request on disk, or its calls in the queue."""
+        if self._keep(one.data, one.count):
+            return
+        if one.calls:
+            with self._waiting:
+                self._queue.extend(one.calls)
+        else:
+            self._drop("spans", one.count, self._failing.get("spans") or Reason.FULL)
+
+    def _try_aside(self, outcome: Outcome, thread: LastingThread) -> None:
+        """Send what went aside once more, as long as it is taken, after another one was."""
+        if outcome.reason is not None:
+            return
+        for _ in range(len(self._aside)):
+            if self._closing.is_set():
+                return
+            one = self._aside.popleft()
+            thread.back_in(self._spec.timeout)
+            again = self._sender.send("spans", one.data)
+            if again.reason not in TEMPORARY:
+                self._done("spans", one.count, again)
+                continue
+            one.refused += 1
+            self._count_failure("spans", again.reason)
+            if one.refused < _MAX_REFUSED:
+                self._aside.append(one)
+            else:
+                self._drop("spans", one.count, again.reason)
+                log.warning(
+                    "%s has refused %d spans %d times and taken others (%s): they are dropped",
+                    *(without_users(self._spec.endpoint), one.count, one.refused),
+                    again.reason.value,
+                )
+            return
+
+    def _leave_aside(self) -> None:
+        """Keep what went aside: on disk, or for whoever has what is in the queue."""
+        while self._aside:
+            self._put_back(self._aside.popleft())
 
     def _keep(self, data: bytes, count: int) -> bool:
         """Keep a request on disk; return whether it is there. Say once why not."""
@@ -266,13 +345,29 @@ class Otlp:
                 return
             data, count = found
             thread.back_in(self._spec.timeout)
-            outcome = self._sender.send("spans", data)
+            outcome = self._send_whole(data, count)
             self._note("spans", outcome)
             if outcome.reason in TEMPORARY:
                 self._retry_at = time.monotonic() + max(outcome.wait, _MAX_PAUSE)
-                return
-            self._done("spans", count, outcome)
-            self._spool.drop_oldest()
+                self._tries += 1
+                if self._tries < _MAX_TRIES or outcome.reason not in BY_REQUEST:
+                    return
+                self._spool.drop_oldest()  # the disk has room for another one now
+                self._put_aside(_Aside(data, count, ()))
+            else:
+                self._done("spans", count, outcome)
+                self._spool.drop_oldest()
+                self._try_aside(outcome, thread)
+            self._tries = 0
+
+    def _send_whole(self, data: bytes, count: int) -> Outcome:
+        """Send a request from the disk if it is what was written there.
+
+        A file that was written as the power failed can be shorter, or all zeros.
+        """
+        if spans_in(data) != count:
+            return Outcome(Reason.DAMAGED, detail=f"a file of {len(data)} bytes")
+        return self._sender.send("spans", data)
 
     def _done(self, signal: str, count: int, outcome: Outcome) -> None:
         """Count what became of points or spans."""
@@ -289,12 +384,15 @@ class Otlp:
         with self._tally.lock:
             self._tally.dropped[signal, reason.value] += count
 
+    def _count_failure(self, signal: str, reason: Reason) -> None:
+        with self._tally.lock:
+            self._tally.failures[signal, reason.value] += 1
+
     def _note(self, signal: str, outcome: Outcome) -> None:
         """Say once what fails, and when it works again."""
         reason = outcome.reason or (Reason.REJECTED if outcome.rejected else None)
         if reason is not None:
-            with self._tally.lock:
-                self._tally.failures[signal, reason.value] += 1
+            self._count_failure(signal, reason)
         before, self._failing[signal] = self._failing.get(signal), reason
         if before is reason:
             return

@@ -19,12 +19,24 @@ from typing import Any
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import HeaderSpec, OtlpSpec, Protocol
 
-__all__ = ["TEMPORARY", "Outcome", "Reason", "Sender", "check_sender", "sender"]
+__all__ = [
+    "BY_REQUEST",
+    "TEMPORARY",
+    "Outcome",
+    "Reason",
+    "Sender",
+    "check_sender",
+    "sender",
+    "spans_in",
+]
 
 
 class Reason(Enum):
@@ -45,6 +57,8 @@ class Reason(Enum):
     REJECTED = "rejected"
     #: A file of headers or certificates cannot be read.
     CREDENTIALS = "credentials"
+    #: A request that was kept on disk is not there as it was written.
+    DAMAGED = "damaged"
     OTHER = "other"
     #: There was no room, though nothing had failed.
     FULL = "full"
@@ -65,6 +79,10 @@ TEMPORARY = frozenset(
         Reason.CREDENTIALS,
     }
 )
+
+
+#: What may be of one request alone: others may be taken meanwhile.
+BY_REQUEST = TEMPORARY - {Reason.REFUSED, Reason.TLS, Reason.THROTTLED, Reason.CREDENTIALS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +108,15 @@ _METHODS = {
     "spans": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
 }
 _MAX_ANSWER = 1 << 16  # bytes
+
+
+def spans_in(data: bytes) -> int | None:
+    """Return how many spans a request has, None if it is none."""
+    try:
+        request = ExportTraceServiceRequest.FromString(data)
+    except Exception:  # of protobuf, which has no types
+        return None
+    return sum(len(scope.spans) for one in request.resource_spans for scope in one.scope_spans)
 
 
 def _taken(signal: str, answer: bytes) -> Outcome:
@@ -275,7 +302,7 @@ class _Http(Sender):
         """Connections end with the threads that have them."""
 
 
-_MAX_WAIT = 60.0  # seconds
+_MAX_WAIT = 30.0  # seconds; a collector may ask for any time
 
 
 def _chain(error: BaseException) -> list[BaseException]:

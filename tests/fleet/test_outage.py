@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.server
 import os
 import socketserver
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTracePartialSuccess,
+    ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
 
@@ -357,3 +359,100 @@ def test_wrong_keys_are_refused(otlp: str, reason: str) -> None:
     )
     with pytest.raises(UsageError, match=reason):
         parse_config("c", text)
+
+
+@contextmanager
+def refusing(
+    refuses: Callable[[ExportTraceServiceRequest], bool], status: int, wait: str = ""
+) -> Iterator[tuple[str, list[int]]]:
+    """Refuse some requests, and take others; yield the address, and what was taken, by number."""
+    taken: list[int] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            data = self.rfile.read(int(self.headers["Content-Length"]))
+            request = ExportTraceServiceRequest.FromString(gzip.decompress(data))
+            if refuses(request):
+                if not status:
+                    self.close_connection = True
+                    return
+                self.send_response(status)
+                if wait:
+                    self.send_header("Retry-After", wait)
+            else:
+                taken.extend(numbers_in(request))
+                self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{listening.server_address[1]}", taken
+        finally:
+            listening.shutdown()
+
+
+def numbers_in(request: ExportTraceServiceRequest) -> list[int]:
+    return [
+        attribute.value.int_value
+        for one in request.resource_spans
+        for scope in one.scope_spans
+        for span in scope.spans
+        for attribute in span.attributes
+    ]
+
+
+@pytest.mark.parametrize(("status", "wait"), [(500, ""), (503, "9" * 40), (403, ""), (0, "")])
+@pytest.mark.parametrize("has_disk", [False, True])
+def test_a_request_that_is_always_refused_stops_no_other(
+    status: int, wait: str, has_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if there are more of them than go aside, and one after the other."""
+    for name, value in (("_FIRST_PAUSE", 0.02), ("_MAX_PAUSE", 0.02), ("_LINGER", 0.02)):
+        monkeypatch.setattr(f"gotrace.fleet.otlp.{name}", value)
+    monkeypatch.setattr("gotrace.fleet.otlp._MAX_ASIDE", 2)
+    monkeypatch.setattr("gotrace.fleet.otlp._BATCH", 4)
+    monkeypatch.setattr("gotrace.fleet.transport._MAX_WAIT", 0.05)
+    with refusing(lambda one: any(n < 16 for n in numbers_in(one)), status, wait) as (at, taken):
+        disk = str(tmp_path / "spool") if has_disk else None
+        otlp = Otlp(OtlpSpec(at, Protocol.HTTP, interval=3600, disk=disk), list)
+        for number in range(16 + 400):
+            otlp.put(call(number))
+        wait_until(lambda: {*range(16, 416)} <= {*taken})
+        number = 416
+        while ("spans", "dropped") not in otlp.counts():  # others go on to be taken
+            otlp.put(call(number))
+            wait_until(lambda number=number: number in taken)  # type: ignore[misc]
+            number += 1
+        otlp.close()
+    assert len(taken) == len({*taken}) and min(taken) == 16
+    (dropped,) = otlp.dropped()
+    reasons = {500: "unavailable", 503: "unavailable", 403: "403", 0: "unreachable"}
+    assert dropped == ("spans", reasons[status])
+    kept = len(list((tmp_path / "spool").iterdir())) if has_disk else 0
+    assert otlp.dropped()[dropped] + 4 * kept == 16
+
+
+@pytest.mark.parametrize("damage", [lambda data: bytes(len(data)), lambda data: data[:-40]])
+def test_a_damaged_file_is_not_sent(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    disk = tmp_path / "spool"
+    otlp = Otlp(
+        OtlpSpec(f"http://127.0.0.1:{free_port()}", Protocol.HTTP, interval=3600, disk=str(disk)),
+        list,
+    )
+    for number in range(40):
+        otlp.put(call(number))
+    otlp.close()
+    (path,) = disk.iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    received = Received()
+    with over_http(received) as endpoint:
+        spec = OtlpSpec(endpoint, Protocol.HTTP, interval=3600, disk=str(disk))
+        otlp = Otlp(spec, list)
+        wait_until(lambda: otlp.dropped() == {("spans", "damaged"): 40})
+        otlp.close()
+    assert received.spans == [] and not any(disk.iterdir())
