@@ -395,16 +395,13 @@ static __always_inline struct stack *calls_enter(struct pt_regs *ctx, struct tas
     return stack;
 }
 
-/* Count a RET, or a landing, at which no call is seen to return. */
-static __always_inline void count_unmatched(struct pt_regs *ctx, u64 cookie)
+/* Count a RET at which no call is seen to return. */
+static __always_inline void count_unmatched(u64 cookie)
 {
-    if (!(cookie & COOKIE_LANDING)) {
-        /* Else it was not opened, and counted. */
-        if (!landings_only(cookie & COOKIE_INDEX_MASK) && !site_is_counted(cookie))
-            diagnostics_count(UNMATCHED, 1);
-    } else if (!(cookie & COOKIE_FAULT)) {
-        landings_missed(registers_pc(ctx));
-    }
+    /* Else it was not opened, and counted. */
+    if (!(cookie & COOKIE_LANDING) && !landings_only(cookie & COOKIE_INDEX_MASK) &&
+        !site_is_counted(cookie))
+        diagnostics_count(UNMATCHED, 1);
 }
 
 /*
@@ -419,7 +416,7 @@ static __always_inline bool ends_here(struct pt_regs *ctx, u64 cookie, struct op
         return call->function == index;
     if (cookie & COOKIE_FAULT)
         return landings_is_between(call->return_pc, call->function, read_word(entry_sp));
-    return call->return_pc == registers_pc(ctx) - index;
+    return call->return_pc == registers_pc(ctx) - (index & COOKIE_DISTANCE_MASK);
 }
 
 /*
@@ -433,14 +430,14 @@ static __always_inline struct stack *leaving(struct pt_regs *ctx, u64 cookie, st
     hit_in_goroutine(task, owner);
     struct stack *stack = stacks.lookup(owner);
     if (!stack) {
-        count_unmatched(ctx, cookie);
+        count_unmatched(cookie);
         return 0;
     }
     drop_deeper(0, task, owner, stack, depth, ENDED_UNSEEN);
     if (stack->level && stack->top.depth == depth &&
         ends_here(ctx, cookie, &stack->top, task->stack_hi - depth))
         return stack;
-    count_unmatched(ctx, cookie);
+    count_unmatched(cookie);
     stack->hits++;
     if (!stack->level)
         calls_rest(task, owner);
@@ -456,7 +453,7 @@ static __always_inline struct stack *calls_returning(struct pt_regs *ctx, u64 co
                                                      u64 *depth, u64 *now)
 {
     if (!calls_locate(ctx, cookie, task, owner, depth)) {
-        site_missed_landing(cookie);
+        landings_missed(cookie);
         return 0;
     }
     /* In the caller, the return address is off the stack. */
@@ -466,9 +463,9 @@ static __always_inline struct stack *calls_returning(struct pt_regs *ctx, u64 co
     struct why_key row = {.id = task->row, .tgid = owner->tgid};
     if (stack) {
         *now = why_leaving(&row, *now);
-        site_hit_landing(cookie, stack->top.function);
+        landings_ended(cookie, stack->top.function);
     } else {
-        site_missed_landing(cookie);
+        landings_missed(cookie);
     }
     return stack;
 }

@@ -11,9 +11,11 @@
  * Settings (common.h):
  *   GOTRACE_WAYS      functions whose calls may be ended at landings, those of the lowest numbers
  *   GOTRACE_LANDINGS  callers with a landing
+ *   GOTRACE_PASSES    landings that other ways lead to, and one
  */
 #pragma once
 #include "diagnostics.h"
+#include "site.h"
 
 /* How the calls of a function are seen to return. Shared with gotrace/session/landings.py. */
 enum way {
@@ -37,11 +39,18 @@ struct caller {
     u64 function;
 };
 
+/* Where calls of a caller can end. */
+struct landing {
+    u64 address;
+    u64 calls; /* that were entered while the function was learning: about so many */
+};
+
 /*
- * landings: key = a caller whose calls can end at a landing; value = its address, where there is a
- * probe. Written from user space alone: not every function's results are intact at every landing.
+ * landings: key = a caller whose calls can end at a landing; value = that. It has a probe if one of
+ * the functions has moved. Written from user space, but for the calls: not every function's results
+ * are intact at every landing.
  */
-BPF_HASH(landings, struct caller, u64, GOTRACE_LANDINGS);
+BPF_HASH(landings, struct caller, struct landing, GOTRACE_LANDINGS);
 
 /*
  * epoch: value 0 = how often functions have begun to learn; rows of stacks have that of their
@@ -69,8 +78,15 @@ BPF_HASH(callers, struct caller, u64, 4096);
 /* unreported: value 0 = calls of callers for which callers had no room. Only ever added to. */
 BPF_ARRAY(unreported, u64, 1);
 
-/* missed: key = address of a landing; value = hits there that ended no call. Never emptied. */
-BPF_HASH(missed, u64, u64, 4096);
+/*
+ * passes: key = row of a landing that other ways lead to, 0 for all of them; value = its hits on this
+ * CPU. They are rates, like entered. Only ever added to.
+ */
+struct passes {
+    u64 ended;  /* that ended a call */
+    u64 missed; /* that ended none */
+};
+BPF_PERCPU_ARRAY(passes, struct passes, GOTRACE_PASSES);
 
 /* Count a call: also one that is not wanted costs a hit where it returns. */
 static __always_inline void landings_count_call(u32 function)
@@ -94,8 +110,14 @@ static __always_inline u32 landings_way(u32 function)
 static __always_inline bool landings_can_open(u32 way, u32 function, u64 return_pc)
 {
     struct caller caller = {.return_pc = return_pc, .function = function};
-    if (way == WAY_RETS || landings.lookup(&caller))
+    if (way == WAY_RETS)
         return true;
+    struct landing *landing = landings.lookup(&caller);
+    if (landing) {
+        if (way == WAY_LEARNING)
+            landing->calls++;
+        return true;
+    }
     u32 zero = 0;
     u64 none = 0, *calls = callers.lookup_or_try_init(&caller, &none);
     if (!calls)
@@ -108,12 +130,32 @@ static __always_inline bool landings_can_open(u32 way, u32 function, u64 return_
     return false;
 }
 
-/* Count a hit of a landing that has ended no call. */
-static __always_inline void landings_missed(u64 address)
+static __always_inline struct passes *passes_of(u64 cookie, bool of_all)
 {
-    u64 none = 0, *hits = missed.lookup_or_try_init(&address, &none);
-    if (hits)
-        __sync_fetch_and_add(hits, 1);
+    u32 row = (cookie & COOKIE_INDEX_MASK) >> COOKIE_PASSES_SHIFT, all = 0;
+    if (!(cookie & COOKIE_LANDING) || cookie & COOKIE_FAULT || !row)
+        return 0;
+    return passes.lookup(of_all ? &all : &row);
+}
+
+/* Count a hit of a landing that has ended a call of a function. */
+static __always_inline void landings_ended(u64 cookie, u32 function)
+{
+    struct passes *own = passes_of(cookie, false);
+    site_hit_landing(cookie, function);
+    if (own)
+        own->ended++;
+}
+
+/* Count a hit that has ended none. */
+static __always_inline void landings_missed(u64 cookie)
+{
+    struct passes *own = passes_of(cookie, false), *all = passes_of(cookie, true);
+    site_missed_landing(cookie);
+    if (own)
+        own->missed++;
+    if (all)
+        all->missed++;
 }
 
 /*
@@ -123,6 +165,6 @@ static __always_inline void landings_missed(u64 address)
 static __always_inline bool landings_is_between(u64 return_pc, u64 function, u64 pc)
 {
     struct caller caller = {.return_pc = return_pc, .function = function};
-    u64 *landing = landings.lookup(&caller);
-    return landing && pc >= return_pc && pc < *landing;
+    struct landing *landing = landings.lookup(&caller);
+    return landing && pc >= return_pc && pc < landing->address;
 }

@@ -34,8 +34,13 @@
 #define COOKIE_G_TLS (1ULL << 34)      /* g is in thread-local storage only */
 #define COOKIE_JUMPS (1ULL << 35)      /* the function can end by a jump to a traced one */
 #define COOKIE_LEAVES (1ULL << 36)     /* the function can end by a jump to another one */
-/* A landing: the index is how many bytes it is after the return address. */
+/*
+ * A landing: the index is how many bytes it is after the return address, and above that its row of
+ * passes, 0 if it has none: landings.h.
+ */
 #define COOKIE_LANDING (1ULL << 39)
+#define COOKIE_DISTANCE_MASK 0x3ffULL
+#define COOKIE_PASSES_SHIFT 10
 /* Of a landing: the entry of runtime.sigpanic, which a fault between the two seems to call. */
 #define COOKIE_FAULT COOKIE_JUMPS
 /* Of a landing: the kernel single-steps its instruction. */

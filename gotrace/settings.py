@@ -366,6 +366,7 @@ class _PairingSettings(ProgramSettings):
     outer_calls: int = _size(outer_calls=1)
     ways: int = _size(1, ways=1, entered=1)
     landings: int = _size(1, landings=1)
+    passes: int = _size(1, passes=1)
     why: WhySettings | None = field(default=None, metadata=_part(WhySettings))
 
 

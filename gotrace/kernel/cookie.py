@@ -26,6 +26,8 @@ COOKIE_G_TLS = 1 << 34
 COOKIE_JUMPS = 1 << 35
 COOKIE_LEAVES = 1 << 36
 COOKIE_LANDING = 1 << 39
+COOKIE_DISTANCE_MASK = 0x3FF
+COOKIE_PASSES_SHIFT = 10
 COOKIE_FAULT = COOKIE_JUMPS
 COOKIE_STEPPED = COOKIE_LEAVES
 COOKIE_SP_SHIFT = 40
@@ -71,13 +73,17 @@ def cookie(
     return index | file << COOKIE_FILE_SHIFT | flags | site.sp_offset << COOKIE_SP_SHIFT
 
 
-def landing_cookie(distance: int, task: TaskKind, file: int = 0, is_stepped: bool = False) -> int:
+def landing_cookie(
+    distance: int, task: TaskKind, file: int = 0, is_stepped: bool = False, row: int = 0
+) -> int:
     """Return the cookie for a landing so many bytes after the return address.
 
-    ``is_stepped``: the kernel single-steps its instruction.
+    ``is_stepped``: the kernel single-steps its instruction. ``row`` is its row of passes, 0 if it
+    has none.
     """
+    index = distance | row << COOKIE_PASSES_SHIFT
     stepped = COOKIE_STEPPED if is_stepped else 0
-    return distance | file << COOKIE_FILE_SHIFT | task.value | COOKIE_LANDING | stepped
+    return index | file << COOKIE_FILE_SHIFT | task.value | COOKIE_LANDING | stepped
 
 
 def fault_cookie(site: Site, task: TaskKind, file: int = 0) -> int:

@@ -4,15 +4,17 @@
 Every function begins with probes at its RETs, by which calls are measured from the first one on. A
 function *moves* in steps, none of which loses a call:
 
-1. Where it is called directly is found in the program's code. Landings of these return addresses
-   get probes; from then on the kernel reports each return address that has no landing.
+1. Where it is called directly is found in the program's code, and the landings of these return
+   addresses. From then on the kernel counts the calls of each, and reports each return address that
+   has no landing. No landing has a probe yet: each call would cost a hit more.
 2. Once no such address has been reported for a while, and no task has a call open from before the
-   function began to learn, calls with unknown return addresses are not opened any more, but counted
-   as calls of new callers.
+   function began to learn, the landings get probes. Then calls with unknown return addresses are
+   not opened any more, but counted as calls of new callers.
 3. The probes at the function's RETs are removed.
 
-If a landing cannot be found, if it is hit much more often than calls return, or if many calls of
-new callers come, the RETs are probed again.
+With ``auto``, a function moves if the kernel emulates the landings of most of its calls. If many
+calls of new callers come, or if a landing is hit more often without a call's end than with one, the
+RETs are probed again, the probes at landings are removed, and the function goes on to learn.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from __future__ import annotations
 import math
 import struct
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
@@ -30,8 +33,8 @@ from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, fault_cookie, landing_cookie
 from gotrace.kernel.program import BpfProgram
-from gotrace.session.open_calls import STACK_EPOCH
-from gotrace.session.probing import Move, Prepared, Returns
+from gotrace.session.open_calls import STACK_EPOCH, STACK_LATEST
+from gotrace.session.probing import Move, Places, Prepared, Returns
 from gotrace.sites.landings import Callers, Landing
 from gotrace.sites.sites import FunctionSites, SiteError
 from gotrace.sites.unwind import fault_site
@@ -63,29 +66,39 @@ _MAX_LANDINGS = 20_000
 _MAX_OF_MANY = 1_000
 _MAX_CALLERS = 5_000  # of one function
 _MAX_REPORTED = 500  # callers that get landings in one look, which takes a tenth of a second
+_MAX_SHARED = 4095  # landings that other ways lead to
 
 _RET_NS = 10_000  # of a single step, about
 _NOTABLE = 0.01  # of a CPU: from then on a function moves
 _QUIET = 1.0  # seconds without an unknown caller
 _SEARCHING = 0.02  # seconds of a search for callers, and between two such: events are read then
 _MAX_NEW = 8  # calls of new callers in a look; more bring the RETs back
-_MISSED = 4  # times as many hits of a landing as calls
-_MISSED_NOTABLE = 200  # hits of a landing in a look that end no call
+_LOOK = 0.01  # seconds between two looks at landings that other ways lead to
+_MISSED = 2  # times as many hits without a call's end: loops that walk a tree have as many
+_MISSED_NOTABLE = 100  # hits that end no call in a tenth of a second: less costs next to nothing
+_PASSING = 0.01  # seconds in which a call that has returned is to come to its landing
+_WAITING = 5.0  # seconds, for calls to end, until that is said
 
 _CHANGED = "results are changed before where it returns to can be probed"
 _REFUSED = "the kernel refuses a probe where it returns to"
 _TOO_MANY = "there are too many callers"
-_MISSES = "where it returns to is hit much more often than it returns"
+_MISSES = "where it returns to, other code comes by more often than it returns"
+_STEPPED = "the kernel single-steps where most calls return to as well"
+_OPEN = "calls that were open before that have not ended"
+_NEW = "many calls are of new callers"
 
 _U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
 _CALLER = struct.Struct("=QQ")
+_LANDING = struct.Struct("=QQ")
 
 
 def landing_sizes(prepared: Prepared) -> dict[str, int]:
     """Return the settings of bpf/landings.h."""
     if not can_move(prepared):
         return {}
-    return {"ways": len(prepared.plan.names), "landings": _max_landings(prepared)}
+    most = _max_landings(prepared)
+    passes = 1 + min(most, _MAX_SHARED)
+    return {"ways": len(prepared.plan.names), "landings": most, "passes": passes}
 
 
 def _max_landings(prepared: Prepared) -> int:
@@ -131,7 +144,7 @@ def learn_at_once(prepared: Prepared, program: BpfProgram) -> None:
 
 def place_landing(program: BpfProgram, return_pc: int, address: int) -> None:
     """Have the calls of the first function that return to an address end at its landing."""
-    program.map("landings").update(_CALLER.pack(return_pc, 0), _U64.pack(address))
+    program.map("landings").update(_CALLER.pack(return_pc, 0), _LANDING.pack(address, 0))
     program.map("ways").update(_U32.pack(0), _U32.pack(Way.LANDINGS.value))
 
 
@@ -154,6 +167,7 @@ class _Function:
     rets: ProbeGroup
     way: Way
     needs_results: bool = False
+    selects: bool = False  # a predicate: calls that are not wanted end nowhere
     has_begun: bool = False  # to move: its direct callers have landings
     has_rets: bool = True
     had_rets: bool = True  # since the last ``take``
@@ -164,6 +178,7 @@ class _Function:
     is_left: bool = False  # nothing ends its calls any more, which are counted
     quiet_since: float = 0.0
     quiet: float = _QUIET
+    quiet_again: float = _QUIET  # of the next time that it learns
     epoch: int = 0  # in which it began to learn
     entered: int = 0
     calls: int = 0  # since the last look
@@ -181,13 +196,19 @@ def _is_one_instruction(sites: FunctionSites) -> bool:
 
 @dataclass(eq=False, slots=True)
 class _Landed:
-    """A return address whose landing has a probe."""
+    """A return address that has a landing."""
 
     landing: Landing
-    group: ProbeGroup
     users: tuple[_Function, ...]  # most have one, and there may be thousands of return addresses
-    left: tuple[int, ...] = ()  # addresses of landings that did not serve
+    group: ProbeGroup | None = None  # of its probe, which it has if one of them has moved
+    row: int = 0  # of passes, if other ways lead there
+    ended: int = 0  # hits that ended a call, and that ended none, some time ago
     missed: int = 0
+
+    @property
+    def is_needed(self) -> bool:
+        """Return whether calls of a function end here alone."""
+        return any(function.way is Way.LANDINGS for function in self.users)
 
 
 class _Search:
@@ -228,7 +249,7 @@ class Landings:
         self._ways, self._entered = program.map("ways"), program.map("entered")
         self._landings, self._new = program.map("landings"), program.map("callers")
         self._unreported, self._had_unreported = program.map("unreported"), 0
-        self._missed = program.map("missed")
+        self._passes, self._had_missed = program.map("passes"), 0
         self._stacks, self._epochs = program.map("stacks"), program.map("epoch")
         self._epoch = 0
         self._file = prepared.plan.files[0]
@@ -236,13 +257,18 @@ class Landings:
         self._bias = self._file.bias
         calls = prepared.traced.calls if prepared.traced is not None else ()
         results = {number for number, call in enumerate(calls) if call.reads_results}
+        selecting = {number for number, call in enumerate(calls) if call.compiled is not None}
         floats = {number for number, call in enumerate(calls) if call.result_floats}
         self._code: Callers | None = None
         self._search: _Search | None = None
         self._most = _max_landings(prepared)
+        # Who looks once a second would notice too late that a loop comes there without a call.
+        shared = 0 if prepared.is_minded else min(self._most, _MAX_SHARED)
+        self._free = list(range(shared, 0, -1))  # rows of passes
+        self._watched: list[_Landed] = []  # that have such a row, and a probe
         way = Way.LEARNING if self._is_asked else Way.RETS
         self._functions = [
-            _Function(number, sites, rets[number], way, needs_results=number in results)
+            _Function(number, sites, rets[number], way, number in results, number in selecting)
             for number, _, sites in prepared.plan.numbered()
             if number in rets
         ]
@@ -251,7 +277,9 @@ class Landings:
         self._callers_landed = 0
         self._gone: list[_Function] = []  # since the last ``take``
         self._refused: dict[int, str] = {}
-        self._sees_faults = False
+        self._left: set[int] = set()  # landings that other code comes by too often
+        self._weighed: dict[bytes, int] = {}  # calls of callers until their function was weighed
+        self._sees_faults = self._has_needless = False
         self._moves: list[Move] = []
         self._is_over = False
         self._next = 0.0
@@ -288,20 +316,29 @@ class Landings:
         self._gone.clear()
         return found
 
+    @property
+    def pause(self) -> float:
+        """Return after how many seconds ``step`` is to be called again."""
+        return _LOOK if self._watched and not self._is_over else self.PERIOD
+
     def step(self) -> None:
-        """Move what is to be moved now; to be called ten times a second."""
+        """Move what is to be moved now; to be called as often as ``pause`` says."""
         now = time.monotonic()
-        if now < self._next or self._is_over or self._attached.stopped_at is not None:
+        is_due = now >= self._next
+        if not (is_due or self._watched) or self._is_over or self._attached.stopped_at is not None:
             return
         try:
+            self._look_at_misses(now, is_due)
+            if not is_due:
+                return
             self._count(now)
-            if self._landed:
-                self._look_at_misses()
             # Otherwise the kernel reports no callers.
             if self._is_asked or any(function.has_begun for function in self._functions):
                 self._learn(now)
             self._begin(now)
             self._move(now)
+            if self._has_needless:
+                self._remove_needless()
         except GotraceError:
             # The target or the probes may be gone, which is said elsewhere. Everything stays as it
             # is: calls are measured, or counted as those of new callers.
@@ -360,7 +397,7 @@ class Landings:
                 if not search.found.is_closed(entry):
                     self._keep([function], "it may have callers that do not call it directly")
                     continue
-                function.quiet = 0.0
+                function.quiet = self.PERIOD  # in which its calls are counted
             for place in places:
                 wanted.setdefault(place, set()).add(function)
         self._land(wanted)
@@ -413,8 +450,8 @@ class Landings:
         too_many = _MAX_NEW * max(1.0, self._seconds / self.PERIOD)
         for function, count in calls.items():
             if count > too_many:
-                self._probe_rets(function, Way.LEARNING, "many calls are of new callers")
-                function.quiet = min(function.quiet * 2, 60.0)
+                function.quiet = function.quiet_again = min(function.quiet_again * 2, 60.0)
+                self._return_to_rets([function], _NEW, now)
         self._land(wanted)
         for key, _ in reported:
             self._new.delete(key)
@@ -435,7 +472,7 @@ class Landings:
         self._begin_epoch(learning)
 
     def _land(self, wanted: Mapping[int, set[_Function]]) -> None:
-        """Place probes at the landings of return addresses, and have calls end there."""
+        """Have calls end at the landings of return addresses once their functions have moved."""
         fresh: list[_Landed] = []
         for place, users in wanted.items():
             wants = any(function.needs_results for function in users)
@@ -446,15 +483,19 @@ class Landings:
             try:
                 if self._callers_landed + len(users) > self._most:
                     raise SiteError(_TOO_MANY)
-                best = self._choose(place, wants)[0]
+                best = self._choose(place, wants)
             except SiteError as error:
                 self._refused[place] = str(error)
                 self._keep(users, str(error))
                 continue
             self._callers_landed += len(users)
-            fresh.append(_Landed(best, self._group([best]), tuple(users)))
-        if fresh:
-            self._probe_landings(fresh)
+            self._landed[place] = landed = _Landed(best, tuple(users))
+            landed.row = self._free.pop() if best.shared else 0
+            fresh.append(landed)
+        self._probe([landed for landed in fresh if landed.is_needed])
+        for landed in fresh:
+            if landed.landing.return_pc in self._landed:
+                self._set_landing(landed, landed.users)
 
     def _add_users(self, known: _Landed, users: set[_Function]) -> None:
         """Have calls of more functions end at a landing."""
@@ -468,45 +509,51 @@ class Landings:
             return
         known.users += tuple(more)
         self._callers_landed += len(more)
+        if known.group is None and known.is_needed:
+            self._probe([known])
         self._set_landing(known, more)
 
-    def _choose(self, place: int, wants_results: bool) -> list[Landing]:
-        """Return the landings of a return address that serve, the best first.
-
-        Raises SiteError if none does.
-        """
+    def _choose(self, place: int, wants_results: bool) -> Landing:
+        """Return the best landing of a return address. Raises SiteError if none serves."""
         if place in self._refused:
             raise SiteError(self._refused[place])
         found = self._callers.landings(place)
-        if not self._is_asked:  # a loop may come there without a call
-            found = [landing for landing in found if not landing.shared]
-            if not found:
-                raise SiteError("other ways lead to where it returns to")
         if wants_results:
             found = [landing for landing in found if landing.intact]
             if not found:
                 raise SiteError(_CHANGED)
-        return found
+        found = [landing for landing in found if not landing.shared or self._can_share(landing)]
+        if not found:
+            raise SiteError(_MISSES)
+        return found[0]
 
-    def _probe_landings(self, fresh: Sequence[_Landed]) -> None:
+    def _can_share(self, landing: Landing) -> bool:
+        """Return whether a landing that other ways lead to is to be tried."""
+        return bool(self._free) and landing.emulated and landing.address not in self._left
+
+    def _probe(self, fresh: Sequence[_Landed]) -> None:
+        """Place probes at landings."""
+        if not fresh:
+            return
         self._watch_faults()
         # What may have to be removed by itself is in a link of its own.
-        plain = [one for one in fresh if not one.landing.shared]
-        if plain:
-            together = self._group([one.landing for one in plain])
+        if plain := [one for one in fresh if not one.row]:
+            together = self._group(plain)
             for one in plain:
                 one.group = together
-        groups = list({id(one.group): one.group for one in fresh}.values())
+        shared = [one for one in fresh if one.row]
+        for one in shared:
+            one.group = self._group([one])
+        groups = list({id(one.group): one.group for one in fresh if one.group}.values())
         refused = self._attached.change(groups)
         addresses = {point.address for point in refused}
         for one in fresh:
             if one.landing.address in addresses:
                 self._refused[one.landing.return_pc] = _REFUSED
-                self._callers_landed -= len(one.users)
+                one.group = None
+                self._forget([one])
                 self._keep(one.users, _REFUSED)
-            else:
-                self._landed[one.landing.return_pc] = one
-                self._set_landing(one, one.users)
+        self._watched += [one for one in shared if one.group is not None]
 
     def _watch_faults(self) -> None:
         """Probe what a fault between a return and its landing leads to."""
@@ -520,12 +567,13 @@ class Landings:
             point = Point(offset, site.address, fault_cookie(site, kind, file))
             self._attached.change([self._group_of([point])])
 
-    def _group(self, landings: Iterable[Landing]) -> ProbeGroup:
+    def _group(self, landed: Iterable[_Landed]) -> ProbeGroup:
         points = []
-        for landing in landings:
+        for one in landed:
+            landing = one.landing
             kind, file = self._tasks.kind(self._file, landing.caller)
             distance = landing.address - landing.return_pc
-            at = landing_cookie(distance, kind, file, not landing.emulated)
+            at = landing_cookie(distance, kind, file, not landing.emulated, one.row)
             offset = self._file.image.offset_of(landing.address)
             points.append(Point(offset, landing.address, at))
         return self._group_of(points)
@@ -537,9 +585,11 @@ class Landings:
 
     def _set_landing(self, landed: _Landed, users: Iterable[_Function]) -> None:
         """Have calls of some functions end at a landing."""
-        address = _U64.pack(landed.landing.address + self._bias)
+        value = _LANDING.pack(landed.landing.address + self._bias, 0)
         for function in users:
-            self._landings.update(self._caller(landed, function), address)
+            caller = self._caller(landed, function)
+            self._weighed.pop(caller, None)
+            self._landings.update(caller, value)
 
     def _unset_landing(self, landed: _Landed, users: Sequence[_Function]) -> None:
         for function in users:
@@ -560,9 +610,18 @@ class Landings:
             and now - function.quiet_since >= function.quiet
         ]
         oldest = self._oldest() if quiet else None
-        ready = [one for one in quiet if oldest is None or oldest >= one.epoch]
+        ready = []
+        for function in quiet:
+            if oldest is None or oldest >= function.epoch:
+                ready.append(function)
+            elif now - function.quiet_since >= function.quiet + _WAITING and not function.has_said:
+                self._say(function, _OPEN)
+        ready = self._of_use(ready, now)
         if not ready:
             return
+        moving = set(ready)
+        self._probe([one for one in self._unprobed() if not moving.isdisjoint(one.users)])
+        ready = [function for function in ready if not function.is_kept]
         for function in ready:
             self._set(function, Way.LANDINGS)
         # Calls of new callers that were opened before that have been reported by now.
@@ -573,7 +632,49 @@ class Landings:
             self._attached.change((), [function.rets for function in free])
             for function in free:
                 function.has_rets, function.had_rets = False, True
-                self._moves.append(Move(function.number, "landing"))
+                function.has_said = False
+                places = self._places(function)
+                self._moves.append(Move(function.number, "landing", places=places))
+            self._look_at_misses(now, is_due=True, is_new=True)
+
+    def _unprobed(self) -> list[_Landed]:
+        return [landed for landed in self._landed.values() if landed.group is None]
+
+    def _of_use(self, functions: Sequence[_Function], now: float) -> list[_Function]:
+        """Return which of functions have most calls end where the kernel emulates.
+
+        The others go on to learn: what they are called by may change.
+        """
+        if self._is_asked or not functions:
+            return list(functions)
+        asked = {function.number: function for function in functions}
+        stepped, emulated = Counter[int](), Counter[int]()
+        places = Counter[int]()  # emulated ones, less stepped ones
+        for key, value in self._landings.entries():
+            return_pc, number = _CALLER.unpack(key)
+            landed = self._landed.get(return_pc - self._bias)
+            if number in asked and landed is not None:
+                calls = _LANDING.unpack(value)[1]
+                more, self._weighed[key] = calls - self._weighed.get(key, 0), calls
+                (emulated if landed.landing.emulated else stepped)[number] += more
+                places[number] += 1 if landed.landing.emulated else -1
+        found = []
+        for number, function in asked.items():
+            is_seen = emulated[number] or stepped[number] or not function.selects
+            if emulated[number] > stepped[number] or (not is_seen and places[number] > 0):
+                found.append(function)
+                continue
+            function.quiet_since = now
+            if stepped[number] and not function.has_said:
+                self._say(function, _STEPPED)
+        return found
+
+    def _places(self, function: _Function) -> Places:
+        """Return where calls of a function that has moved are seen returning."""
+        own = [one.landing for one in self._landed.values() if function in one.users]
+        emulated = sum(landing.emulated for landing in own)
+        shared = sum(landing.emulated and landing.shared for landing in own)
+        return Places(emulated, shared, len(own) - emulated)
 
     def _oldest(self) -> int | None:
         """Return in which epoch the oldest of the outermost calls that are open was entered.
@@ -584,70 +685,130 @@ class Landings:
         rows = (STACK_EPOCH.unpack_from(row) for _, row in self._stacks.entries())
         return min((epoch for level, epoch in rows if level), default=None)
 
-    def _look_at_misses(self) -> None:
-        """Give up landings that are hit much more often than calls return to them."""
-        missed = list(self._missed.entries())
-        if not missed:
-            return
-        places = {landed.landing.address: landed for landed in self._landed.values()}
-        for key, value in missed:
-            landed = places.get(_U64.unpack(key)[0] - self._bias)
-            if landed is not None:
-                self._look_at(landed, _U64.unpack(value)[0])
+    def _look_at_misses(self, now: float, is_due: bool, is_new: bool = False) -> None:
+        """Give up landings that are hit much more often without a call's end than with one.
 
-    def _look_at(self, landed: _Landed, hits: int) -> None:
-        missed, landed.missed = hits - landed.missed, hits
-        calls = sum(function.calls for function in landed.users)
-        if missed < _MISSED_NOTABLE or missed < _MISSED * calls:
+        ``is_new``: calls have ended at RETs until now, before they came there.
+        """
+        if not self._watched:
             return
-        if any(function.is_left for function in landed.users):
+        if not is_due and self._passes.sums(1)[1] - self._had_missed < _MISSED_NOTABLE:
             return
-        wants = any(function.needs_results for function in landed.users)
-        if not self._switch(landed, wants):
-            self._give_up(landed)
+        sums = self._passes.sums(1 + max(landed.row for landed in self._watched))
+        entered = self._entered.sums()
+        wrong = []
+        for landed in self._watched:
+            ended, missed = sums[2 * landed.row : 2 * landed.row + 2]
+            returned, hits = ended - landed.ended, ended + missed - landed.ended - landed.missed
+            if any(function.selects for function in landed.users):
+                returned = sum(entered[one.number] - one.entered for one in landed.users)
+            vain = hits - returned
+            is_wrong = vain >= _MISSED_NOTABLE and vain > _MISSED * returned
+            if is_wrong and not is_new and not any(one.is_left for one in landed.users):
+                wrong.append(landed)
+            if is_due:
+                landed.ended, landed.missed = ended, missed
+        if is_due:
+            self._had_missed = sums[1]
+        self._give_up(wrong, now)
+
+    def _give_up(self, wrong: Sequence[_Landed], now: float) -> None:
+        """Have the RETs of functions probed that return to landings, and leave these for good."""
+        if not wrong:
+            return
+        self._left |= {landed.landing.address for landed in wrong}
+        users = {function for landed in wrong for function in landed.users}
+        self._return_to_rets([one for one in users if one.way is Way.LANDINGS], _MISSES, now)
+        for landed in wrong:
+            if not self._switch(landed, any(one.needs_results for one in landed.users)):
+                self._refused[landed.landing.return_pc] = _MISSES
+                self._forget([landed])
+                self._keep(landed.users, _MISSES)
 
     def _switch(self, landed: _Landed, wants: bool) -> bool:
-        """Have calls end at the next landing of a return address; return whether there is one.
+        """Have calls end at another landing of a return address; return whether there is one.
 
         ``wants``: results are read there.
         """
-        left = (*landed.left, landed.landing.address)
         try:
-            found = self._choose(landed.landing.return_pc, wants)
+            other = self._choose(landed.landing.return_pc, wants)
         except SiteError:
             return False
-        others = [each for each in found if not each.shared and each.address not in left]
-        if not others:
-            return False
-        before, address = landed.group, landed.landing.address
-        landed.landing, landed.left = others[0], left
-        landed.group = self._group([landed.landing])
-        if self._attached.change([landed.group]):
+        before = replace(landed)
+        landed.landing, landed.group = other, None
+        landed.row = self._free.pop() if other.shared else 0
+        if landed.is_needed:
+            self._probe([landed])
+        if before.row:
+            self._free.append(before.row)
+        self._remove([before])
+        if landed.is_needed and landed.group is None:
             return False
         self._set_landing(landed, landed.users)
-        self._remove_landing(before, address)
         return True
 
-    def _give_up(self, landed: _Landed) -> None:
-        """Have the RETs of the functions probed that may return there, and leave the landing."""
-        return_pc = landed.landing.return_pc
-        self._keep(landed.users, _MISSES)
-        self._unset_landing(landed, landed.users)
-        self._refused[return_pc] = _MISSES
-        del self._landed[return_pc]
-        self._remove_landing(landed.group, landed.landing.address)
+    def _return_to_rets(self, functions: Sequence[_Function], why: str, now: float) -> None:
+        """Have functions learn again, with their RETs probed and their landings not."""
+        for function in functions:
+            function.quiet_since = now
+            function.quiet = max(function.quiet, function.quiet_again)
+            self._probe_rets(function, Way.LEARNING, why)
+        self._remove_needless()
 
-    def _remove_landing(self, group: ProbeGroup, address: int) -> None:
-        """Remove the probe at one place of a group; the others get a new link before that."""
-        points = [point for point in group.points if point.address != address]
-        if not points:
-            self._attached.change((), [group])
+    def _remove_needless(self) -> None:
+        """Remove the probes of landings that no function needs."""
+        self._has_needless = False
+        self._remove([one for one in self._landed.values() if one.group and not one.is_needed])
+
+    def _remove(self, landed: Sequence[_Landed]) -> None:
+        """Remove the probes at landings; others of their groups get a new link before that."""
+        probed = [one for one in landed if one.group is not None]
+        if not probed:
             return
-        smaller = self._group_of(points)
-        self._attached.change([smaller], [group])
-        for landed in self._landed.values():
-            if landed.group is group:
-                landed.group = smaller
+        self._let_pass({one.landing.return_pc for one in probed})
+        groups = {id(one.group): one.group for one in probed if one.group is not None}
+        for one in probed:
+            one.group = None
+        stay: dict[int, list[_Landed]] = {}
+        for one in self._landed.values():
+            if id(one.group) in groups:
+                stay.setdefault(id(one.group), []).append(one)
+        for rest in stay.values():
+            together = self._group(rest)
+            for one in rest:
+                one.group = together
+        more = list({id(one.group): one.group for rest in stay.values() for one in rest}.values())
+        self._attached.change([group for group in more if group], list(groups.values()))
+        self._watched = [one for one in self._watched if one.row and one.group is not None]
+
+    def _forget(self, landed: Sequence[_Landed]) -> None:
+        """Have no call end at landings any more."""
+        for one in landed:
+            self._unset_landing(one, one.users)
+            del self._landed[one.landing.return_pc]
+        self._remove(landed)
+        self._free += [one.row for one in landed if one.row]
+
+    def _let_pass(self, places: Container[int]) -> None:
+        """Let calls that have returned come to their landings, which are to lose their probes.
+
+        The RETs have probes again. But a goroutine may have been stopped behind its RET before
+        that. Such a call is the latest of its task.
+        """
+        until = time.monotonic() + _PASSING
+        latest = self._latest(places)
+        while latest and time.monotonic() < until:
+            time.sleep(_PASSING / 10)
+            latest &= self._latest(places)
+
+    def _latest(self, places: Container[int]) -> set[tuple[bytes, int]]:
+        """Return tasks whose latest call returns to one of some places, and when it began."""
+        found = set()
+        for task, row in self._stacks.entries():
+            start, return_pc, level = STACK_LATEST.unpack_from(row)
+            if level and return_pc - self._bias in places:
+                found.add((task, start))
+        return found
 
     def _keep(self, functions: Iterable[_Function], why: str) -> None:
         """Leave the RETs of functions probed for good, or have them probed again."""
@@ -681,14 +842,16 @@ class Landings:
             self._set(function, Way.RETS)
         if rets := [function.rets for function in leaving if function.has_rets]:
             self._attached.change((), rets)
-        for return_pc, landed in list(self._landed.items()):
+        empty = []
+        for landed in self._landed.values():
             gone = [one for one in landed.users if one in leaving]
             landed.users = tuple(one for one in landed.users if one not in leaving)
             self._unset_landing(landed, gone)
             if not landed.users:
-                del self._landed[return_pc]
-                self._remove_landing(landed.group, landed.landing.address)
+                empty.append(landed)
+        self._forget(empty)
 
     def _set(self, function: _Function, way: Way) -> None:
         function.way = way
+        self._has_needless = self._has_needless or way is not Way.LANDINGS
         self._ways.update(_U32.pack(function.number), _U32.pack(way.value))

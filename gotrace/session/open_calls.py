@@ -18,6 +18,7 @@ from gotrace.target.process import ended_processes, in_initial_pid_namespace
 
 __all__ = [
     "STACK_EPOCH",
+    "STACK_LATEST",
     "STACK_LEVEL",
     "Diagnostic",
     "OpenCalls",
@@ -27,7 +28,9 @@ __all__ = [
 
 #: struct stack: how many calls are open. More may follow.
 STACK_LEVEL = struct.Struct("=48xQ32x")
-#: The same, and the epoch in which its outermost call was entered.
+#: The latest call: when it began, and where it returns to; and how many are open.
+STACK_LATEST = struct.Struct("=8xQ8xQ16xQ")
+#: How many are open, and the epoch in which its outermost call was entered.
 STACK_EPOCH = struct.Struct("=48xQ24xQ")
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -76,15 +77,19 @@ class Paired(Probing):
         )
         more, by_process = (("why_saved",), BY_PROCESS) if why else ((), ())
         self.landings: Landings | None = None
+        self._moves: list[Move] = []
         #: When all that follows calls is to be removed, None if it is not.
         self._left_at: float | None = None
         #: When calls of functions began to be counted alone whose RETs are to be removed.
         self._counted: dict[int, float] = {}
         if can_move(prepared) and rets and self.attached.method is AttachMethod.MULTI:
             self.landings = Landings(prepared, self.attached, rets)
-        elif prepared.returns is Returns.LANDING and (returning is None or returning):
+        elif prepared.returns is not Returns.RET and (returning is None or returning):
             reason = why_not(prepared) or "this kernel has no uprobe-multi links (Linux 6.6)"
-            self.problem = f"calls are seen returning at RETs: {reason}"
+            if prepared.returns is Returns.LANDING:
+                self.problem = f"calls are seen returning at RETs: {reason}"
+            else:
+                self._moves.append(Move(None, "ret", reason))
         self._open = OpenCalls(self.attached.program, *by_call, *more, by_process=by_process)
         # Where one process is traced, the run ends with it.
         self._sweep = None if target.process else Throttle(self._remove_exited)
@@ -162,8 +167,13 @@ class Paired(Probing):
         elif rets:
             self.attached.change((), rets)
 
+    @property
+    def pause(self) -> float:
+        return self.landings.pause if self.landings is not None else math.inf
+
     def moved(self) -> Iterable[Move]:
-        return self.landings.moves() if self.landings is not None else ()
+        moves, self._moves = self._moves, []
+        return moves if self.landings is None else self.landings.moves()
 
     def take_ways(self) -> Mapping[str, str]:
         """Return how the calls of each function were seen returning since the last time.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -32,15 +33,37 @@ class Returns(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """A function, by number, whose calls are seen returning elsewhere now, or not.
+class Places:
+    """At how many places in callers a function's calls are seen returning, by their form.
 
-    ``returns`` is "landing", or "ret", and ``why`` then the reason.
+    ``shared`` are those of the emulated ones that other ways lead to as well.
     """
 
-    function: int
+    emulated: int
+    shared: int
+    stepped: int
+
+    def text(self) -> str:
+        """Return that in words."""
+        parts = [
+            f"{self.emulated:,} emulated",
+            f"{self.shared:,} of these where other code comes by" if self.shared else "",
+            f"{self.stepped:,} single-stepped" if self.stepped else "",
+        ]
+        return f"places: {', '.join(filter(None, parts))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A function, by number, whose calls are seen returning elsewhere now, or not; None for all.
+
+    ``returns`` is "landing", and ``places`` then where, or "ret", and ``why`` then the reason.
+    """
+
+    function: int | None
     returns: str
     why: str = ""
+    places: Places | None = None
 
 
 class Level(Enum):
@@ -101,6 +124,11 @@ class Probing:
     problem = ""
     #: Whether nothing that the probes have recorded can change any more.
     stopped = False
+
+    @property
+    def pause(self) -> float:
+        """Return after how many seconds it has to be polled again, if others can wait longer."""
+        return math.inf
 
     def moved(self) -> Iterable[Move]:
         """Return whose calls have begun to be seen returning elsewhere."""

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -192,7 +192,7 @@ class Run(Generic[M, C]):
         """
         if self.end is None:
             until = time.monotonic() + seconds
-            times = [until, self._look]
+            times = [until, self._look, time.monotonic() + self.meter.pause]
             if self.ends is not None:
                 times.append(self.ends)
             if self._budget is not None:
@@ -292,13 +292,18 @@ class Run(Generic[M, C]):
         cheaper: list[int] = []
         for move in self.meter.moved():
             where = "in their callers" if move.returns == "landing" else "at RETs"
-            name = self.plan.names[move.function].name
-            text = f"{name}: calls are seen returning {where} now"
-            fields: dict[str, object] = {"func": name, "returns": move.returns}
+            text = f"calls are seen returning {where}"
+            fields: dict[str, object] = {"returns": move.returns}
+            if move.function is not None:
+                name = self.plan.names[move.function].name
+                text, fields = f"{name}: {text} now", {"func": name} | fields
+            if move.places is not None:
+                text = f"{text}: {move.places.text()}"
+                fields["places"] = asdict(move.places)
             if move.why:
                 text, fields = f"{text}: {move.why}", fields | {"why": move.why}
             news.append(Note(NoteKind.MOVED, text, fields))
-            if move.returns == "landing":
+            if move.returns == "landing" and move.function is not None:
                 cheaper.append(move.function)
         if self._budget is not None:
             self._budget.forgive(cheaper)

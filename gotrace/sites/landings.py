@@ -30,7 +30,7 @@ __all__ = ["CallerSearch", "Callers", "Landing"]
 _GOEXIT, _PC_QUANTUM = "runtime.goexit", 1
 #: Larger callers are not decoded.
 _MAX_SIZE = 1 << 20
-_MAX_DISTANCE = 0xFFFF
+_MAX_DISTANCE = 0x3FF  # as a cookie has room for
 _LINE = 64  # bytes that are decoded at once
 
 _IMMEDIATE = re.compile(r"(?:0x[0-9a-f]+|[0-9]+)\Z")

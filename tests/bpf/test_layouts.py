@@ -13,9 +13,17 @@ from gotrace.architecture import AMD64
 from gotrace.gotypes.runtime import table_layout
 from gotrace.histogram import BUCKETS, ROW_SIZE, UNIT_ROWS, Histogram, bucket_bounds
 from gotrace.kernel import program
-from gotrace.kernel.cookie import COOKIE_INDEX_MASK, MAX_FILES, Jumps, TaskKind, cookie
+from gotrace.kernel.cookie import (
+    COOKIE_INDEX_MASK,
+    MAX_FILES,
+    Jumps,
+    TaskKind,
+    cookie,
+    landing_cookie,
+)
 from gotrace.session import count, goroutines, landings, latency, tasks
 from gotrace.session import open_calls as calls
+from gotrace.sites.landings import _MAX_DISTANCE
 from gotrace.sites.sites import Site, SiteForm, SiteKind
 from tests.bpf.c import CLayout, run_c
 
@@ -74,6 +82,18 @@ def test_programs_that_begin_again(c: CLayout) -> None:
 def test_caller(c: CLayout) -> None:
     row, values = c.fields("caller", "return_pc", "function")
     assert list(landings._CALLER.unpack(row)) == values
+    row, values = c.fields("landing", "address", "calls")
+    assert list(landings._LANDING.unpack(row)) == values
+    row, _ = c.fields("passes", "ended", "missed")
+    assert len(row) == 16
+
+
+def test_landing_cookie(c: CLayout) -> None:
+    value = landing_cookie(0x123, TaskKind.THREAD, 5, row=0x3FFF)
+    own = f"({value}ULL & COOKIE_INDEX_MASK)"
+    places = (f"{own} & COOKIE_DISTANCE_MASK", f"{own} >> COOKIE_PASSES_SHIFT")
+    assert c.constants(*places) == [0x123, 0x3FFF]
+    assert c.constants("COOKIE_DISTANCE_MASK") == [_MAX_DISTANCE]
 
 
 def test_fault(tmp_path: Path) -> None:
@@ -153,6 +173,10 @@ def test_slow_call(c: CLayout) -> None:
 def test_stack(c: CLayout) -> None:
     row, values = c.fields("stack", "level")
     assert list(calls.STACK_LEVEL.unpack(row)) == values
+    row, values = c.fields("stack", "level", "epoch")
+    assert list(calls.STACK_EPOCH.unpack_from(row)) == values
+    row, values = c.fields("stack", "top.start", "top.return_pc", "level")
+    assert list(calls.STACK_LATEST.unpack_from(row)) == values
 
 
 def test_resting(c: CLayout) -> None:
