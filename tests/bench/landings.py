@@ -9,19 +9,23 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
+from gotrace.elf.functions import load_functions
+from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
 from gotrace.session.latency import LatencyRequest
 from gotrace.session.probing import Returns
 from gotrace.session.request import Asked
 from gotrace.session.run import open_run
+from gotrace.sites.landings import Callers, Landing
+from gotrace.sites.sites import SiteError
 from gotrace.target.target import Target
 from tests.bench.commands import Missing, ours
 from tests.bench.results import Results
 from tests.bench.settings import Settings
-from tests.bench.stats import Requirement, ratios
+from tests.bench.stats import Requirement, Series, ratios
 from tests.bench.targets import (
     FRAMED,
     Calls,
@@ -29,6 +33,7 @@ from tests.bench.targets import (
     newest_go,
 )
 from tests.bench.tracers import Tracer, TracerError
+from tests.toolchains import toolchains
 
 __all__ = ["landing_costs"]
 
@@ -36,10 +41,44 @@ _BARE, _RETS, _LANDINGS = "bare", "returns at RETs", "returns at landings"
 
 
 def landing_costs(results: Results, settings: Settings) -> None:
-    """Measure a program at work, threads beside one another, and functions that move."""
+    """Measure a program at work, threads beside one another, and functions that move.
+
+    And in which programs that can pay.
+    """
+    _served(results)
     _compiling(results, settings)
     _threads(results, settings)
     _moving(results, settings)
+
+
+_SAMPLE = 4_000
+
+
+def _served(results: Results) -> None:
+    """Read the compilers for which part of their direct calls has an emulated landing."""
+    case = "direct calls with an emulated landing"
+    shares = []
+    for release in toolchains():
+        (path,) = (release.go.parent.parent / "pkg" / "tool").glob("linux_*/compile")
+        with ElfImage.open(path) as image:
+            table = load_functions(image)
+            callers = Callers(table)
+            rows = range(0, len(table), max(1, len(table) // _SAMPLE))
+            found = callers.search({table.function(row).entry for row in rows}, proves=False).run()
+            best = [_best(callers, place) for places in found.calls.values() for place in places]
+        emulated = [landing for landing in best if landing is not None and landing.emulated]
+        alone = sum(not landing.shared for landing in emulated)
+        note = f"of {len(best):,}; {alone / len(best):.0%} have one that nothing else leads to"
+        shares.append(100 * len(emulated) / len(best))
+        results.add(case, f"compiler of Go {release.version}", "%", shares[-1:], note)
+    series = Series.of(shares) if shares else None
+    results.requirements.append(Requirement(case, series, 85, at_most=False, unit="%"))
+
+
+def _best(callers: Callers, place: int) -> Landing | None:
+    with suppress(SiteError):
+        return callers.landings(place)[0]
+    return None
 
 
 #: A package of the compiler with many short functions.
@@ -198,7 +237,7 @@ def _times_of_moving(path: Path, names: Sequence[str]) -> tuple[float, float]:
     asked = Asked(["|".join(map(re.escape, names))], regexp=True, file=str(path))
     request = LatencyRequest(target=Target(), asked=asked, returns=Returns.LANDING)
     looking = changing = 0.0
-    decided: set[int] = set()
+    decided: set[int | None] = set()
     with open_run(request) as run:
         run.begin()
         landings, until = run.meter.landings, time.monotonic() + 60.0
