@@ -1523,7 +1523,7 @@ class _Iteration(Iterator[_T]):
         """Take over what ``opened`` closes."""
         self._session = session  # whose files live as long
         self._opened = opened
-        self._opened.enter(session._opened.used("this session is closed"))
+        self._opened.enter(session._opened.used("this session was closed meanwhile"))
         self._has_ended = False
 
     def __next__(self) -> _T:
