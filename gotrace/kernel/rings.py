@@ -37,6 +37,8 @@ _TIME = struct.Struct("=Q").unpack_from
 #: Bytes that the kernel may be writing at a moment: four records, since contexts interrupt one
 #: another, of 16 KiB at most.
 _WRITING = 1 << 16
+#: Seconds from a program's look at the clock until its record is there, even if it is preempted.
+_SETTLING = 0.01
 _MAPPED: WeakSet[mmap.mmap] = WeakSet()
 
 
@@ -250,12 +252,16 @@ class PastRings:
                 assign(cpu, event)
             undo.pop_all()
 
-    def since(self, moment: int, most: int) -> list[bytes]:
-        """Return all records from a time on (CLOCK_MONOTONIC, ns), by CPU, each nearly in order.
+    def since(self, moment: int, until: int, most: int) -> list[bytes]:
+        """Return all records from a time up to another, by CPU, each nearly in order.
 
-        It is a later time if some were overwritten, or if there are more than ``most``: then these
-        are the latest ones.
+        Both are on CLOCK_MONOTONIC, in ns. The second one is past: buffers are read one after the
+        other, and so only what was written to all before that is known. The first is a later time
+        if some records were overwritten, or if there are more than ``most``: then these are the
+        latest ones.
         """
+        # A program that has looked at the clock has still to write its record.
+        time.sleep(_SETTLING)
         found: list[bytes] = []
         begin = moment
         for ring in self._rings:
@@ -263,8 +269,7 @@ class PastRings:
             begin = max(begin, since)
             records.reverse()
             found += records
-        if begin > moment:
-            found = [record for record in found if _TIME(record)[0] >= begin]
+        found = [record for record in found if begin <= _TIME(record)[0] <= until]
         if len(found) > most:
             found.sort(key=_TIME)
             del found[:-most]

@@ -199,7 +199,7 @@ class FlightReader:
             end, start, *_ = HEADER.unpack_from(trigger)
             begin = min(end - self._ns, start - 1 if start else end)
         begin = max(begin, self._blind_until)
-        records = self._tracer.past(begin, self._most)
+        records = self._tracer.past(begin, now, self._most)
         self._seen = {
             (header[0], header[2], header[5])
             for record in records

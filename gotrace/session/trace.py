@@ -221,12 +221,14 @@ class CallTracer(Paired):
         moment = before if read_to is None else min(before, read_to)
         return self._within_run(self.window.pop_ready(moment))
 
-    def past(self, since: int, most: int = MAX_PAST) -> list[bytes]:
-        """Return what is kept of a flight from a time on (CLOCK_MONOTONIC, ns), by CPU.
+    def past(self, since: int, until: int, most: int = MAX_PAST) -> list[bytes]:
+        """Return what is kept of a flight from a time up to one that is past, by CPU.
+
+        Both are on CLOCK_MONOTONIC, in ns.
 
         Of more than ``most`` records, or if some were overwritten, it begins later.
         """
-        return [] if self._past is None else self._past.since(since, most)
+        return [] if self._past is None else self._past.since(since, until, most)
 
     def past_here(self) -> None:
         """Have ``past`` work in a process that was forked. Raises OSError."""
