@@ -592,7 +592,8 @@ class _Trace:
             elif state is WAITING:
                 self._unblock(goroutine, at, self._encoded.get(rest))
         elif kind == _WAIT:
-            if state is not WAITING:
+            # Nothing has a reason before it has run: a wait from the begin on is seen to begin.
+            if state is not WAITING or (rest and not goroutine.sequence):
                 self._wait(goroutine, at, rest)
         elif kind == _FORGET:
             # If nothing is known of it later on, nobody will think that it has waited until then.

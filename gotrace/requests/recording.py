@@ -43,7 +43,8 @@ __all__ = ["Recorder", "Recording", "check_recording_file"]
 _JSON = ".json"
 #: By the statuses of Go's runtime, releases 1.19 to 1.27.
 _STATES = {1: RUNNABLE, 2: RUNNING, 4: WAITING}
-_WAITING = 4
+_RUNNING, _WAITING = 2, 4
+_ALWAYS = -(1 << 63)  # before all times
 _STATE, _GO, _SWITCH, _DEAD = (
     FIRST + kind for kind in (EdgeKind.STATE, EdgeKind.GO, EdgeKind.SWITCH, EdgeKind.DEAD)
 )
@@ -223,7 +224,11 @@ class Recorder:
         if first is not None:
             cause = f"{first.function} in goroutine {first.goid}"
         begin, end = begin - self._epoch, end - self._epoch
-        return Recording(begin, end, requests, others, states.all(end), cause, first, lost)
+        starts: dict[tuple[int, int], list[int]] = {}
+        for call in (*others, *(node.call for request in requests for node in request.nodes())):
+            starts.setdefault((call.pid, call.goid), []).append(_start(call))
+        changes = states.all(begin, end, starts)
+        return Recording(begin, end, requests, others, changes, cause, first, lost)
 
     def _call(self, record: bytes) -> Call | None:
         """Return a record's call, None if no probe wants it."""
@@ -260,6 +265,11 @@ class _States:
         changes = self._living.get((tgid, other))
         if changes is None:
             changes = self._begun(tgid, other)
+            # It ends what the goroutine has done since before all records.
+            if reason and state != _WAITING:
+                changes.append(Change(_ALWAYS, other, WAITING, self._reasons[reason]))
+            elif state == _RUNNING:
+                changes.append(Change(_ALWAYS, other, RUNNABLE))
         why = self._reasons[reason] if state == _WAITING else ""
         # Up to Go 1.19 it is not always known as a wait begins what it is for.
         if reason and not why and changes and changes[-1].state == WAITING:
@@ -278,7 +288,10 @@ class _States:
                 self._living[tgid, other] = [Change(at, other, CREATED, "", goid)]
         elif kind == _SWITCH:
             self._begun(tgid, goid).append(Change(at, goid, WAITING, COROUTINE, 0, tid))
-            self._begun(tgid, other).append(Change(at, other, RUNNING, "", goid, tid))
+            changes = self._begun(tgid, other)
+            if not changes:
+                changes.append(Change(_ALWAYS, other, WAITING, COROUTINE))
+            changes.append(Change(at, other, RUNNING, "", goid, tid))
         elif goid and (tgid, goid) not in self._ended:
             changes = self._living.pop((tgid, goid), [])
             changes.append(Change(at, goid, ENDED))
@@ -291,13 +304,24 @@ class _States:
             return []
         return self._living.setdefault((tgid, goid), [])
 
-    def all(self, end: int) -> dict[int, list[Change]]:
-        """Return all changes of each process; what is known ends at a time."""
+    def all(
+        self, begin: int, end: int, starts: Mapping[tuple[int, int], Sequence[int]]
+    ) -> dict[int, list[Change]]:
+        """Return all changes of each process; what is known ends at a time.
+
+        ``starts`` are the begins of goroutines' calls. A wait that has begun before all records
+        counts from the latest of these on, when the goroutine has run, or from the first of all.
+        """
+        begin = min(map(min, starts.values()), default=begin)
         found: dict[int, list[Change]] = {}
-        for (tgid, _), changes in self._ended.items():
-            found.setdefault(tgid, []).extend(changes)
-        for (tgid, goid), changes in self._living.items():
-            own = found.setdefault(tgid, [])
-            own += changes
-            own.append(Change(max(end, changes[-1].at), goid, UNKNOWN))
+        for known in (self._ended, self._living):
+            for task, changes in known.items():
+                if changes and changes[0].at == _ALWAYS:
+                    until = changes[1].at
+                    ran = max((at for at in starts.get(task, ()) if at < until), default=begin)
+                    changes[0] = changes[0]._replace(at=min(ran + 1, until))
+                own = found.setdefault(task[0], [])
+                own += changes
+                if known is self._living:
+                    own.append(Change(max(end, changes[-1].at), task[1], UNKNOWN))
         return found

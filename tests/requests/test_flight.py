@@ -21,7 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gotrace.calls import read
-from gotrace.kernel.rings import PastRing
+from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.rings import PastRing, PastRings
 from gotrace.requests.edges import FIRST, EdgeKind
 from gotrace.requests.model import load
 from gotrace.requests.recording import Recorder
@@ -77,6 +78,27 @@ def test_the_latest_records_are_read_backwards(count: int, seed: int) -> None:
     # All that is asked for, or as much as there is surely room for.
     assert found[-1:] in ([], [max(since, 1)]) or len(found) >= 32 * PAGE // 2 // 2048 - 1
     assert found or not count
+
+
+def test_what_is_written_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = (Written(32), Written(32))
+    monkeypatch.setattr(kernel, "online_cpus", list)
+    with closing(PastRings(1, lambda *_: None)) as rings:
+        for cpu, one in enumerate(written):
+            one.write(5 + cpu, 0)
+            null = os.open(os.devnull, os.O_RDONLY)
+            rings._rings.append(PastRing(cpu, null, one.memory))
+        since = PastRing.since
+
+        def goes_on(ring: PastRing, moment: int, most: int) -> tuple[list[bytes], int]:
+            found = since(ring, moment, most)
+            for one in written:
+                one.write(9, 0)
+            return found
+
+        monkeypatch.setattr(PastRing, "since", goes_on)
+        found = rings.since(1, 7, 1 << 20)
+    assert [int.from_bytes(record[:8], "little") for record in found] == [5, 6]
 
 
 def read_all(path: Path) -> ReadTrace:
@@ -178,6 +200,59 @@ def test_each_call_that_is_waited_for_is_in_its_file(tmp_path: Path) -> None:
         assert sum(one.message == "id=5" for one in trace.logs) == alone["main.part"]
         changes = [one for states in trace.states.values() for one in states]
         assert sum(one[1:3] == ("Waiting", "Runnable") and one[4] > 0 for one in changes) > 500
+
+
+@pytest.mark.live
+def test_a_file_ends_at_one_time(tmp_path: Path) -> None:
+    """Calls that are made one after the other, on all CPUs, and go on while buffers are read."""
+    with Fixture([build(FIXTURES / "live_flight", newest())]) as fixture:
+        words = ("-p", str(fixture.ready), "--flight", "20s", "-o", str(tmp_path / "x-%n.json"))
+        condition = ("--force", "--when", "main.handle ($ret == -1)", "main.step")
+        with tool("gotrace", *words, *condition) as tracing:
+            do(fixture, "relays runs")
+            for number in (1, 2):
+                tracing.signal(signal.SIGUSR1)
+                wait_for(tmp_path / f"x-{number}.json")
+            fixture.say()
+            fixture.read_until("truth ")
+            assert tracing.end().status == 0
+        fixture.say()
+    for number in (1, 2):
+        ids = sorted(call.args["id"] for call in read(tmp_path / f"x-{number}.json"))
+        assert ids == list(range(ids[0], ids[-1] + 1)) and len(ids) > 10_000
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("minor", ["1.27", pytest.param("1.19", marks=pytest.mark.slow)])
+def test_waits_that_have_begun_before_the_first_record(tmp_path: Path, minor: str) -> None:
+    """Their ends are in what is kept, and so they are waits from the begin on."""
+    path = tmp_path / "x.trace"
+    with Fixture([build(FIXTURES / "live_flight", require(minor))]) as fixture:
+        words = ("-p", str(fixture.ready), "--flight", "0.5s", "-o", str(path))
+        calls = ("main.locks", "main.receives", "main.sleeps")
+        with tool("gotrace", *words, "--when", "main.handle ($ret == 1)", *calls) as tracing:
+            do(fixture, "waits 1")
+            assert tracing.result().status == 0
+        fixture.say()
+    trace = read_all(path)
+    reasons = {}
+    for region in trace.regions:
+        if region.name in calls:
+            first, second = trace.states[region.goid][1:3], trace.states[region.goid][3:5]
+            assert [one[2] for one in (*first, *second)][:4] == [
+                *("Runnable", "Running", "Waiting", "Runnable")
+            ]
+            began, ended = second[0][0], second[1][0]
+            assert 0 <= began - region.start < 100 and ended - began > 900_000_000
+            reasons[region.name] = second[0][3]
+    assert reasons == {
+        "main.locks": "sync",
+        "main.receives": "chan receive",
+        "main.sleeps": "sleep",
+    }
+    # The main goroutine, and that without a call, wait from the begin of the file on.
+    alone = trace.states.keys() - {one.goid for one in trace.regions}
+    assert {one[3] for goid in alone for one in trace.states[goid][:5]} >= {"chan receive"}
 
 
 @pytest.mark.live
