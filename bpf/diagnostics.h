@@ -22,6 +22,7 @@ enum diagnostic {
     WHY_FULL,         /* calls whose parts are not known: no room */
     WHY_THREADS_FULL, /* times in which a thread was not followed: no room */
     NEW_CALLERS,      /* calls not measured: from where none came before RETs lost their probes */
+    BEGINS_LOST,      /* beginnings of requests among what could not be reported */
     DIAGNOSTICS
 };
 

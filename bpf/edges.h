@@ -128,8 +128,11 @@ static __always_inline void edges_submit(struct pt_regs *ctx, enum edge what, u6
         .hits = first,
         .hits_ns = second,
     };
-    if (events.perf_submit(ctx, &event, sizeof(event)))
+    if (events.perf_submit(ctx, &event, sizeof(event))) {
         diagnostics_count(EVENTS_LOST, 1);
+        if (what == EDGE_BEGIN)
+            diagnostics_count(BEGINS_LOST, 1);
+    }
 }
 
 /* Return whether it is reported when a call is entered. */

@@ -1759,7 +1759,8 @@ class RequestStream(_Stream[TracedRequest[Call]]):
     def _losses(self) -> dict[str, int]:
         lost = super()._losses()
         undecided = lost.get("undecided", 0)  # its records have come
-        self._assembler.missing(sum(lost.values()) - undecided + self._tracer.window.late)
+        missing, late = sum(lost.values()) - undecided, self._tracer.window.late
+        self._assembler.missing(missing, late, self._tracer.missing_begins())
         return lost
 
 

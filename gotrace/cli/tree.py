@@ -19,6 +19,7 @@ from gotrace.report.calls import Clock, LineStyle, TimeStyle
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.report.requests import REQUEST_HEADING, request_lines
 from gotrace.requests.assemble import Assembler
+from gotrace.requests.edges import FIRST, EdgeKind
 from gotrace.requests.model import Request, RequestFile
 from gotrace.requests.own import own_functions
 from gotrace.session.decode import DecodedCall
@@ -139,19 +140,17 @@ class _Printer:
             if is_last and self._assembler.is_empty:
                 return
         if self._left != 0:
-            self._tracer.losses.add(len(self._due))
-            self._tracer.drop()
-            self._assembler.drop()
+            self._assembler.drop(self._tracer.drop(self._due, FIRST + EdgeKind.BEGIN))
 
     def _read(self, until: float, over: float) -> None:
         """Take what there is until one time, and take it in until another."""
         if self._due:
             self._tracer.fill(until)
+            self._look()
         else:
             self._due = self._tracer.acquire(until)
             self._due.reverse()
-            missing = self._tracer.missing() + self._tracer.window.late
-            self._assembler.missing(missing)
+            missing = self._look()
             if self._file is not None and missing != self._missing:
                 self._file.lost(missing - self._missing)
                 self._missing = missing
@@ -160,6 +159,13 @@ class _Printer:
                 self._assembler.add(record)
             del self._due[-_PIECE:]
             self.has_seen = True
+
+    def _look(self) -> int:
+        """Return how many records are missing by now."""
+        tracer = self._tracer
+        missing, late = tracer.missing(), tracer.window.late
+        self._assembler.missing(missing, late, tracer.missing_begins())
+        return missing + late
 
     def _write(self, until: float, is_over: Callable[[], bool], *, is_last: bool = False) -> None:
         requests = self._assembler.take(time.monotonic(), is_last)

@@ -15,7 +15,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from weakref import WeakSet
@@ -159,17 +159,15 @@ class Rings:
                 put(ring.cpu, records)
         return min((ring.read_to for ring in rings), default=None)
 
-    def drop(self) -> int:
-        """Throw away all that is there and return how many records it was."""
-        dropped = 0
+    def drop(self) -> Iterator[list[bytes]]:
+        """Yield all records that are there, which nobody has to keep, some at a time."""
         for ring in self._rings:
             waiting = ring.left()
             while waiting > 0:
-                size, count = _count(ring.chunk())
+                size, records = _records(ring.chunk())
                 ring.advance(size)
                 waiting -= size
-                dropped += count
-        return dropped
+                yield records
 
     def close(self) -> None:
         """Unmap the buffers."""
@@ -317,16 +315,3 @@ def _records(chunk: bytes) -> tuple[int, list[bytes]]:
             records.append(chunk[start : start + length])
         at += size
     return at, records
-
-
-def _count(chunk: bytes) -> tuple[int, int]:
-    """Return how many bytes the whole records in a chunk take, and how many are samples."""
-    count = at = 0
-    end = len(chunk) - _HEADER_BYTES
-    while at <= end:
-        kind, _, size, _ = _HEADER(chunk, at)
-        if at + size > len(chunk):
-            break
-        count += kind == _SAMPLE
-        at += size
-    return at, count

@@ -212,7 +212,9 @@ class Requests(_Traced):
             self._add(())
 
     def _add(self, records: Sequence[bytes]) -> None:
-        self._assembler.missing(self._tracer.missing() + self._tracer.window.late)
+        tracer = self._tracer
+        late, begins = tracer.window.late, tracer.missing_begins()
+        self._assembler.missing(tracer.missing(), late, begins)
         for record in records:
             self._assembler.add(record)
         for request in self._assembler.take(time.monotonic(), self._is_last):

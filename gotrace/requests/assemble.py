@@ -38,6 +38,8 @@ _CONTEXT_LINGER = 2.0
 #: Requests that wait at a time, and the calls of them.
 _MAX_REQUESTS = 1 << 14
 _MAX_CALLS = 1 << 19
+#: ns from a program's look at the clock until it is known that its record found no room.
+_SENDING = 10_000_000
 #: Calls that are looked at again when the call around them ends, of one goroutine and of all.
 _MAX_LOOSE = 1 << 8
 _MAX_ALL_LOOSE = 1 << 18
@@ -149,8 +151,13 @@ class Assembler:
         self._ended: list[_Waiting] = []
         self._calls = 0
         self._reported = 0
-        self._missing = 0
-        self._blind_until = 0
+        self._missing = (0, 0, 0)
+        self._looked = 0
+        #: Times in which records are missing, in their order, and whether the first has begun.
+        self._gaps: deque[tuple[int, int]] = deque()
+        self._is_blind = False
+        #: Requests that were whole when a gap began.
+        self._whole: deque[Request[DecodedCall]] = deque()
         self.tally = Tally()
 
     def add(self, record: bytes) -> None:
@@ -160,8 +167,9 @@ class Assembler:
     def add_read(self, record: bytes, header: tuple[int, ...]) -> None:
         """Take the next record, whose header was read. Raises RecordError."""
         end, start, goid, tgid, _, function, _, _, flags, _, _ = header
-        if end < self._blind_until:
+        if self._gaps and self._is_in_gap(end):
             self.tally.unattributed += function < FIRST
+            self.tally.lost += function == FIRST + EdgeKind.BEGIN
         elif function < FIRST:
             self._call(_Entry(start, end, function, record), (tgid, goid), flags)
         elif (edge := edge_of(header)).kind is not EdgeKind.BEGIN:
@@ -174,21 +182,46 @@ class Assembler:
             if len(self._waiting) > _MAX_REQUESTS:
                 self._give_up(next(iter(self._waiting.values())))
 
-    def missing(self, records: int) -> None:
-        """Note that so many records are missing by now, among those up to now.
+    def missing(self, records: int, late: int = 0, begins: int = 0) -> None:
+        """Note that so many records are missing by now, and so many had come too late.
 
-        If there are more than before, what waits is given up, and so is what has been reported and
-        not been taken yet: which work it was may be wrong without them.
+        ``begins`` are requests whose begin is among them. If there are more than at the last look,
+        they are of the time between; of what has come too late it is not known. Requests that are
+        open then are given up, and so is what is reported of that time: which work it was may be
+        wrong without them.
         """
-        if records == self._missing:
-            return
-        self._missing = records
-        self._blind_until = time.monotonic_ns()
-        self._belonging.forget(self._blind_until)
+        now, before = time.monotonic_ns(), self._missing
+        self._missing = records, late, begins
+        self.tally.lost += begins - before[2]
+        if self._missing != before:
+            since = self._looked if late == before[1] else 0
+            while self._gaps and self._gaps[-1][1] >= since:
+                since = min(since, self._gaps.pop()[0])
+            self._gaps.append((since, now))
+        self._looked = now - _SENDING
+
+    def _is_in_gap(self, at: int) -> bool:
+        """Return whether records are missing around a time; what is before that is known."""
+        while self._gaps and at >= self._gaps[0][0]:
+            if not self._is_blind:
+                self._is_blind = True
+                self._forget()
+            if at < self._gaps[0][1]:
+                return True
+            self._gaps.popleft()
+            self._is_blind = False
+        return False
+
+    def _forget(self) -> None:
+        """Give up all that is open, but for requests that have ended and nobody works for."""
+        for one in self._ended:
+            if self._patience(one) == LINGER and (request := self._taken(one)) is not None:
+                self._whole.append(request)
+        self._belonging.forget(self._gaps[0][1])
         self._states.forget()
         self._loose.clear()
         self._all_loose = 0
-        self.drop()
+        self._drop()
 
     def take(
         self, now: float, is_over: bool = False
@@ -197,6 +230,10 @@ class Assembler:
 
         Those that are not taken then are yielded the next time.
         """
+        if is_over and self._gaps and not self._is_blind:
+            self._forget()
+        while self._whole:
+            yield self._whole.popleft()
         if not (is_over or (self._ended and now - self._ended[0].ended >= LINGER)):
             return
         waiting = iter(self._ended)
@@ -205,23 +242,34 @@ class Assembler:
             for one in waiting:
                 if not is_over and now - one.ended < self._patience(one):
                     self._ended.append(one)
-                elif self._waiting.pop(one.work, None) is not None:
-                    self._calls -= one.size
-                    request = self._request(one)
-                    self.tally.unwanted += request is None
-                    if request is not None:
-                        yield request
+                elif (request := self._taken(one)) is not None:
+                    yield request
         finally:
             self._ended += waiting
         if is_over:
             self.drop()
 
+    def _taken(self, one: _Waiting) -> Request[DecodedCall] | None:
+        """Return a request that is whole, None if it was given up before, or is not wanted."""
+        if self._waiting.pop(one.work, None) is None:
+            return None
+        self._calls -= one.size
+        request = self._request(one)
+        self.tally.unwanted += request is None
+        return request
+
     @property
     def is_empty(self) -> bool:
         """Return whether no request waits."""
-        return not self._waiting
+        return not (self._waiting or self._whole)
 
-    def drop(self) -> None:
+    def drop(self, begins: int = 0) -> None:
+        """Give up all requests, and so many whose begin was not taken."""
+        self.tally.lost += begins + len(self._whole)
+        self._whole.clear()
+        self._drop()
+
+    def _drop(self) -> None:
         """Give up all requests that wait."""
         self.tally.lost += len(self._waiting)
         self.tally.late += sum(waiting.size for waiting in self._waiting.values())

@@ -189,7 +189,7 @@ class LatencyMeter(Paired):
     def drop(self) -> None:
         """Count slow calls that have been reported and not polled as lost."""
         if self._rings is not None:
-            self._slow_lost += self._rings.drop()
+            self._slow_lost += sum(map(len, self._rings.drop()))
 
     def take(self) -> Measurement:
         """Return what was measured since the last take.

@@ -54,6 +54,7 @@ class Diagnostic(Enum):
     WHY_FULL = 14
     WHY_THREADS_FULL = 15
     NEW_CALLERS = 16
+    BEGINS_LOST = 17
 
 
 def diagnostics(program: BpfProgram) -> dict[Diagnostic, int]:

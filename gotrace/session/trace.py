@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import ClassVar
 
 from gotrace.architecture import HOST
@@ -31,6 +32,7 @@ from gotrace.session.events import (
     Losses,
     OrderWindow,
     end_of,
+    function_of,
     marked,
 )
 from gotrace.session.landings import landing_sizes
@@ -276,17 +278,28 @@ class CallTracer(Paired):
         lost = sum(counts[what] for what in self.LOSSES)
         return lost + self.losses.total + self.window.losses.total
 
+    def missing_begins(self) -> int:
+        """Return how many requests have begun by now whose begin is missing."""
+        return self.diagnostics()[Diagnostic.BEGINS_LOST]
+
     def missing_records(self) -> int:
         """Return how many records of any kind are missing, or came too late for their place."""
         counts, window = self.diagnostics(), self.window
         lost = counts[Diagnostic.EVENTS_LOST] + self.losses.total
         return lost + window.losses.total + window.late
 
-    def drop(self) -> None:
-        """Count as lost what was reported and has not been acquired."""
-        self.losses.add(self._rings.drop() + len(self.window.flush()))
+    def drop(self, due: Sequence[bytes] = (), function: int = -1) -> int:
+        """Count as lost ``due``, and what was reported and has not been acquired.
+
+        Return how many records of a function these are.
+        """
+        found = 0
+        for records in chain((due, self.window.flush()), self._rings.drop()):
+            self.losses.add(len(records))
+            found += sum(function_of(record) == function for record in records)
         if self.stopped and not self.exhausted:
             self.losses.add(len(self._waiting()))
+        return found
 
     def _waiting(self) -> list[bytes]:
         """Return the records that still wait for float registers, at the end of a run."""

@@ -188,6 +188,27 @@ def test_a_gap_gives_up_what_is_open(played: Assembler) -> None:
     assert played.tally.lost == 1
 
 
+def test_a_gap_spoils_only_what_is_in_it(played: Assembler) -> None:
+    """Records are read later than they were made, and later than it is known that some are lost."""
+    at = time.monotonic_ns() + 20_000_000
+    played.missing(0)
+    while time.monotonic_ns() < at:  # as long as a program may have taken to write a record
+        pass
+    first = time.monotonic_ns() - 15_000_000
+    played.missing(7, 0, 2)
+    after = time.monotonic_ns()
+    request(played, 1, 100, 200)  # before the gap
+    played.add(edge(EdgeKind.BEGIN, 2, 300, 300, 100))  # open when it begins
+    request(played, 3, first, first + 10)  # within
+    played.add(call(ROOT, 2, 300, after + 5))
+    request(played, 4, after + 10, after + 20)
+    found = list(played.take(time.monotonic(), is_over=True))
+    assert [one.root.goid for one in found] == [1, 4]
+    # Two are known to the kernel alone.
+    assert (played.tally.lost, played.tally.unattributed) == (2 + 2, 2)
+    assert played.is_empty
+
+
 def test_a_root_that_never_ends_is_counted(played: Assembler) -> None:
     played.add(edge(EdgeKind.BEGIN, 1, 100, 100, 50))
     assert list(played.take(time.monotonic(), is_over=True)) == []

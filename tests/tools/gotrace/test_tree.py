@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
@@ -289,6 +290,27 @@ def test_the_command_shows_trees(tmp_path: Path) -> None:
     copied = tmp_path / "copy.json"
     requests[0].save(copied)
     assert [one.to_json() for one in gotrace.load(copied)] == [requests[0].to_json()]
+
+
+@pytest.mark.live
+@pytest.mark.slow
+def test_each_request_is_shown_or_counted() -> None:
+    """The tool is stopped until the kernel has no room for records."""
+    program = build(FIXTURES / "live_requests", newest())
+    with Fixture([program]) as fixture:
+        words = ("--json", "--force", "-p", str(fixture.ready), "--tree", ROOT, *PATTERNS)
+        with tool("gotrace", *words) as tracing:
+            for number, stops in ((50, False), (8000, True), (50, False)):
+                tracing.signal(signal.SIGSTOP if stops else signal.SIGCONT)
+                fixture.say(f"fan-out {number}")
+                fixture.read_until("truth ")
+            result = tracing.end()
+        fixture.say()
+    [row] = [row for row in of_kind(result, "lost") if row["what"] == "requests"]
+    shown = {one["root"]["call"]["args"]["id"] for one in of_kind(result, "request")}
+    assert len(shown) + row["requests"] == 8100
+    # Those before the loss are not spoiled by it.
+    assert len(shown & set(range(1, 51))) > 40 and row["requests"] > 0
 
 
 @pytest.mark.live
