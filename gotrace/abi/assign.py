@@ -162,7 +162,10 @@ _PARTS_OF_KIND = {
 
 @dataclass(frozen=True, slots=True)
 class RegisterPart:
-    """A part of a value that takes one register."""
+    """A part of a value that takes one register.
+
+    ``is_float`` holds for vectors as well, which are the parts of more than 8 bytes.
+    """
 
     offset: int
     size: int
@@ -184,6 +187,9 @@ def _split(value: GoType, offset: int, parts: list[RegisterPart], budget: list[i
     if budget[0] < 0:
         return False
     if isinstance(value, StructType):
+        if value.is_vector:
+            parts.append(RegisterPart(offset, value.size, True))
+            return True
         return all(
             _split(field.type, offset + field.offset, parts, budget) for field in value.fields
         )

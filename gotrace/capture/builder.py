@@ -22,7 +22,7 @@ from gotrace.capture.ops import (
 )
 from gotrace.capture.payload import BEYOND, FixedReader, PayloadReader, Reader
 from gotrace.gotypes.types import GoType, InterfaceType
-from gotrace.values.model import Value
+from gotrace.values.model import Unavailable, Value
 
 __all__ = [
     "Builder",
@@ -39,6 +39,8 @@ _SPAN_BYTES = 40  # a length, and the digits of a trace's id
 _CONTEXT_BYTES = 8 + 8 * MAX_REPORTED_CONTEXTS
 #: Block numbers of what is planned first, and of each kind of what comes after it.
 _BLOCKS = 64
+
+_IN_VECTOR = Unavailable("in a vector register")
 
 _Task = Callable[[], None]
 
@@ -84,8 +86,11 @@ class Node:
     def plan(self, builder: Builder, position: Position) -> Reader:
         """Plan what the value at a position needs beyond its image; return what reads it."""
         end = position.offset + self.size
+        holes = builder.holes(position, self.size)
+        if any(hole.is_vector and hole.has(position.offset, end) for hole in holes):
+            return FixedReader(_IN_VECTOR)
         if self.flat is not None and end <= position.end and not self.extends:
-            if not builder.holes(position, self.size):
+            if not holes:
                 return _Flat(self, self.flat, position)
             return self.plan_with_holes(builder, position)
         if not self.is_divisible and end > position.end:
@@ -151,6 +156,15 @@ class FloatHole:
     offset: int
     size: int
     register: int
+
+    @property
+    def is_vector(self) -> bool:
+        """Return whether it is more than is read of a register."""
+        return self.size > _WORD
+
+    def has(self, start: int, end: int) -> bool:
+        """Return whether bytes of the root image are all in the register."""
+        return self.offset <= start and end <= self.offset + self.size
 
 
 class Builder:

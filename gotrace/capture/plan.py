@@ -103,7 +103,7 @@ class PhasePlan:
     @property
     def float_registers(self) -> tuple[int, ...]:
         """Return the float registers whose values are wanted, each once, in order."""
-        return tuple(sorted({hole.register for hole in self.float_holes}))
+        return tuple(sorted({hole.register for hole in self.float_holes if not hole.is_vector}))
 
     def location(self, index: int) -> FieldRef | None:
         """Return where the value of an index is captured, None where a predicate cannot see it."""
@@ -275,7 +275,7 @@ def read_image(plan: PhasePlan, image: bytes, context: ReadContext) -> list[Valu
 def _filled(plan: PhasePlan, data: bytes, floats: Mapping[int, bytes]) -> bytes:
     filled = bytearray(data)
     for hole in plan.float_holes:
-        value = floats.get(hole.register)
+        value = None if hole.is_vector else floats.get(hole.register)
         if value is not None and hole.offset + hole.size <= len(filled):
             filled[hole.offset : hole.offset + hole.size] = value[: hole.size].ljust(hole.size)
     return bytes(filled)

@@ -46,6 +46,9 @@ _WORD = 8
 #: No type nests arrays and structs by value as deep as this; a circle of damaged DWARF does.
 _MAX_NESTING = 64
 
+#: What the compiler writes before the names of types that cannot be compared.
+_UNCOMPARED = "noalg."
+
 #: Typedefs, which may only rename, and C's qualifiers.
 RENAMING_TAGS = ("DW_TAG_typedef", "DW_TAG_const_type", "DW_TAG_volatile_type")
 
@@ -96,7 +99,7 @@ class DwarfTypes:
 
     def named(self, name: str) -> GoType | None:
         """Return the type of a linker name, None when DWARF has none."""
-        offset = self._reader.find_type(name)
+        offset = self._reader.find_type(name) or self._reader.find_type(_UNCOMPARED + name)
         return None if offset is None else self.at(offset)
 
     def signature(self, function: FunctionSignature) -> Signature:
@@ -134,7 +137,7 @@ class DwarfTypes:
 
     def _build(self, die: Die) -> GoType:
         kind = self._kind(die)
-        name = self._reader.name(die)
+        name = self._reader.name(die).removeprefix(_UNCOMPARED)
         if kind is Kind.POINTER:
             return PointerType(name, kind, _WORD, _WORD, self._lazy(die, "DW_AT_type"))
         if kind is Kind.SLICE:

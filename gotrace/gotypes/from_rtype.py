@@ -89,7 +89,7 @@ class RtypeHeaders:
         slots, names = parts[2], f"<{key},{elem}>"
         if not self._table.has_swiss_map(address):
             return self._classic(names, slots)
-        group = f"noalg.map.group[{key}]{elem}"
+        group = f"map.group[{key}]{elem}"
         return self._swiss(names, lambda: self._group(group, slots))
 
     def of_chan(self, address: int) -> StructType:

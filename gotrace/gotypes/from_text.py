@@ -94,6 +94,7 @@ _ALIASES = {
 #: The same by the package's name without its path.
 _SHORT_ALIASES = {name.rpartition("/")[2]: target for name, target in _ALIASES.items()}
 
+_VECTOR = re.compile(r"(?:simd/)?archsimd\.((?:Float|Int|Uint|Mask)[0-9]+)x([0-9]{1,2})")
 _TOKEN = re.compile(r"\s*(?P<token>\.\.\.|<-|[0-9]+|[^\W\d][\w./%~-]*|\S)")
 _NAME = re.compile(r"[^\W\d][\w./%~-]*")
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
@@ -313,13 +314,15 @@ class _Parser:
         if known is not None:
             return known
         if self._lookup is None:
-            return OpaqueType(name, Kind.INVALID, 0, 1)
+            return _vector(name) or OpaqueType(name, Kind.INVALID, 0, 1)
         found = self._lookup(name)
         alias = _ALIASES.get(name) or _SHORT_ALIASES.get(name)
         if not found and alias is not None:
             found = self._lookup(alias)
         if len(found) == 1:
             return found[0]
+        if not found and (vector := _vector(name)) is not None:
+            return vector
         if len({known.name for known in found}) > 1:
             several = ", ".join(sorted({known.name for known in found})[:_MAX_NAMED])
             reason = f"{name} may be {several}: write its import path"
@@ -423,6 +426,20 @@ class _Parser:
         column = column or self._column()
         found = repr(self._token()) if self._token() else "the end"
         return SignatureError(f"signature {self._text!r}, column {column}: {what} {found}")
+
+
+def _vector(name: str) -> StructType | None:
+    """Return the type of a vector of the standard library, None for the names of others."""
+    named = _VECTOR.fullmatch(name)
+    elem = _BASICS.get(named[1].lower().replace("mask", "int")) if named else None
+    if named is None or elem is None:
+        return None
+    array = ArrayType("", Kind.ARRAY, int(named[2]) * elem.size, elem.align, elem, int(named[2]))
+    tag = StructType(f"simd/archsimd.v{8 * array.size}", Kind.STRUCT, 0, _WORD, ())
+    fields = (Field("", 0, tag), Field("vals", 0, array))
+    name = f"simd/archsimd.{named[1]}x{named[2]}"
+    made = StructType(name, Kind.STRUCT, array.size, _WORD, fields)
+    return made if made.is_vector else None
 
 
 def _aligned(offset: int, alignment: int) -> int:

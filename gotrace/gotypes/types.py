@@ -191,6 +191,9 @@ class Field:
     embedded: bool = False
 
 
+_VECTOR_TAGS = frozenset(f"simd/archsimd.v{bits}" for bits in (128, 256, 512))
+
+
 @dataclass(frozen=True, slots=True)
 class StructType(GoType):
     """A struct."""
@@ -200,6 +203,15 @@ class StructType(GoType):
     def field(self, name: str) -> Field | None:
         """Return the field of a name, None when there is none."""
         return next((field for field in self.fields if field.name == name), None)
+
+    @property
+    def is_vector(self) -> bool:
+        """Return whether it is a vector, or a mask of one, which a register holds as a whole.
+
+        The compiler marks them by a first field of a type without size: ``CalcStructSize`` and
+        ``simdify`` in cmd/compile/internal/types/size.go (GOEXPERIMENT=simd of Go 1.26 and 1.27).
+        """
+        return bool(self.fields) and self.fields[0].type.name in _VECTOR_TAGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,4 +348,4 @@ _LITERAL_STARTS = ("*", "[", "(", "map[", "chan ", "chan<-", "<-chan", "func(", 
 
 def is_type_literal(name: str) -> bool:
     """Return whether a linker name spells a type out, as ``[]main.T`` does."""
-    return name.startswith((*_LITERAL_STARTS, "interface {", "noalg."))
+    return name.startswith((*_LITERAL_STARTS, "interface {"))

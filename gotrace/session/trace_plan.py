@@ -34,6 +34,7 @@ from gotrace.gotypes.types import (
     StructType,
     basic_type,
 )
+from gotrace.probes.constants import FLOATS, INTEGERS
 from gotrace.probes.parser import BinaryOperator
 from gotrace.probes.pattern import is_recipe, split_target, whole_probes
 from gotrace.probes.predicate import (
@@ -798,6 +799,8 @@ class _Planner:
             if ops is None:
                 shown = self._spec.key.source.text[expression.span.start : expression.span.end]
                 why = f"a {value.type.name}: give a number, a text, or fields of it"
+                if isinstance(value, Operand) and value.type.kind in INTEGERS | FLOATS:
+                    why = "which is in a float register, and the kernel reads none of these"
                 if looks_up(value):
                     why = "an entry of a map, or an element, which the kernel does not look up"
                 raise self._spec.key.source.error(

@@ -269,3 +269,29 @@ def test_signatures_given_by_users_are_placed_like_those_of_dwarf() -> None:
     )
     assert [value.pieces for value in given.parameters] == [v.pieces for v in told.parameters]
     assert [value.pieces for value in given.results] == [value.pieces for value in told.results]
+
+
+@pytest.mark.parametrize(
+    ("minor", "env"), [("1.26", {}), ("1.27", {}), ("1.27", FOR_ARM64)], ids=repr
+)
+def test_vectors_take_float_registers(minor: str, env: Mapping[str, str]) -> None:
+    toolchain = require(minor)
+    path = build(FIXTURES / "trace_vectors", toolchain, env={**env, "GOEXPERIMENT": "simd"})
+    counts, wrong = verdicts(path, toolchain)
+    assert counts["agree"] > 1000
+    assert wrong == []
+    inside = places(path, toolchain, "main.inside")
+    whole: list[Place] = [IntReg(0), FloatReg(0), IntReg(1), IntReg(2)]
+    assert by_name(inside.parameters) == {"x": whole, "n": [IntReg(3)]}
+    assert [[piece.place for piece in value.pieces or ()] for value in inside.results] == [
+        whole,
+        [IntReg(3)],
+    ]
+    many = by_name(places(path, toolchain, "main.many").parameters)
+    assert many["g"] == [FloatReg(6)]
+    assert many["n"] == [IntReg(0)]
+    if not env:
+        wide = by_name(places(path, toolchain, "main.wideVectors").parameters)
+        assert wide["z"] == [FloatReg(0)]
+        mixed = [IntReg(1), FloatReg(1), IntReg(2), IntReg(3), FloatReg(2)]
+        assert (wide["n"], wide["x"], wide["f"]) == ([IntReg(0)], mixed, [FloatReg(3)])

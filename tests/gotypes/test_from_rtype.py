@@ -221,10 +221,10 @@ def test_types_that_contain_themselves() -> None:
 def plain(text: object) -> str:
     """Return a type's description without what only one of the two sources has.
 
-    Rtypes lack the mark ``noalg.`` and the number of types declared in functions; names of
-    a map's buckets and groups have no paths; DWARF does not know that align64 has an alignment.
+    Rtypes lack the number of types declared in functions; names of a map's buckets and groups have
+    no paths; DWARF does not know that align64 has an alignment.
     """
-    text = re.sub(r"noalg\.|·\d+", "", repr(text))
+    text = re.sub(r"·\d+", "", repr(text))
     text = re.sub(
         r"name='(\**)map\.(bucket|group|hdr|iter)\[.*?', kind", r"name='\1\2', kind", text
     )
