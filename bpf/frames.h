@@ -10,21 +10,27 @@
 
 #define MAX_FRAMES 128 /* of a stack; shared with gotrace/kernel/kept_stacks.py */
 
-/* Return addresses, innermost first, 0 after the last; shared with gotrace/kernel/kept_stacks.py. */
+/*
+ * Return addresses, innermost first, 0 after the last; shared with gotrace/kernel/kept_stacks.py.
+ * outer is the hash of the stack that this one goes on with, or 0.
+ */
 struct kept_stack {
     u64 pcs[MAX_FRAMES];
+    u64 outer;
 };
 
 /*
  * Where a stack begins: an address, and the frame pointer of the function that holds it or, if
  * that one has not made its frame, of its caller. caller is one more address between the two, or 0.
- * end is the stack's upper bound, or ~0.
+ * low and end are the stack's bounds, or 0 and ~0. outer is as above.
  */
 struct frames_start {
     u64 pc;
     u64 caller;
     u64 frame;
+    u64 low;
     u64 end;
+    u64 outer;
 };
 
 /* kept_stacks: key = hash. Only ever added to; complete before its hash is handed out. */
@@ -40,24 +46,24 @@ static __always_inline u64 mix(u64 hash, u64 pc)
 }
 
 /* Step to the caller: return its address and store its frame pointer; 0 after the last. */
-static __always_inline u64 next_frame(u64 *frame, u64 end)
+static __always_inline u64 next_frame(struct frames_start *from)
 {
     u64 link[2] = {};
-    if (!*frame || *frame >= end)
+    if (!from->frame || from->frame - from->low >= from->end - from->low)
         return 0;
-    bpf_probe_read_user(link, sizeof(link), (void *)*frame);
-    *frame = link[0];
+    bpf_probe_read_user(link, sizeof(link), (void *)from->frame);
+    from->frame = link[0];
     return link[1];
 }
 
 static __always_inline u64 hash_stack(struct frames_start from)
 {
-    u64 hash = mix(0x9e3779b97f4a7c15ULL, from.pc);
+    u64 hash = mix(0x9e3779b97f4a7c15ULL ^ from.outer, from.pc);
     if (from.caller)
         hash = mix(hash, from.caller);
 #pragma clang loop unroll(disable)
     for (int i = 1; i < MAX_FRAMES; i++) {
-        u64 pc = next_frame(&from.frame, from.end);
+        u64 pc = next_frame(&from);
         if (!pc)
             break;
         hash = mix(hash, pc);
@@ -69,13 +75,14 @@ static __always_inline u64 hash_stack(struct frames_start from)
 static __always_inline void store_stack(struct kept_stack *stack, struct frames_start from)
 {
     u64 pc = from.pc;
+    stack->outer = from.outer;
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MAX_FRAMES; i++) {
         stack->pcs[i] = pc;
         pc = from.caller;
         from.caller = 0;
         if (!pc)
-            pc = next_frame(&from.frame, from.end);
+            pc = next_frame(&from);
         if (!pc)
             break;
     }

@@ -9,6 +9,9 @@
  *
  * Settings (common.h), beside those of goroutine.h and frames.h:
  *   GOTRACE_TEXT_START, GOTRACE_TEXT_END  where the program's code is, at run time
+ *   GOTRACE_MORESTACK, GOTRACE_MORESTACK_SIZE  where runtime.morestack is, at run time
+ *   GOTRACE_MORESTACK_MASK  the bits of an address that are known of it
+ *   GOTRACE_G_SCHED_SP, GOTRACE_SCHED_BP  offsets in runtime.g, and from gobuf.sp to gobuf.bp
  */
 #pragma once
 #include "frames.h"
@@ -19,6 +22,8 @@
 #define CALLER_AT_8 (1ULL << 61) /* the one above that */
 #define CALLER_IN_LINK (1ULL << 60)
 #define CALLER_IN_LINK_ONLY (1ULL << 59) /* the same, where SP says that no frame is made */
+
+#define GROWING_FRAMES 48 /* most below runtime.morestack */
 
 /* What is needed of a thread's registers. */
 struct interrupted {
@@ -88,13 +93,51 @@ static __always_inline bool interrupted_task(struct interrupted at, struct task 
 }
 #endif
 
+/* Return whether this is a system stack that a goroutine's runtime.morestack has come to. */
+static __always_inline bool is_growing(struct frames_start from)
+{
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < GROWING_FRAMES; i++) {
+        u64 pc = next_frame(&from);
+        if (!pc)
+            return false;
+        if (((pc - GOTRACE_MORESTACK) & GOTRACE_MORESTACK_MASK) < GOTRACE_MORESTACK_SIZE)
+            return true;
+    }
+    return false;
+}
+
+/*
+ * Keep the stack of a goroutine whose stack grows; return the hash, 0 without room. The function
+ * that needs more of it has no frame yet: runtime.morestack has saved where it is in g.sched, its
+ * caller's address is on top of the stack or, where calls do not push it, in gobuf.lr, the word
+ * before gobuf.bp (src/runtime/asm_*.s, Go 1.15 to 1.27).
+ */
+static __always_inline u64 keep_growing(u64 g)
+{
+    u64 sched = g + GOTRACE_G_SCHED_SP, bp = sched + GOTRACE_SCHED_BP;
+    return frames_keep((struct frames_start){
+        .pc = read_word(sched + 8),
+        .caller = CALL_PUSHES ? read_word(read_word(sched)) : read_word(bp - 8),
+        .frame = read_word(bp),
+        .end = ~0ULL,
+    });
+}
+
 /* Keep the current thread's stack, and find its goroutine; return the hash, 0 without room. */
 static __always_inline u64 interrupted_stack(struct interrupted at, struct task *task)
 {
     struct frames_start from = {.pc = at.pc, .frame = at.frame, .end = ~0ULL};
     from.caller = hidden_caller(at);
     /* Without a goroutine a system stack's frame pointers lead on to the last one's. */
-    if (interrupted_task(at, task) && !task->g)
+    if (!interrupted_task(at, task))
+        return frames_keep(from);
+    if (!task->g)
         from.end = task->stack_hi;
+    else if (task->row != task->g && is_growing(from)) {
+        from.low = read_word(task->row + GOTRACE_G_STACK_HI - 8);
+        from.end = task->stack_hi;
+        from.outer = keep_growing(task->g);
+    }
     return frames_keep(from);
 }

@@ -85,7 +85,7 @@ static __always_inline u64 keep_kernel_stack(struct bpf_perf_event_data *ctx)
     struct kept_stack *stack = kernel_stack.lookup(&zero);
     if (!stack)
         return 0;
-    int size = bpf_get_stack(ctx, stack, sizeof(*stack) - sizeof(u64), 0);
+    int size = bpf_get_stack(ctx, stack->pcs, sizeof(stack->pcs) - sizeof(u64), 0);
     if (size <= 0)
         return 0;
     stack->pcs[size / 8] = 0;

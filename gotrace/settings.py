@@ -26,6 +26,7 @@ __all__ = [
     "CountSettings",
     "EdgeSettings",
     "HistogramSettings",
+    "InterruptedSettings",
     "KeySettings",
     "LatencySettings",
     "OnCpuSettings",
@@ -170,6 +171,18 @@ class TaskSettings(_Settings):
     task_fsbase: int | None = _value(None, absent=0)
     tls_g: int | None = _value(None, absent=0)
     layouts: int | None = _size(None, layouts=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterruptedSettings(_Settings):
+    """Where a program's code is at run time: bpf/interrupted.h."""
+
+    text_start: int = _value(0)
+    text_end: int = _value(0)
+    morestack: int = _value(0)
+    morestack_size: int = _value(0)
+    morestack_mask: int = _value(0)
+    sched_bp: int = _value(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -449,8 +462,9 @@ class OnCpuSettings(ProgramSettings):
     kernel: bool = _shape(usual=_EITHER)
     rows: int = _size(cpu_rows=1, label_values=1)
     stacks: int = _size(kept_stacks=1)
-    text_start: int = _value()
-    text_end: int = _value()
+    interrupted: InterruptedSettings = field(
+        default_factory=InterruptedSettings, metadata=_part(InterruptedSettings)
+    )
     g_status: int = _value()
     labels: bool | None = _shape(None, usual=(None, True))
     g_labels: int = _value(0)
@@ -487,8 +501,9 @@ class SyscallSettings(ProgramSettings):
     errors: int = _size(syscall_errors=1)
     stack_rows: int = _size(syscall_rows=1)
     stacks: int = _size(kept_stacks=1)
-    text_start: int = _value()
-    text_end: int = _value()
+    interrupted: InterruptedSettings = field(
+        default_factory=InterruptedSettings, metadata=_part(InterruptedSettings)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -229,8 +229,6 @@ def _syscalls() -> list[Finding]:
         errors=1 << 12,
         stack_rows=1 << 13,
         stacks=1 << 13,
-        text_start=0,
-        text_end=0,
     )
     try:
         program = _program(settings, [])
@@ -248,8 +246,6 @@ def _oncpu() -> list[Finding]:
         kernel=False,
         rows=1 << 13,
         stacks=1 << 13,
-        text_start=0,
-        text_end=0,
         g_status=0,
     )
     try:

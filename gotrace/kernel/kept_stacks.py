@@ -12,7 +12,7 @@ __all__ = ["MAX_FRAMES", "KeptStacks"]
 
 MAX_FRAMES = 128
 
-_PCS = struct.Struct(f"={MAX_FRAMES}Q")  # struct kept_stack
+_STACK = struct.Struct(f"={MAX_FRAMES + 1}Q")  # struct kept_stack
 
 
 class KeptStacks:
@@ -26,6 +26,6 @@ class KeptStacks:
         """Return the stack of a hash, innermost first; empty if there was no room to keep it."""
         if number not in self._known:
             value = self._map.lookup(number.to_bytes(8, "little"))
-            pcs = _PCS.unpack(value) if value else ()
-            self._known[number] = pcs[: pcs.index(0)] if 0 in pcs else pcs
+            *pcs, outer = _STACK.unpack(value) if value else (0,)
+            self._known[number] = (*pcs[: pcs.index(0) if 0 in pcs else None], *self.find(outer))
         return self._known[number]

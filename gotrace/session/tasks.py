@@ -7,6 +7,7 @@ functions are probed where pairing calls, or reading float registers, depends on
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.kernel.cookie import MAX_FILES, TaskKind, cookie
 from gotrace.kernel.program import BpfProgram
 from gotrace.session.plan import ProbePlan
-from gotrace.settings import TaskSettings
+from gotrace.settings import InterruptedSettings, TaskSettings
 from gotrace.sites.sites import Site, function_sites
 from gotrace.sites.unwind import unwind_sites
 from gotrace.target.target import Target, TargetBinary
@@ -29,9 +30,9 @@ from gotrace.target.target import Target, TargetBinary
 __all__ = [
     "Tasks",
     "find_tasks",
+    "interrupted_settings",
     "runtime_group",
     "signal_groups",
-    "text_of",
     "unwind_groups",
 ]
 
@@ -276,10 +277,24 @@ def runtime_group(
 _PIE_TEXT = (0x5555_0000_0000, 0x6656_0000_0000)
 
 
-def text_of(file: TargetBinary) -> tuple[int, int]:
-    """Return where a file's code is in memory, or will be."""
+def interrupted_settings(tasks: Tasks) -> InterruptedSettings:
+    """Return where the code of the first file is in memory, or will be. Raises GotraceError."""
+    file = tasks.files[0]
+    assert tasks.layout is not None
     bias = file.find_bias()
-    if bias is None:
-        return _PIE_TEXT
-    module = module_of(file, bias)
-    return module.start, module.end
+    start, end = _PIE_TEXT
+    if bias is not None:
+        module = module_of(file, bias)
+        start, end = module.start, module.end
+    table = file.functions
+    rows = table.rows_named("runtime.morestack")
+    grow = table.function(rows[0]) if rows else None
+    return InterruptedSettings(
+        text_start=start,
+        text_end=end,
+        morestack=grow.entry + (bias or 0) if grow else 0,
+        morestack_size=grow.end - grow.entry if grow else 0,
+        # Of a program to come, only where in a page its code will be.
+        morestack_mask=(1 << 64) - 1 if bias is not None else mmap.PAGESIZE - 1,
+        sched_bp=tasks.layout.g_sched_bp - tasks.layout.g_sched_sp,
+    )

@@ -26,9 +26,9 @@ def test_structs(c: CLayout) -> None:
     words = [int.from_bytes(text[at : at + 8], "little") for at in (0, 31 * 8)]
     assert values == [length, *words]
     last = frames.MAX_FRAMES - 1
-    row, values = c.fields("kept_stack", "pcs[0]", f"pcs[{last}]")
-    pcs = frames._PCS.unpack(row)
-    assert values == [pcs[0], pcs[last]]
+    row, values = c.fields("kept_stack", "pcs[0]", f"pcs[{last}]", "outer")
+    *pcs, outer = frames._STACK.unpack(row)
+    assert values == [pcs[0], pcs[last], outer]
 
 
 def test_constants(c: CLayout) -> None:

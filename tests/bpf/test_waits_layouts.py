@@ -28,9 +28,9 @@ def test_structs(c: CLayout) -> None:
     row, values = c.fields("open_wait", "since", "stack", "before", "reason", "created_by")
     assert values == list(meter._OPEN_WAIT.unpack(row))
     last = frames.MAX_FRAMES - 1
-    row, values = c.fields("kept_stack", "pcs[0]", f"pcs[{last}]")
-    pcs = frames._PCS.unpack(row)
-    assert values == [pcs[0], pcs[last]]
+    row, values = c.fields("kept_stack", "pcs[0]", f"pcs[{last}]", "outer")
+    *pcs, outer = frames._STACK.unpack(row)
+    assert values == [pcs[0], pcs[last], outer]
 
 
 def test_constants(c: CLayout) -> None:

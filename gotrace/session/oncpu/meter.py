@@ -18,7 +18,7 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, Request
-from gotrace.session.tasks import Tasks, text_of
+from gotrace.session.tasks import Tasks, interrupted_settings
 from gotrace.settings import OnCpuSettings
 
 if TYPE_CHECKING:  # loaded where labels are asked for, to start soon otherwise
@@ -241,15 +241,13 @@ class CpuRequest(Request[CpuMeter, None]):
     def settings(self, tasks: Tasks, rows: int) -> OnCpuSettings:
         """Return the settings of bpf/oncpu.c."""
         assert tasks.layout is not None
-        start, end = text_of(tasks.files[0])
         return OnCpuSettings(
             site=self.target.settings(),
             tasks=tasks.settings(),
             kernel=self.kernel,
             rows=rows,
             stacks=_STACKS,
-            text_start=start,
-            text_end=end,
+            interrupted=interrupted_settings(tasks),
             g_status=tasks.layout.g_atomicstatus,
             labels=True if self.by is not None else None,
             g_labels=tasks.layout.g_labels,

@@ -25,10 +25,10 @@ from gotrace.kernel.syscalls import online_cpus
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, Request
-from gotrace.session.tasks import Tasks, text_of
+from gotrace.session.tasks import Tasks, interrupted_settings
 from gotrace.session.waits.meter import EndedBy, WaitLosses, WaitPeriod, WaitRow
 from gotrace.session.why.price import Price
-from gotrace.settings import HistogramSettings, SyscallSettings
+from gotrace.settings import HistogramSettings, InterruptedSettings, SyscallSettings
 from gotrace.target.process import Process
 from gotrace.target.target import Target
 
@@ -74,7 +74,6 @@ class SyscallMeter(Probing):
         """Load and attach. Raises LoadError."""
         halves = 2 if intervals else 1
         stripes = stripes_for(SYSCALLS, halves, len(online_cpus()))
-        start, end = text_of(tasks.files[0]) if tasks else (0, 0)
         settings = SyscallSettings(
             site=target.settings(),
             tasks=tasks.settings() if tasks else Tasks((), None).settings(),
@@ -83,8 +82,7 @@ class SyscallMeter(Probing):
             errors=_ERRORS,
             stack_rows=_ROWS,
             stacks=_STACKS,
-            text_start=start,
-            text_end=end,
+            interrupted=interrupted_settings(tasks) if tasks else InterruptedSettings(),
         )
         assert target.process is not None
         self._process = target.process
