@@ -296,6 +296,13 @@ class FunctionTable:
         if self._trees is not None:
             yield from self._trees.calls(names)
 
+    def inlined_into(self, row: int) -> frozenset[str]:
+        """Return the functions that a function's own code calls and that are inlined there."""
+        if self._rows is None or self._trees is None or row >= self._go_count:
+            return frozenset()
+        calls, own = self._trees.calls_in(row), self._rows.names[row]
+        return frozenset(call.name for call in calls if call.caller == own)
+
     def inlined_by_name(self) -> InlinedCalls | None:
         """Count the inlined calls of the whole binary; None when it has no pclntab."""
         return None if self._trees is None else InlinedCalls(self._trees)

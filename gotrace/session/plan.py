@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from gotrace.elf.functions import Function, Origin
+from gotrace.elf.functions import Function, InlinedCalls, Origin
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.gotypes.symbols import parse_name
 from gotrace.kernel.attach import Point, ProbeGroup, refusal
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, cookie
 from gotrace.probes.pattern import quote, split_target
-from gotrace.probes.select import Selector
+from gotrace.probes.select import Selection, Selector
 from gotrace.sites.hashed import HASHED
 from gotrace.sites.sites import FunctionSites, Site, SiteForm, function_sites
 from gotrace.sites.unwind import fault_site
@@ -175,6 +175,15 @@ class BinaryPlan:
     request: int = 0
     selector: Selector | None = None
 
+    def means(self, name: str) -> bool:
+        """Return whether a function of a name is asked for."""
+        return self.selector is not None and self.selector.means(name)
+
+    @property
+    def rows(self) -> list[int]:
+        """Return the rows of the functions in the file's table."""
+        return [sites.function.row for sites in self.functions]
+
     def key(self, sites: FunctionSites) -> FunctionKey:
         """Return what a function of the file is known by, whatever the file is called."""
         file = self.binary.image.identity
@@ -262,22 +271,29 @@ class OnlyInlined:
         return f"{names} {how} not {verb}: build with -gcflags=all=-l"
 
 
+def _stands_for(file: TargetBinary, row: int, name: str) -> bool:
+    """Return whether a function is a wrapper of one that is inlined into it."""
+    return file.functions.is_wrapper(row) and name in file.functions.inlined_into(row)
+
+
 def only_inlined(found: Iterable[BinaryPlan | Selected], programs: _Programs) -> OnlyInlined | None:
     """Return which functions of those that are asked for exist only inlined, None for none.
 
     ``programs`` are the names of files where several programs are traced.
     """
     names: dict[str, None] = {}
-    inlined: dict[TargetBinary, Sequence[str]] = {}
+    inlined: dict[TargetBinary, InlinedCalls | None] = {}
     for one in found:
         file, selector = one.binary, one.selector
         if selector is None or not any(pattern.has_wildcard for pattern in selector.patterns):
             continue
         if file not in inlined:
-            index = file.functions.inlined_by_name()
-            inlined[file] = index.names if index else ()
-        for name in selector.only_inlined(file.functions, inlined[file]):
-            names[in_program(programs.get(file), name)] = None
+            inlined[file] = file.functions.inlined_by_name()
+        index, rows = inlined[file], frozenset(one.rows)
+        for name in selector.only_inlined(file.functions, index.names) if index else ():
+            where = index.rows(name) if index else frozenset()
+            if not (where <= rows and all(_stands_for(file, row, name) for row in where)):
+                names[in_program(programs.get(file), name)] = None
     return OnlyInlined(tuple(names)) if names else None
 
 
@@ -386,8 +402,14 @@ class ProbePlan:
             names = {sites.function.name for sites in file.functions}
             if len(names) <= _MAX_LOOKED_UP:
                 program = programs[file.binary] if programs and names else None
-                found = file.binary.functions.inlined_calls(names)
-                places.update(in_program(program, call.name) for call in found)
+                rows, table = file.rows, file.binary.functions
+                for row in filter(table.is_wrapper, rows):
+                    names |= {name for name in table.inlined_into(row) if file.means(name)}
+                places.update(
+                    in_program(program, call.name)
+                    for call in table.inlined_calls(names)
+                    if call.row not in rows or not _stands_for(file.binary, call.row, call.name)
+                )
         return [Inlined(name, count) for name, count in places.most_common()]
 
     def only_inlined(self) -> OnlyInlined | None:
@@ -601,6 +623,7 @@ def select(target: Target, requests: Sequence[BinaryRequest], verb: str) -> Sele
         except GotraceError as error:
             failed.append((number, error))
             continue
+        notes += _standing_in(binaries[0], selection)
         selected.append(Selected(number, binaries[0], selection.rows, request.selector, verb))
         failed += [(number, NoMatchError(text)) for text in selection.unmatched]
     if not selected:
@@ -654,7 +677,20 @@ def _in_several(
             chosen = [pattern for pattern in selector.patterns if pattern.text in texts]
             selection = selector.only(chosen).select(binary.functions, verb=verb)
             found.selected.append(Selected(number, binary, selection.rows, selector, verb))
+            found.notes += _standing_in(binary, selection)
     return found
+
+
+def _standing_in(binary: TargetBinary, selection: Selection) -> Iterator[str]:
+    """Yield a line if calls of methods are seen in wrappers that these are inlined into."""
+    names = binary.functions.names
+    pairs = [(name, names[row]) for row, name in selection.stand_ins.items()]
+    if len(pairs) == 1:
+        ((method, wrapper),) = pairs
+        yield f"{method} is inlined into its wrapper: its calls there are those of {wrapper}"
+    elif pairs:
+        shown = ", ".join(f"{wrapper} has {method}" for method, wrapper in pairs[:_MAX_NAMED])
+        yield f"{len(pairs):,} wrappers stand for methods that are inlined into them: {shown}"
 
 
 def to_be_traced(sites: FunctionSites) -> Verdict:

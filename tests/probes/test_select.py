@@ -65,6 +65,9 @@ class FakeTable:
     def inlined_calls(self, names: Collection[str] | None = None, /) -> Iterator[FakeCall]:
         return (call for call in self.inlined if names is None or call.name in names)
 
+    def inlined_into(self, row: int, /) -> set[str]:
+        return {call.name for call in self.inlined if call.caller == self.names[row]}
+
 
 def select(table: Table, *patterns: str, exclude: Sequence[str] = ()) -> Selection:
     return Selector(patterns, exclude).select(table)

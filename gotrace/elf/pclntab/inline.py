@@ -410,6 +410,10 @@ class InlinedCalls:
         """Return in how many places a function is inlined."""
         return len(self._rows.get(name, ()))
 
+    def rows(self, name: str) -> frozenset[int]:
+        """Return the rows of the functions that a function is inlined in."""
+        return frozenset(self._rows.get(name, ()))
+
     def of(self, name: str) -> Iterator[InlinedCall]:
         """Yield a function's inlined calls, by the address of the code they ended up in."""
         for row in dict.fromkeys(self._rows.get(name, ())):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.toolchains import (
     FIXTURES,
     Toolchain,
     build,
+    each_since,
     each_toolchain,
     gccgo_build,
     newest,
@@ -223,3 +225,36 @@ def test_only_the_star_is_special_in_a_pattern() -> None:
         "main.(*square).grow": truth["calls"]["main.(*square).grow"],
         "main.largest[...]": truth["calls"]["main.largest[...]"] // 3,
     }
+
+
+@each_since(21)
+def test_methods_that_are_inlined_into_their_wrappers(toolchain: Toolchain) -> None:
+    """One that is not is called by its wrapper, whose calls would be counted twice."""
+    path = build(FIXTURES / "live_wrappers", toolchain)
+    size, ping = "main.Disk.Size", "main.(*Server).ping"
+    every = [(size,), (ping,), (size, "main.(*Disk).Size", ping), ("-r", r"main\..*")]
+    with Fixture([path]) as fixture:
+        words = ("--json", "-p", str(fixture.ready))
+        with ExitStack() as stack:
+            runs = [stack.enter_context(tool("gofunccount", *words, *each)) for each in every]
+            truth = fixture.work()
+            for run in runs:
+                run.signal(signal.SIGINT)
+            by_name, method, both, pattern = [run.result() for run in runs]
+        assert fixture.finish() == 0
+    names = {
+        "Size": "main.(*Disk).Size",
+        "ping": "main.(*Server).ping-fm",
+        "Large": "main.Disk.Large",
+    }
+    counts = {names[method]: count for method, count in truth.items()}
+    assert counted(by_name) == {name: n for name, n in counts.items() if "Size" in name}
+    assert counted(method) == {name: n for name, n in counts.items() if "ping" in name}
+    assert counted(both) == {name: n for name, n in counts.items() if "Large" not in name}
+    assert counts.items() <= counted(pattern).items()
+    assert "main.(*Disk).Large" not in counted(pattern)
+
+
+def counted(result: Result) -> dict[str, int]:
+    assert result.status == 0, result.errors
+    return {row["func"]: row["count"] for row in of_kind(result, "count") if row["count"]}
