@@ -16,6 +16,9 @@
 #include "unwound.h"
 #include "why.h"
 
+/* Whether rows of calls by stack have the calls' own time: rows.h. */
+#define ROWS_HAVE_OWN (GOTRACE_STACK_KEY && GOTRACE_TIMES && !GOTRACE_OF)
+
 #define NESTED_SLOTS 8                   /* a power of two above MAX_NESTING */
 #define REGISTERS (GO_INT_REGISTERS + 1) /* the last one is the closure's */
 
@@ -84,6 +87,9 @@ struct call {
     u64 measured;                 /* the value that histograms are of, without its sign */
     u32 is_negative;              /* it is */
     u32 is_unmeasured;            /* it could not be read */
+#if ROWS_HAVE_OWN
+    u64 own_ns; /* its own time; until it returns, the stack's own_ns when it was entered */
+#endif
 #endif
     u32 length;     /* of the payload so far */
     u32 has_floats; /* floats have been read */

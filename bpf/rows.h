@@ -67,6 +67,25 @@ static __always_inline u64 *unmeasured_calls(u32 row)
 }
 #endif
 
+#if ROWS_HAVE_OWN
+/*
+ * row_own: key = row; value = ns that calls seen by this CPU took, without the calls within them that
+ * have rows as well. So the rows of calls that make one another add up. Only ever added to.
+ */
+BPF_PERCPU_ARRAY(row_own, u64, GOTRACE_KEYS);
+
+static __always_inline void add_own(u32 row, struct call *call)
+{
+    u64 *own = row_own.lookup(&row);
+    if (own)
+        __sync_fetch_and_add(own, call->own_ns);
+}
+#else
+static __always_inline void add_own(u32 row, struct call *call)
+{
+}
+#endif
+
 /* Return the number of a row that no key has, that of others where there is none left. */
 static __always_inline u32 new_row(struct row_numbers *numbers)
 {
@@ -114,6 +133,8 @@ static __always_inline bool rows_add_call(struct call *call, u64 duration, u32 *
         diagnostics_count(CALLS_UNDECIDED, 1);
         return false;
     }
+    if (GOTRACE_TIMES && !GOTRACE_OF && !call->event.start)
+        return false; /* its function never returns: there is no duration */
     u32 row = ROW_OF_OTHERS;
     if (!call->key_full) {
         u32 *found = rows.lookup(&call->key);
@@ -122,6 +143,7 @@ static __always_inline bool rows_add_call(struct call *call, u64 duration, u32 *
     u64 *calls = row_calls.lookup(&row);
     if (calls)
         __sync_fetch_and_add(calls, 1);
+    add_own(row, call);
     if (GOTRACE_OF && call->is_unmeasured) {
         u64 *unmeasured = unmeasured_calls(row);
         if (unmeasured)

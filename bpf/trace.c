@@ -256,6 +256,36 @@ static __always_inline void note_outermost(struct stack *stack, u64 now)
 }
 #endif
 
+#if ROWS_HAVE_OWN
+static __always_inline void enter_own(struct call *call, struct stack *stack)
+{
+    call->own_ns = stack->own_ns;
+}
+
+/*
+ * Note the own time of a call that returns: its duration without the time of calls within it that were
+ * added up. A difference of two readings, it is right whatever has become of the calls between.
+ */
+static __always_inline void note_own(struct call *call, struct call_key *key, u64 duration)
+{
+    struct task_key owner = {.task = key->task, .tgid = key->tgid};
+    struct stack *stack = stacks.lookup(&owner);
+    if (!stack)
+        return;
+    call->own_ns = duration - (stack->own_ns - call->own_ns);
+    if (!(call->event.flags & EVENT_UNDECIDED))
+        stack->own_ns += call->own_ns;
+}
+#else
+static __always_inline void enter_own(struct call *call, struct stack *stack)
+{
+}
+
+static __always_inline void note_own(struct call *call, struct call_key *key, u64 duration)
+{
+}
+#endif
+
 /*
  * Report a call that has ended and is not wanted, without its values, if that matters for others:
  * they may wait for it, or it was reported when it began.
@@ -339,6 +369,7 @@ int on_entry(struct pt_regs *ctx)
     }
     struct call_key key = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
     event->flags |= nested(stack, began);
+    enter_own(&w->call, stack);
     records_save(&key, &w->call);
     if (plan->flags & PLAN_ENTRY_FLOATS)
         wait_for_floats(w, &key, registers_pc(ctx) + plan->next_pc,
@@ -405,6 +436,7 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
         event->results_length = w->call.length - event->args_length;
         append_stack(w, registers_caller_frame(ctx, cookie >> COOKIE_SP_SHIFT));
         records_append_why(&w->call, &row, key, false);
+        note_own(&w->call, key, w->duration);
 #ifdef GOTRACE_WHY_BANDS
         u32 number = 0;
         if (rows_add_call(&w->call, w->duration, &number))

@@ -490,7 +490,8 @@ class Group:
 
     ``by`` has the values by their expressions. ``times`` are the durations in ns, and ``values``
     those of ``of``, each None if that was not asked for. ``program`` is the name of the function's
-    program, None where only one is traced.
+    program, None where only one is traced. ``own_ns`` is the calls' time without the calls within
+    them that are in groups, for durations by ``$stack``: profiles have it.
     """
 
     function: str
@@ -499,6 +500,7 @@ class Group:
     times: Histogram | None = None
     values: ValueHistogram | None = None
     program: str | None = None
+    own_ns: int | None = None
 
 
 class Groups(list[Group], Table, _Profiled):
@@ -527,7 +529,7 @@ class Groups(list[Group], Table, _Profiled):
             if row.times is not None and row.why is not None:
                 _add_parts(row.times, row.why.values())
             row_of = row.calls, row.times, row.measured
-            self.append(Group(name.name, by, *row_of, name.program))
+            self.append(Group(name.name, by, *row_of, name.program, row.own))
         self.sort(key=lambda one: -one.calls)
 
     @property

@@ -284,7 +284,7 @@ class KeySettings(_Settings):
     stack_key: int | None = _shape(None)
     durations: HistogramSettings = field(metadata=_part(HistogramSettings))
     key_rows: int = _value()
-    keys: int = _size(rows=1, free_rows=1, samples=1, row_calls=1, row_unmeasured=1)
+    keys: int = _size(rows=1, free_rows=1, samples=1, row_calls=1, row_unmeasured=1, row_own=1)
 
     def given(self) -> dict[str, int]:
         """Return the settings that are there: those of histograms only where rows have these."""

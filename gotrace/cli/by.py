@@ -273,6 +273,7 @@ def _groups(
             by=row.by(key.texts) or {},
             program=program,
             cost=cost.of(row.function) if cost else None,
+            own=row.own,
         )
         for row in period.rows
         for program, name in [_NO_NAME if row.function is None else names[row.function]]

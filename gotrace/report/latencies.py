@@ -54,7 +54,8 @@ class LatencyGroup:
     that was not asked for. ``by``: it is of the calls that have
     these values, by expression, or of all that found no room, if it is empty. ``program`` is the
     name of the program of which the calls are, None where only one is traced. ``cost`` is that of
-    the probes, None where it is not known.
+    the probes, None where it is not known. ``own`` is the calls' own time in ns, None if it is not
+    kept.
     """
 
     function: str | None
@@ -66,6 +67,7 @@ class LatencyGroup:
     by: Mapping[str, Value] | None = None
     program: str | None = None
     cost: ProbeCost | None = None
+    own: int | None = None
 
     @property
     def probe_ns(self) -> int | None:
@@ -302,6 +304,7 @@ def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
     return fields | {
         **histogram_fields(times, "_ns"),
         "share": share_of(times.sum, interval.total),
+        **({} if group.own is None else {"own_ns": group.own}),
         **({"rate": rate_of(times.count, interval.seconds)} if interval.rates else {}),
         "ts": round(interval.ended, 6),
         "interval_s": round(interval.seconds, 6),

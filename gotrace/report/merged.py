@@ -29,7 +29,7 @@ from gotrace.report.syscalls import write_syscalls
 from gotrace.report.waits import WaitTotals, write_waits
 from gotrace.report.wall import write_wall
 from gotrace.report.why import BucketParts
-from gotrace.results.kinds import KINDS, TOOLS
+from gotrace.results.kinds import KINDS, TOOLS, frames_of
 from gotrace.results.merging import Merged, times_of, values_of
 from gotrace.session.oncpu.groups import WallGroup
 from gotrace.session.oncpu.naming import FunctionTime, NamedSamples
@@ -381,7 +381,7 @@ def merged_profile(merged: Merged) -> StackProfile | None:
     for kind in (*_STACKS, "count", "histogram"):
         fields = KINDS[kind].compared
         found = [
-            _profile_row(row, stack, fields)
+            _profile_row(row, stack, KINDS[kind].weights(row))
             for row in merged.rows(kind)
             if "of" not in row and (stack := _stack_of(row)) is not None
         ]
@@ -399,8 +399,10 @@ def merged_profile(merged: Merged) -> StackProfile | None:
 
 def _stack_of(row: _Row) -> Sequence[_Row] | None:
     """Return the frames that a row is of."""
-    stack = row["stack"] if "stack" in row else (row.get("by") or {}).get("$stack")
-    return stack if isinstance(stack, list) else None
+    if "stack" in row:
+        return frames_of(row["stack"])
+    stack = frames_of((row.get("by") or {}).get("$stack"))
+    return None if stack is None else [{"func": row["func"]}, *stack]
 
 
 def _profile_row(row: _Row, stack: Sequence[_Row], fields: Sequence[str]) -> ProfileRow:

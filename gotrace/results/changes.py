@@ -150,7 +150,7 @@ class Recording:
                 ended = given.get("ts", when)
                 self.intervals.setdefault(ended, given.get("interval_s", 1.0))
                 before = amount.value
-                amount.add(given, *kind.compared)
+                amount.add(given, *kind.weights(given))
                 amount.each[ended] += amount.value - before
         self.units = units
         if self.kind in HEADS.values():

@@ -46,6 +46,7 @@ __all__ = [
     "MERGED",
     "NOTICES",
     "TOOLS",
+    "frames_of",
     "is_notice",
     "kind_of",
 ]
@@ -79,6 +80,13 @@ def _asked_calls(row: Json) -> dict[str, Any]:
     return found | ({"by": list(by)} if by is not None else {})
 
 
+def frames_of(stack: Any) -> Sequence[Json] | None:
+    """Return the frames of a ``$stack``, None if it has none; one that is cut ends in one more."""
+    if isinstance(stack, dict) and isinstance(stack.get("$elements"), list):
+        return [*stack["$elements"], {"func": "(more frames)", "file": None, "line": None}]
+    return stack if isinstance(stack, list) else None
+
+
 def _functions(frames: Iterable[Json]) -> tuple[str, ...]:
     return tuple(frame["func"] for frame in frames)
 
@@ -94,8 +102,8 @@ def _call_name(row: Json) -> Key:
         return Key("(others)")
     texts = []
     for text, value in by.items():
-        if text == "$stack" and isinstance(value, list):
-            stack = _functions(value)
+        if text == "$stack" and (frames := frames_of(value)) is not None:
+            stack = _functions(frames)
         else:
             texts.append(f"{text} = {_shown(value)}")
     return Key(", ".join([name, *texts]), stack)
@@ -117,7 +125,7 @@ def _cpu_name(row: Json) -> Key:
 def _is_by(value: Any) -> bool:
     """Return whether a value is that of ``by``: its stack has frames."""
     return mapped(is_plain)(value) and (
-        not isinstance(stack := value.get("$stack"), list) or are_frames(stack)
+        (frames := frames_of(value.get("$stack"))) is None or are_frames(frames)
     )
 
 
@@ -165,6 +173,7 @@ _DECLARED = (
         sums=(
             total("count"),
             total("sum_ns", is_sum),
+            total("own_ns", is_sum, needed=False),
             least("min_ns"),
             most("max_ns"),
             Field("buckets", are_buckets, _add_buckets),

@@ -329,6 +329,10 @@ class Kind:
             return (_TS, _needless(self.length))
         return (_needless("ts"), _needless("interval_s")) if self.is_timed else ()
 
+    def weights(self, row: Json) -> tuple[str, ...]:
+        """Return the names of what is compared of a row: the own time of a stack, which adds up."""
+        return (*self.compared[:-1], "own_ns") if "own_ns" in row else self.compared
+
     def rank(self, row: Json) -> tuple[Any, ...]:
         """Return where a row comes among others."""
         return tuple(-row[name[1:]] if name[0] == "-" else row.get(name, 0) for name in self.order)

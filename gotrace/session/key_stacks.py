@@ -61,6 +61,7 @@ def key_profile(
 ) -> StackProfile:
     """Return the stacks of a key that has ``$stack``, with calls and what is measured of them.
 
+    Times are the calls' own, without those within them that have rows, so that a stack's add up.
     ``of`` is what histograms are of where that is not time. The other values of the key are labels,
     and one more frame.
     """
@@ -81,7 +82,7 @@ def _profiled(names: Sequence[ProgramFunction], key: KeyText, row: KeyRow) -> Pr
     """Return what a row's calls have in common; of those without room only a mark."""
     values = [row.calls]
     if row.times is not None:
-        values.append(row.times.sum)
+        values.append(row.times.sum if row.own is None else row.own)
     elif row.measured is not None:
         values = [row.measured.count, row.measured.sum]
     by = row.by(key.texts)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -86,6 +87,8 @@ class KeyRow:
     in the row of the others. ``times`` is None where durations are not measured, ``measured`` where
     no other value of theirs is. ``why`` is what the times went into, by bucket of the histogram,
     under None what there was no room to keep by bucket; it is None where that was not asked for.
+    ``own`` is the time of these calls in ns without the calls within them that have rows, so that
+    rows add up. It is None but for durations by ``$stack``.
     """
 
     function: int | None
@@ -94,6 +97,7 @@ class KeyRow:
     times: Histogram | None = None
     measured: ValueHistogram | None = None
     why: Mapping[int | None, PartSums] | None = None
+    own: int | None = None
 
     def by(self, texts: Sequence[str]) -> dict[str, Value] | None:
         """Return the values by the texts of their expressions, None in the row of the others."""
@@ -159,10 +163,13 @@ class _Found:
     times: Histogram | None = None
     measured: ValueHistogram | None = None
     why: dict[int | None, PartSums] | None = None
+    own: int | None = None
 
     def add(self, other: _Found) -> None:
         """Add what another row has."""
         self.calls += other.calls
+        if self.own is not None and other.own is not None:
+            self.own += other.own
         if self.times is not None and other.times is not None:
             self.times.merge(other.times)
         if self.measured is not None and other.measured is not None:
@@ -173,7 +180,8 @@ class _Found:
 
     def row(self, function: int | None, values: tuple[Value, ...] | None) -> KeyRow:
         """Return it as what is said of calls that have these values."""
-        return KeyRow(function, values, self.calls, self.times, self.measured, self.why)
+        found = self.calls, self.times, self.measured, self.why, self.own
+        return KeyRow(function, values, *found)
 
 
 class _Counts:
@@ -270,6 +278,11 @@ class KeyMeter(Paired):
         #: Rows that were given back and not taken since, and their calls until then.
         self._vacant: dict[int, int] = {}
         self._calls = _Counts(program.map("row_calls"), self._rows)
+        self._own: _Counts | None = None
+        if asks_stack and options.times and not measured:
+            self._own = _Counts(program.map("row_own"), self._rows)
+        #: Own times that were read before the calls are taken.
+        self._early: Counter[int] = Counter()
         self._unmeasured: _Counts | None = None
         if measured:
             self._unmeasured = _Counts(program.map("row_unmeasured"), self._rows)
@@ -307,11 +320,18 @@ class KeyMeter(Paired):
         taken = self._times.take(half)
         if self._unmeasured is None:
             parts = self._bands.take(half) if self._bands else None
+            if self._own is not None:
+                self._early.update(self._own.take())
             return KeyPeriod(
                 self._merged(
                     {
-                        row: _Found(t.count, t, why=None if parts is None else parts.get(row, {}))
-                        for row, t in taken.items()
+                        row: _Found(
+                            times.count,
+                            times,
+                            why=None if parts is None else parts.get(row, {}),
+                            own=None if self._own is None else self._early.pop(row, 0),
+                        )
+                        for row, times in taken.items()
                     }
                 )
             )
