@@ -67,9 +67,7 @@ struct stack {
 #if GOTRACE_NESTED
     u64 since; /* ns: when the outermost call was entered */
 #endif
-#if ROWS_HAVE_OWN
-    u64 own_ns; /* the task's calls' own time, of those that were added up; only ever added to */
-#endif
+    u64 own_ns; /* of calls in rows by stack, their own time; only ever added to: rows.h */
 };
 
 /*

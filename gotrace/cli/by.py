@@ -21,6 +21,7 @@ from gotrace.cli.run import (
     run_output,
     status_of,
     target_of,
+    together,
 )
 from gotrace.cli.why import accepting, why_of
 from gotrace.errors import UsageError
@@ -51,6 +52,7 @@ from gotrace.session.keys import (
     key_of,
 )
 from gotrace.session.landings import Landings
+from gotrace.session.latency import FEW_FUNCTIONS
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan
 from gotrace.session.run import Run
@@ -216,6 +218,9 @@ def _add_up(
         meter, plan = run.meter, run.plan
         for notice in opened_notices(options, run, request.done):
             output.notice(notice)
+        if request.of and not request.key.expressions and not _has_each(options, plan):
+            for notice in together(plan):
+                output.notice(notice)
 
         def poll(is_over: Callable[[], bool]) -> bool:
             meter.poll()
@@ -298,11 +303,11 @@ def _value_groups(
 ) -> Sequence[ValueGroup]:
     """Return a group for each row, in the order that is asked for.
 
-    Without keys all functions of a program are one, unless ``-F`` asks for each.
+    Without keys all functions of a program are one, unless each has a group.
     """
     groups: dict[object, ValueGroup] = {}
     names: Sequence[RowName] = [RowName(*name) for name in plan.names]
-    if not key.expressions and not options.function and len(names) > 1:
+    if not key.expressions and not _has_each(options, plan):
         of_files = dict(zip(plan.files, row_names(plan, plan.files, False), strict=True))
         names = [of_files[part.binary] for part in plan.binaries for _ in part.functions]
     for number, row in enumerate(period.rows):
@@ -319,6 +324,12 @@ def _value_groups(
     return ordered(
         groups.values(), options.top, lambda group: (size(group.values), repr(group.by)), by_name
     )
+
+
+def _has_each(options: argparse.Namespace, plan: ProbePlan) -> bool:
+    """Return whether each function has a histogram of a value, as it would have of its times."""
+    asked: bool = options.function or options.json
+    return asked or len(plan.functions) <= FEW_FUNCTIONS
 
 
 def _wants_stacks(options: argparse.Namespace) -> bool:

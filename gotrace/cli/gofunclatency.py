@@ -32,6 +32,7 @@ from gotrace.cli.run import (
     run_output,
     status_of,
     target_of,
+    together,
 )
 from gotrace.cli.why import accepting, add_why_options, why_of
 from gotrace.errors import GotraceError
@@ -92,7 +93,10 @@ def _parser() -> argparse.ArgumentParser:
     unit.add_argument("-u", "--microseconds", action="store_true", help="tables in microseconds")
     unit.add_argument("-m", "--milliseconds", action="store_true", help="tables in milliseconds")
     parser.add_argument(
-        "-F", "--function", action="store_true", help="one histogram for each function"
+        "-F",
+        "--function",
+        action="store_true",
+        help="one histogram for each function, also if there are more than 10",
     )
     parser.add_argument(
         "-g", "--goroutine", action="store_true", help="one histogram for each goroutine"
@@ -145,7 +149,7 @@ def _run(arguments: Sequence[str]) -> int:
         return measure_by(options, _unit(options))
     with target_of(options) as target:
         wanted = LatencyOptions(
-            per_function=options.function,
+            per_function=_per_function(options),
             per_goroutine=options.goroutine,
             intervals=options.interval is not None,
             unit=_unit(options),
@@ -184,6 +188,9 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
         tracing = _Tracing(plan, run.calibration, run.hits.read, meter.files)
         for notice in opened_notices(options, run, request.done):
             output.notice(notice)
+        if not meter.by_function:
+            for notice in together(plan, options.goroutine):
+                output.notice(notice)
         symbols = Symbolizer.of(run.tasks.files)
         slow = _SlowCalls(plan, output, tracing, options.short)
         heat = None
@@ -204,7 +211,7 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
             period, ways = meter.take(), meter.take_ways()
             cost = tracing.add(period, length)
             when = (time.time(), length, request.options.unit)
-            shown = (_choice(options), plan, period, symbols, when, cost)
+            shown = (_choice(options, meter.by_function), plan, period, symbols, when, cost)
             interval = interval_of(*shown, meter.files, ways)
             if heat is None:
                 write_latencies(output, interval, options.timestamp)
@@ -227,11 +234,21 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
     return run.plan
 
 
-def _choice(options: argparse.Namespace) -> LatencyChoice:
+def _per_function(options: argparse.Namespace) -> bool | None:
+    """Return whether each function has a histogram, None if each has one where they are few.
+
+    Recordings have each: who compares them wants to know which one has changed.
+    """
+    if options.function or (options.json and not options.goroutine):
+        return True
+    return False if options.goroutine else None
+
+
+def _choice(options: argparse.Namespace, by_function: bool) -> LatencyChoice:
     """Return what is shown of each interval."""
     names_processes = options.pid is None and options.command is None
     return LatencyChoice(
-        options.function,
+        by_function,
         options.goroutine,
         _MOST_DRAWN if options.is_drawn else options.top,
         names_processes,

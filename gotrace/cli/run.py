@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes
     from gotrace.overhead import ProbeCost
     from gotrace.session.budget import HitCounts, Spent
     from gotrace.session.calibrate import Calibration
+    from gotrace.session.plan import ProbePlan
     from gotrace.session.probing import Probing
     from gotrace.session.request import Asked
     from gotrace.session.run import Run
@@ -43,6 +44,7 @@ __all__ = [
     "run_output",
     "status_of",
     "target_of",
+    "together",
     "tracing_took",
 ]
 
@@ -213,6 +215,15 @@ def mostly_tracing(shares: Mapping[str, float]) -> Iterator[Notice]:
         " functions",
         {"what": "mostly_tracing", "functions": len(most)},
     )
+
+
+def together(plan: ProbePlan, by_goroutine: bool = False) -> Iterator[Notice]:
+    """Yield that a histogram is of several functions, if it is."""
+    count = len(set(plan.names))
+    if count > 1:
+        whose = "each goroutine's histogram has its" if by_goroutine else "one histogram has the"
+        text = f"{whose} calls of all {count:,} functions: -F makes one for each function"
+        yield Notice(NoticeKind.SUMMARY, text, {"what": "together", "functions": count})
 
 
 def tracing_took(

@@ -24,8 +24,17 @@ from gotrace.session.request import FunctionRequest, Planned
 from gotrace.session.why.parts import BandRows, PartSums, slow_parts
 from gotrace.settings import HistogramSettings, LatencySettings
 
-__all__ = ["LatencyMeter", "LatencyOptions", "LatencyRequest", "Measurement", "SlowCall"]
+__all__ = [
+    "FEW_FUNCTIONS",
+    "LatencyMeter",
+    "LatencyOptions",
+    "LatencyRequest",
+    "Measurement",
+    "SlowCall",
+]
 
+#: Functions that have a histogram each if nobody says whether: more would fill screens.
+FEW_FUNCTIONS = 10
 _OPEN_CALLS = 1 << 17
 _GOROUTINES = 1 << 13
 _SLOW_BUFFER = 256 << 10  # bytes of each CPU's buffer
@@ -37,13 +46,14 @@ _SLOW = struct.Struct("=QQQIIQQ")  # struct slow_call, without the parts of its 
 class LatencyOptions:
     """What to keep apart: functions, goroutines, intervals; and which calls to report.
 
+    Functions are kept apart if they are few where ``per_function`` is None.
     ``unit`` is the display unit and ``slower`` the least reported duration, both in nanoseconds.
     ``outermost`` leaves out calls within other traced calls. ``open_calls`` is for how many
     goroutines with open calls there is room, and for as many calls within these: about 300 bytes
     of kernel memory each.
     """
 
-    per_function: bool = False
+    per_function: bool | None = False
     per_goroutine: bool = False
     intervals: bool = False
     unit: int = 1
@@ -103,9 +113,15 @@ class LatencyMeter(Paired):
         """Attach. Raises AttachError or LoadError."""
         plan, tasks, why = prepared.plan, prepared.tasks, prepared.why
         assert tasks is not None
+        #: Whether each function has a row.
+        self.by_function = (
+            len(plan.functions) <= FEW_FUNCTIONS
+            if options.per_function is None
+            else options.per_function
+        )
         #: The files whose rows are kept apart where functions are not, none where nothing is.
-        self.files = () if options.per_function else tasks.numbered if plan.program_names else ()
-        rows = len(plan.functions) if options.per_function else len(self.files) or 1
+        self.files = () if self.by_function else tasks.numbered if plan.program_names else ()
+        rows = len(plan.functions) if self.by_function else len(self.files) or 1
         halves = 2 if options.intervals else 1
         stripes = stripes_for(rows, halves, len(kernel.online_cpus()))
         settings = LatencySettings(

@@ -27,11 +27,11 @@ __all__ = [
 ]
 
 #: struct stack: how many calls are open. More may follow.
-STACK_LEVEL = struct.Struct("=48xQ32x")
+STACK_LEVEL = struct.Struct("=48xQ40x")
 #: The latest call: when it began, and where it returns to; and how many are open.
 STACK_LATEST = struct.Struct("=8xQ8xQ16xQ")
 #: How many are open, and the epoch in which its outermost call was entered.
-STACK_EPOCH = struct.Struct("=48xQ24xQ")
+STACK_EPOCH = struct.Struct("=48xQ24xQ8x")
 
 
 class Diagnostic(Enum):

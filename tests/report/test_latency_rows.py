@@ -49,7 +49,7 @@ def test_goroutines_of_one_process_are_as_in_a_stack_dump() -> None:
 
 def test_processes_are_named_where_only_a_file_is_given() -> None:
     given = (["-p", "1234", "main.f"], ["main.f", "--", "./server"], ["./server:main.f"])
-    choices = [_choice(parse(_parser(), ["-g", *words])) for words in given]
+    choices = [_choice(parse(_parser(), ["-g", *words]), by_function=False) for words in given]
     assert [choice.names_processes for choice in choices] == [False, False, True]
     assert all(choice.by_goroutine for choice in choices)
 

@@ -99,14 +99,20 @@ def test_calls_are_measured_by_program(tmp_path: Path, mode: str) -> None:
 
 
 def test_functions_of_a_program_are_measured_together(tmp_path: Path) -> None:
-    truth, result = run(tmp_path, "gofunclatency", "main.price", "main.down")
-    text = "".join(result.lines)
-    found = re.findall(r"^Program = (\w+)\n.*?, count: (\d+), share: \d+\.\d%$", text, re.M | re.S)
-    together = {
-        name: str(found["main.price"] + found["main.down"]) for name, found in truth.items()
-    }
-    assert dict(found) == together
-    assert "Function" not in text
+    truth, result = run(tmp_path, "gofunclatency", "--json", "-g", "main.price", "main.down")
+    rows = of_kind(result, "histogram") + of_kind(result, "rest")
+    assert {row["func"] for row in rows} == {None}
+    assert sums(rows) == Counter(
+        {name: found["main.price"] + found["main.down"] for name, found in truth.items()}
+    )
+
+
+def sums(rows: list[Json]) -> Counter[str]:
+    """Return the calls of each program."""
+    found: Counter[str] = Counter()
+    for row in rows:
+        found[row["program"]] += row["count"]
+    return found
 
 
 def test_goroutines_are_those_of_their_programs(tmp_path: Path) -> None:

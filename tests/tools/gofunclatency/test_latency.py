@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -240,17 +241,28 @@ def test_goroutines_of_a_command_that_has_ended_have_names() -> None:
         assert name in text
 
 
-def test_all_functions_together_without_asking_for_each() -> None:
+def test_each_function_has_a_histogram_in_recordings_and_if_they_are_few() -> None:
     names = ("main.recurse", "main.grow")
-    truth, result = measure(program(), "recursion growth", *names)
-    (row,) = of_kind(result, "histogram")
-    assert row["func"] is None
-    both = [truth["Functions"][name] for name in names]
-    assert_within(
-        {field: sum(times[field] for times in both) for field in both[0]}
-        | {"Longest": max(times["Longest"] for times in both)},
-        row,
-    )
+    with Fixture([program()]) as fixture:
+        words = ("-p", str(fixture.ready))
+        with (
+            tool("gofunclatency", "--json", *words, "main.*") as recording,
+            tool("gofunclatency", *words, *names) as measuring_few,
+            tool("gofunclatency", *words, "main.*") as measuring_many,
+        ):
+            truth = fixture.work("recursion growth")
+            recorded, few, many = (one.end() for one in (recording, measuring_few, measuring_many))
+        assert fixture.finish() == 0
+    rows = histograms(recorded)
+    for name in names:
+        assert rows[name]["count"] == truth["Functions"][name]["Calls"]
+    shown = re.findall(r"^Function = (\S+)$", "".join(few.lines), re.MULTILINE)
+    assert sorted(shown) == sorted(names) and "one histogram" not in few.errors
+    text = "".join(many.lines)
+    assert "Function =" not in text
+    assert re.findall(r", count: (\d+)", text) == [str(sum(row["count"] for row in rows.values()))]
+    said = r"one histogram has the calls of all \d\d functions: -F makes one for each function"
+    assert re.search(said, many.errors)
 
 
 def test_top_functions_are_those_with_the_most_time() -> None:
