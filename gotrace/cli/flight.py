@@ -15,15 +15,17 @@ from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import asked_of, opened_notices
 from gotrace.cli.stream import takes_more
 from gotrace.cli.tree import add_own_functions, left_out_notices
-from gotrace.cli.why import accepting
+from gotrace.cli.why import PriceWatch, accepting
 from gotrace.errors import UsageError
 from gotrace.overhead import ProbeCost
 from gotrace.report.calls import Clock, TimeStyle
 from gotrace.report.durations import duration
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
+from gotrace.requests.edges import FIRST
 from gotrace.requests.flight import FlightReader, flight_of, flight_size, probes_in
 from gotrace.requests.recording import Recorder, Recording, check_recording_file
 from gotrace.session.edges import EdgeProbes
+from gotrace.session.events import function_of
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan
 from gotrace.session.run import Run
@@ -83,10 +85,14 @@ def request_of(options: argparse.Namespace, target: Target, choices: TraceChoice
 
 @contextmanager
 def _opened(
-    options: argparse.Namespace, request: TraceRequest, output: Output, what: str
+    options: argparse.Namespace,
+    request: TraceRequest,
+    output: Output,
+    what: str,
+    watch: PriceWatch | None = None,
 ) -> Iterator[tuple[Run[CallTracer, ProbeCost], Recorder]]:
     """Open a run, say so, and yield it with what makes recordings of it."""
-    price = {True: accepting(options, output, what), False: accepting(options, output)}
+    price = {True: accepting(options, output, what, watch), False: accepting(options, output)}
     with running(
         request, output, lambda probes: price[isinstance(probes, EdgeProbes)](probes)
     ) as run:
@@ -227,8 +233,9 @@ def _say(output: Output, notice: Notice) -> None:
 
 def run_record(options: argparse.Namespace, request: TraceRequest, output: Output) -> ProbePlan:
     """Trace until the end, write it, and return what was traced."""
-    with _opened(options, request, output, "--record") as (run, recorder):
-        recorded = _Recorded(options, recorder, run.meter, output)
+    watch = PriceWatch(output, "--record")
+    with _opened(options, request, output, "--record", watch) as (run, recorder):
+        recorded = _Recorded(options, recorder, run.meter, output, watch)
         for _ in pace(options, run, output, recorded.poll, _POLL, lambda: recorded.has_seen):
             for until in turns(options.patience, _TURN):
                 recorded.read(until)
@@ -254,7 +261,9 @@ class _Recorded:
         recorder: Recorder,
         tracer: CallTracer,
         output: Output,
+        watch: PriceWatch,
     ) -> None:
+        self._watch = watch
         self._name: str = options.file
         self._recorder = recorder
         self._tracer = tracer
@@ -278,7 +287,10 @@ class _Recorded:
             lost, self._missing = missing - self._missing, missing
             self.write()
             self._lost += lost
-        self._records += self._tracer.acquire(until)
+            self._watch.saw(lost)
+        records = self._tracer.acquire(until)
+        self._watch.saw(sum(function_of(record) >= FIRST for record in records))
+        self._records += records
         self.has_seen = self.has_seen or bool(self._records)
         if len(self._records) >= _MAX_RECORDS:
             self.write()

@@ -13,7 +13,7 @@ from gotrace.cli.irregular import lost_notice
 from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import opened_notices
 from gotrace.cli.stream import Patience, takes_more
-from gotrace.cli.why import accepting
+from gotrace.cli.why import PriceWatch, accepting
 from gotrace.errors import UsageError
 from gotrace.report.calls import Clock, LineStyle, TimeStyle
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
@@ -24,6 +24,7 @@ from gotrace.requests.model import Request, RequestFile
 from gotrace.requests.own import own_functions
 from gotrace.session.decode import DecodedCall
 from gotrace.session.edges import EdgeProbes
+from gotrace.session.events import function_of
 from gotrace.session.plan import ProbePlan
 from gotrace.session.trace import CallTracer, TraceRequest
 from gotrace.target.target import Target
@@ -40,8 +41,9 @@ def run_tree(
     options: argparse.Namespace, request: TraceRequest, output: Output, style: LineStyle
 ) -> ProbePlan:
     """Trace until the end, write each request when it is whole, and return what was traced."""
+    watch = PriceWatch(output, "--tree")
     price = {
-        True: accepting(options, output, "--tree"),
+        True: accepting(options, output, "--tree", watch),
         False: accepting(options, output),
     }
     with running(
@@ -56,7 +58,7 @@ def run_tree(
             file = None
             if options.request_file is not None:
                 file = opened.enter_context(closing(RequestFile(options.request_file)))
-            printer = _Printer(options, assembler, run.meter, output, style, file)
+            printer = _Printer(options, assembler, run.meter, output, style, file, watch)
             for _ in pace(options, run, output, printer.poll, _POLL, lambda: printer.has_seen):
                 printer.finish()
         for notice in printer.notices(undecided.calls):
@@ -103,8 +105,10 @@ class _Printer:
         output: Output,
         style: LineStyle,
         file: RequestFile | None,
+        watch: PriceWatch,
     ) -> None:
         self._file = file
+        self._watch = watch
         self._assembler = assembler
         self._tracer = tracer
         self._style = style
@@ -117,7 +121,7 @@ class _Printer:
         self._patience: Patience = options.patience
         self._due: list[bytes] = []  # in order; the next is the last
         self.has_seen = False
-        self._missing = 0  # records
+        self._missing = self._seen_missing = 0  # records
         if file is None and not isinstance(output, JsonOutput):
             output.heading(REQUEST_HEADING)
             self._out.flush()
@@ -151,6 +155,9 @@ class _Printer:
             self._due = self._tracer.acquire(until)
             self._due.reverse()
             missing = self._look()
+            edges = sum(function_of(record) >= FIRST for record in self._due)
+            self._watch.saw(edges + missing - self._seen_missing)
+            self._seen_missing = missing
             if self._file is not None and missing != self._missing:
                 self._file.lost(missing - self._missing)
                 self._missing = missing

@@ -14,7 +14,7 @@ from gotrace.session.scheduler import SchedulerProbes
 from gotrace.settings import CountSettings
 from gotrace.sites.sites import SiteForm
 
-__all__ = ["MAX_SHARE", "Price", "changes_a_second", "price_of"]
+__all__ = ["MAX_SHARE", "Price", "changes_a_second", "price_of", "usual_price"]
 
 #: Of one CPU: what watching a scheduler may take without being forced.
 MAX_SHARE = 0.2
@@ -42,6 +42,11 @@ def price_of(probes: SchedulerProbes, forced: AttachMethod | None) -> Price:
     with Calibration(lambda: trap_cost(SiteForm.EMULATED, forced)) as calibration:
         changes = changes_a_second(probes, forced)
         return Price(changes, _hit_cost(calibration) + probes.program_ns)
+
+
+def usual_price(probes: SchedulerProbes, changes: float) -> Price:
+    """Return what so many changes a second cost, by what a hit takes on most machines."""
+    return Price(changes, _USUAL_HIT + probes.program_ns)
 
 
 def changes_a_second(probes: SchedulerProbes, forced: AttachMethod | None) -> float:
