@@ -111,15 +111,15 @@ class LastingThread:
         self._thread.join(seconds)
 
     def _run(self) -> None:
-        pause, longest = _PAUSES
+        first, longest = _PAUSES
+        pause = 0.0
         while True:
             try:
-                self._work(self)
+                if not pause or not self._closing(pause):
+                    self._work(self)
                 break
             except Exception as error:
+                pause = min(2 * pause, longest) or first
                 note_failure(self.name, f"thread {self.name} is begun again", error)
-            if self._closing(pause):
-                break
-            pause = min(2 * pause, longest)
         with _lock:
             _threads.discard(self)

@@ -37,7 +37,7 @@ from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.config import Listen, WebSpec
 from gotrace.fleet.exposition import READER
 from gotrace.fleet.telemetry.price import OverBudgetError
-from gotrace.fleet.threads import LATE, LastingThread, unwell
+from gotrace.fleet.threads import LATE, LastingThread, note_failure, unwell
 from gotrace.fleet.web_config import empty, load_web_config
 from gotrace.text import printable
 
@@ -227,6 +227,8 @@ class WebServer:
         try:
             loop.run_until_complete(self._serve(thread))
         finally:
+            if self._socket.fileno() >= 0:
+                loop.remove_reader(self._socket)  # who connects now waits for the next loop
             if tasks := asyncio.all_tasks(loop):
                 for task in tasks:
                     task.cancel()
@@ -501,5 +503,5 @@ def _log_of_loop(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
     error = context.get("exception")
     if error is None or isinstance(error, OSError):  # TLS's errors are, too
         log.debug("%s: %s", context.get("message"), error)
-    else:
-        log.error("%s: %s", context.get("message"), printable(repr(error)))
+    elif isinstance(error, Exception):
+        note_failure("web", str(context.get("message")), error)
