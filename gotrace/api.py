@@ -862,6 +862,7 @@ class Session:
         self,
         *patterns: str,
         seconds: float | None = None,
+        lossy: bool = False,
         budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
@@ -903,7 +904,7 @@ class Session:
         added up by their values, and patterns may be whole probes. There are at most so many
         ``rows``, and texts are compared by their first ``string_size`` bytes. ``ready`` is called
         once the probes are attached. ``budget``: see ``trace``. Raises GotraceError as ``trace``
-        does; with ``by`` LostCalls where calls are missing, unless ``lossy``.
+        does; LostCalls where calls are missing, unless ``lossy``.
         """
         _check(seconds, rows=rows, string_size=string_size)
         if by:
@@ -932,6 +933,7 @@ class Session:
                     if calls:
                         counts[function.text] += calls
             _check_budget(run)
+        _check_lost(run, lossy, {})
         return counts
 
     @overload
@@ -1059,9 +1061,7 @@ class Session:
                 period = meter.take()
                 counts = meter.diagnostics()
             _check_budget(run, lossy)
-        lost = {what.name.lower(): counts[what] for what in meter.LOSSES if counts[what]}
-        if lost and not lossy:
-            raise LostCalls(lost)
+        _check_lost(run, lossy, {what.name.lower(): counts[what] for what in meter.LOSSES})
         names = run.plan.names
         return _by_goroutine(names, period) if by_goroutine else _by_function(names, period)
 
@@ -1086,9 +1086,7 @@ class Session:
                 groups = Groups(run, request, meter.take())
                 counts = meter.diagnostics()
             _check_budget(run, lossy)
-        lost = {what.name.lower(): counts[what] for what in meter.LOSSES if counts[what]}
-        if lost and not lossy:
-            raise LostCalls(lost)
+        _check_lost(run, lossy, {what.name.lower(): counts[what] for what in meter.LOSSES})
         return groups
 
     @_in_use
@@ -1203,9 +1201,7 @@ class Session:
                 period, losses = meter.take(), meter.losses()
                 unfinished = meter.open() if open else []
             _check_budget(run, lossy)
-        lost = {"unseen": losses.unseen, "stacks": losses.stacks}
-        if any(lost.values()) and not lossy:
-            raise LostCalls({what: count for what, count in lost.items() if count})
+        _check_lost(run, lossy, {"unseen": losses.unseen, "stacks": losses.stacks})
         with _STARTING, _os_errors():
             choice = WaitChoice(inside, reasons, system, wakers)
             rows = named_waits(meter.program, kind, [*period.rows, *unfinished], choice)
@@ -1237,8 +1233,7 @@ class Session:
             run = self._ran(opened, request, seconds, ready)
             with _os_errors():
                 period, lost = run.meter.take(), run.meter.lost_stacks()
-            if lost and not lossy:
-                raise LostCalls({"stacks": lost})
+            _check_lost(run, lossy, {"stacks": lost})
             with _STARTING, _os_errors():
                 return CpuTime(CpuNames(run.meter), period, run.meter.period, inside)
 
@@ -1274,9 +1269,7 @@ class Session:
             meter = run.meter
             with _os_errors():
                 period, names, losses = meter.take(), meter.names(), meter.losses()
-        lost = {"unseen": losses.unseen, "stacks": losses.stacks}
-        if any(lost.values()) and not lossy:
-            raise LostCalls({what: count for what, count in lost.items() if count})
+        _check_lost(run, lossy, {"unseen": losses.unseen, "stacks": losses.stacks})
         with _STARTING, _os_errors():
             choice = WaitChoice(inside, (), system=True, wakers=False)
             rows = named_waits(meter.program, WaitState.SYSCALL, period.rows, choice)
@@ -1307,9 +1300,7 @@ class Session:
             run = self._ran(opened, request, seconds, ready, force, "wall()")
             with _os_errors():
                 (rows, others, period), (unseen, stacks) = run.meter.take(), run.meter.losses()
-            lost = {"unseen": unseen, "stacks": stacks}
-            if any(lost.values()) and not lossy:
-                raise LostCalls({what: count for what, count in lost.items() if count})
+            _check_lost(run, lossy, {"unseen": unseen, "stacks": stacks})
             with _STARTING, _os_errors():
                 names = CpuNames(run.meter.cpu)
                 samples = names.named(period.rows)
@@ -1713,6 +1704,7 @@ class _Stream(_Iteration[_T]):
     def _losses(self) -> dict[str, int]:
         counts = self._tracer.diagnostics()
         lost = {what.name.lower(): counts[what] for what in self._tracer.LOSSES}
+        lost["skipped"] = self._tracer.skipped()
         lost["undecided"] = self._undecided.calls
         lost["reader"] = self._tracer.losses.total + self._tracer.window.losses.total
         return {what: calls for what, calls in lost.items() if calls}
@@ -1864,6 +1856,13 @@ def _check_budget(run: Run[Any, Any], lossy: bool = False) -> None:
         raise GotraceError("; ".join(texts))
     for text in texts:
         _warn_caller(text)
+
+
+def _check_lost(run: Run[Any, Any], lossy: bool, lost: Mapping[str, int]) -> None:
+    """Raise LostCalls if anything was lost, or skipped by the kernel, unless ``lossy``."""
+    found = {what: n for what, n in (*lost.items(), ("skipped", run.meter.skipped())) if n}
+    if found and not lossy:
+        raise LostCalls(found)
 
 
 def _returns(wanted: str) -> Returns:

@@ -26,6 +26,7 @@ from gotrace.session.request import Accept, Request
 from gotrace.session.run import End, NoteKind, Run, open_run
 from gotrace.target.target import Target
 from gotrace.target.wait import SignalWaiter
+from gotrace.text import counted
 
 __all__ = ["pace", "running", "turns"]
 
@@ -34,6 +35,7 @@ C = TypeVar("C")
 
 _SILENT = 5.0  # seconds
 _DRAINING = 0.8  # seconds after the end of the run, in which what is left is written
+_SKIPPED = "{:,} hit{s} not seen: the kernel did not let a program begin within another on that CPU"
 _LEAST_DRAINING = 0.4  # of these, on a machine that was slow to begin with it
 
 
@@ -51,6 +53,9 @@ def running(
         with open_run(request, waiter=waiter, announce=warning_to(output), accept=accept) as run:
             waiter.on_first, waiter.on_second = run.stop, _abandon
             yield run
+            if skipped := run.meter.skipped():
+                fields = {"what": "skipped", "calls": skipped}
+                output.notice(Notice(NoticeKind.LOST, counted(_SKIPPED, skipped), fields))
             for notice in _detached(run):
                 output.notice(notice)
 

@@ -19,6 +19,7 @@ from gotrace.fleet.config import Config, FlightSpec, MetricSpec, SpanSpec, Waits
 from gotrace.fleet.pauses import Pauses
 from gotrace.fleet.probing import (
     RECORD_LOSSES,
+    SKIPPED,
     MetricProbe,
     Probe,
     State,
@@ -868,10 +869,8 @@ def _where(pids: Sequence[int]) -> str:
 def _losses(job: Job) -> Sequence[str]:
     """Return how calls of a job may be missing."""
     if job.metric is not None:
-        return metric_losses(job.metric.spec)
-    if job.waits is not None:
-        return WAIT_LOSSES
-    return RECORD_LOSSES
+        return [*metric_losses(job.metric.spec), SKIPPED]
+    return [*(RECORD_LOSSES if job.waits is None else WAIT_LOSSES), SKIPPED]
 
 
 def _filters(program: Program) -> tuple[int | None, int | None]:

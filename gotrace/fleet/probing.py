@@ -44,6 +44,7 @@ from gotrace.text import printable
 __all__ = [
     "OPEN_AT_DETACH",
     "RECORD_LOSSES",
+    "SKIPPED",
     "MetricProbe",
     "PresentProbe",
     "Probe",
@@ -60,6 +61,10 @@ log = logging.getLogger("gotraced")
 _TEXT_BYTES = 64  # of a string that is a label
 _TURN = 0.05  # seconds of reading at a time
 _LAST_TURNS = 10
+
+
+#: Hits that the kernel has run no program for.
+SKIPPED = "skipped"
 
 
 class State(Enum):
@@ -202,7 +207,12 @@ class Probe(abc.ABC):
     def lost(self) -> dict[str, int]:
         """Return how much is missing, by what became of it."""
         with self._lock:
-            return dict(self._losses() if self._is_open else self._lost)
+            return dict(self._all_losses() if self._is_open else self._lost)
+
+    def _all_losses(self) -> Counter[str]:
+        found = self._losses()
+        found[SKIPPED] = self._run.meter.skipped()
+        return found
 
     def sent(self) -> Counter[str]:
         """Return how many spans were sent, by how they are below others."""
@@ -232,7 +242,7 @@ class Probe(abc.ABC):
                 return self._final
             try:
                 self._finish()
-                self._lost = self._losses()
+                self._lost = self._all_losses()
                 if left := self._left_open():
                     self._lost[OPEN_AT_DETACH] += left
                 self._final = self._spent()

@@ -16,6 +16,7 @@ import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from fcntl import ioctl
 from functools import cache
 from pathlib import Path
@@ -29,6 +30,7 @@ __all__ = [
     "PROGRAM_KPROBE",
     "PROGRAM_PERF_EVENT",
     "PROGRAM_RAW_TRACEPOINT",
+    "ProgramStatistics",
     "create_array_map",
     "create_map",
     "enable_statistics",
@@ -155,19 +157,30 @@ def enable_statistics() -> int:
     return _bpf(_ENABLE_STATS, struct.pack("=I", 0))  # BPF_STATS_RUN_TIME
 
 
-_RUNS = struct.Struct("=QQ")  # struct bpf_prog_info: run_time_ns and run_cnt
-_RUNS_AT = 192
+_STATISTICS = struct.Struct("=QQQ")  # of struct bpf_prog_info: run_time_ns to recursion_misses
+_STATISTICS_AT = 192
 
 
-def program_statistics(program: int) -> tuple[int, int]:
-    """Return how often a loaded program has run while that was counted, and for how many ns.
+@dataclass(frozen=True, slots=True)
+class ProgramStatistics:
+    """How often a loaded program has run while that was counted, for how many ns, and was skipped.
 
-    Raises OSError.
+    ``skipped`` is counted at all times: how often the kernel passed the program by, since it or
+    another one was in the middle of running on that CPU. It is 0 before Linux 5.12 (commit
+    9ed9e9ba2337), and up to 6.6 (dd8657894c11) for programs that are not at raw tracepoints.
     """
-    info = bytearray(_RUNS_AT + _RUNS.size)
+
+    runs: int
+    ns: int
+    skipped: int
+
+
+def program_statistics(program: int) -> ProgramStatistics:
+    """Return what the kernel has counted of a loaded program. Raises OSError."""
+    info = bytearray(_STATISTICS_AT + _STATISTICS.size)
     _bpf(_OBJECT_INFO, struct.pack("=IIQ", program, len(info), _address(info)))
-    took, runs = _RUNS.unpack_from(info, _RUNS_AT)
-    return runs, took
+    ns, runs, skipped = _STATISTICS.unpack_from(info, _STATISTICS_AT)
+    return ProgramStatistics(runs, ns, skipped)
 
 
 def open_raw_tracepoint(name: str, program: int) -> int:

@@ -124,6 +124,7 @@ class Probing:
     problem = ""
     #: Whether nothing that the probes have recorded can change any more.
     stopped = False
+    _skipped = 0
 
     @property
     def pause(self) -> float:
@@ -159,7 +160,12 @@ class Probing:
         if not self.stopped:
             self.attached.stop()
             kernel.wait_for_programs()
+            self._skipped = self.attached.program.skipped()
             self.stopped = True
+
+    def skipped(self) -> int:
+        """Return how many hits the kernel has run no program for. Raises OSError."""
+        return self._skipped if self.stopped else self.attached.program.skipped()
 
     def __enter__(self: _P) -> _P:
         return self

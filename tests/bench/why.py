@@ -147,7 +147,8 @@ def _switch_cost() -> float:
         _switch()
         after = [syscalls.program_statistics(program) for program in (*found, empty)]
     *own, nothing = (
-        (new[1] - old[1]) / max(1, new[0] - old[0]) for old, new in zip(before, after, strict=True)
+        (new.ns - old.ns) / max(1, new.runs - old.runs)
+        for old, new in zip(before, after, strict=True)
     )
     return sum(own) - nothing
 

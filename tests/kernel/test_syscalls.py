@@ -15,13 +15,18 @@ from pathlib import Path
 
 import pytest
 
+from gotrace.architecture import AMD64, HOST
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import attach
+from gotrace.kernel.btf import kernel_field
 from gotrace.kernel.own_function import own_function
 from gotrace.kernel.program import AttachKind, BpfProgram, LoadError
 from gotrace.session import calibrate
+from gotrace.session.waits.names import SyscallMeter
 from gotrace.settings import CountSettings, HistogramSettings, LatencySettings
 from gotrace.sites.sites import SiteForm
+from gotrace.target.process import Process
+from gotrace.target.target import Target
 
 pytestmark = pytest.mark.live
 
@@ -310,9 +315,38 @@ def test_runs_of_programs_are_counted_while_that_is_asked_for() -> None:
         counting = kernel.enable_statistics()
         try:
             function.call()
-            runs, took = kernel.program_statistics(attached.functions["on_entry"])
-            assert runs == sum(attached.program.map("counts").sums()) > 0
-            assert took > 0
+            found = kernel.program_statistics(attached.functions["on_entry"])
+            assert found.runs == sum(attached.program.map("counts").sums()) > 0
+            assert found.ns > 0 and found.skipped == attached.program.skipped() == 0
         finally:
             os.close(counting)
             attached.close()
+
+
+def test_kernels_structs_are_as_their_own_types_have_them() -> None:
+    at = kernel._STATISTICS_AT
+    fields = ("run_time_ns", "run_cnt", "recursion_misses")
+    assert [kernel_field(("bpf_prog_info", field)) for field in fields] == [at, at + 8, at + 16]
+
+
+@pytest.mark.skipif(HOST is not AMD64, reason="the code is for amd64")
+def test_programs_that_the_kernel_passes_by_are_counted() -> None:
+    """A program follows frame pointers; one that leads nowhere faults, where it is to run again."""
+    opened = ExitStack()
+    meter = opened.enter_context(SyscallMeter(Target(process=Process(os.getpid())), None))
+    with opened, own_function(_LEADS_NOWHERE) as function:
+        program = meter.attached.program
+        for loaded in program._loaded:
+            opened.callback(os.close, kernel.open_raw_tracepoint("page_fault_kernel", loaded))
+        before = meter.skipped()
+        for _ in range(7):
+            function.call()
+        assert meter.skipped() >= before + 7
+        meter.stop()
+        last = meter.skipped()
+        function.call()
+        assert meter.skipped() == last == program.skipped()
+
+
+#: push %rbp; mov $0x1000,%ebp; mov $110,%eax (getppid); syscall; pop %rbp; ret
+_LEADS_NOWHERE = bytes.fromhex("55 bd00100000 b86e000000 0f05 5d c3")

@@ -80,6 +80,10 @@ class WallMeter(Probing):
         super().stop()
         self.cpu.stop()
 
+    def skipped(self) -> int:
+        """Return the hits of both."""
+        return super().skipped() + self.cpu.skipped()
+
     def __exit__(self, *error: object) -> None:
         self.cpu.attached.close()
         super().__exit__(*error)

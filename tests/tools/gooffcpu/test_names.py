@@ -47,6 +47,7 @@ def by_name(result: Result) -> dict[str, Json]:
 
 def check(truth: Json, result: Result) -> None:
     assert result.status == 0, result.errors
+    assert of_kind(result, "lost") == []
     found = by_name(result)
     for name, known in truth.items():
         row = found[name]
