@@ -99,16 +99,24 @@ static __always_inline void add_error(u32 number, u32 error)
         count_loss(ERRORS_FULL);
 }
 
-/* At the raw tracepoint sys_enter(regs, number). */
-int on_syscall_enter(struct bpf_raw_tracepoint_args *ctx)
+/* What a perf event of the tracepoints raw_syscalls gives a program. */
+struct syscall_event {
+    u64 common; /* not for programs */
+    s64 number;
+    s64 result; /* of sys_exit; the first argument of sys_enter */
+};
+
+/* bpf_get_current_task_btf (Linux 5.11) and bpf_task_pt_regs (5.15), by their numbers for ever. */
+static u64 (*current_task)(void) = (void *)158;
+static u64 (*task_registers)(u64 task) = (void *)175;
+
+static __always_inline int enter(void *registers, u64 number)
 {
-    if (!site_is_target())
-        return 0;
     u32 thread = bpf_get_current_pid_tgid();
     struct pt_regs user = {};
     struct task task = {};
-    bpf_probe_read_kernel(&user, sizeof(user), (void *)ctx->args[0]);
-    struct open_syscall call = {.number = ctx->args[1]};
+    bpf_probe_read_kernel(&user, sizeof(user), registers);
+    struct open_syscall call = {.number = number};
     if (call.number >= SYSCALLS)
         call.number = SYSCALLS - 1;
     call.stack = interrupted_stack(interrupted_at(&user), &task);
@@ -120,18 +128,13 @@ int on_syscall_enter(struct bpf_raw_tracepoint_args *ctx)
     return 0;
 }
 
-/* At the raw tracepoint sys_exit(regs, result). */
-int on_syscall_exit(struct bpf_raw_tracepoint_args *ctx)
+static __always_inline int leave(u64 now, void *registers, s64 result)
 {
-    u64 now = bpf_ktime_get_ns();
-    if (!site_is_target())
-        return 0;
     u32 thread = bpf_get_current_pid_tgid(), zero = 0, number = 0;
-    s64 result = ctx->args[1];
     struct open_syscall *call = syscalls_open.lookup(&thread);
     if (!call) {
         struct pt_regs user = {};
-        bpf_probe_read_kernel(&user, sizeof(user), (void *)ctx->args[0]);
+        bpf_probe_read_kernel(&user, sizeof(user), registers);
         u64 made = registers_syscall(&user);
         bool is_child = !result && (made == SYS_CLONE || made == SYS_FORK || made == SYS_VFORK ||
                                     made == SYS_CLONE3);
@@ -158,4 +161,35 @@ int on_syscall_exit(struct bpf_raw_tracepoint_args *ctx)
     if (result < 0 && result >= -MAX_ERRNO && key.number != SYS_RT_SIGRETURN)
         add_error(key.number, -result);
     return 0;
+}
+
+/* At the raw tracepoint sys_enter(regs, number). */
+int on_syscall_enter(struct bpf_raw_tracepoint_args *ctx)
+{
+    return site_is_target() ? enter((void *)ctx->args[0], ctx->args[1]) : 0;
+}
+
+/* At the raw tracepoint sys_exit(regs, result). */
+int on_syscall_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+    u64 now = bpf_ktime_get_ns();
+    return site_is_target() ? leave(now, (void *)ctx->args[0], ctx->args[1]) : 0;
+}
+
+/*
+ * The same at perf events, which the kernel runs with preemption disabled. A program at a raw
+ * tracepoint can be preempted there since Linux 7.2, and all other threads of that CPU then go
+ * without it: __bpf_trace_run in kernel/trace/bpf_trace.c does not let it run twice.
+ */
+int on_syscall_enter_undisturbed(struct syscall_event *ctx)
+{
+    return site_is_target() ? enter((void *)task_registers(current_task()), ctx->number) : 0;
+}
+
+int on_syscall_exit_undisturbed(struct syscall_event *ctx)
+{
+    u64 now = bpf_ktime_get_ns();
+    if (!site_is_target())
+        return 0;
+    return leave(now, (void *)task_registers(current_task()), ctx->result);
 }

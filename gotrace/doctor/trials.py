@@ -232,8 +232,7 @@ def _syscalls() -> list[Finding]:
     )
     try:
         program = _program(settings, [])
-        program.attach_tracepoint("sys_exit", ["on_syscall_exit"])
-        program.attach_tracepoint("sys_enter", ["on_syscall_enter"])
+        program.attach_system_calls("on_syscall_enter", "on_syscall_exit")
     except LoadError as error:
         return [_program_of("--names", error)]
     return [_program_of("--names", program)]

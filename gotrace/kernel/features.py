@@ -8,9 +8,10 @@ import threading
 from functools import cache
 
 from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.instructions import EXIT, encode
 from gotrace.kernel.own_function import own_code, own_function
 
-__all__ = ["has_multi_links", "multi_filters_by_process"]
+__all__ = ["has_multi_links", "multi_filters_by_process", "preempts_at_system_calls"]
 
 
 @cache
@@ -55,3 +56,19 @@ def multi_filters_by_process() -> bool:
     finally:
         for descriptor in reversed(opened):
             os.close(descriptor)
+
+
+@cache
+def preempts_at_system_calls() -> bool:
+    """Return whether a raw tracepoint's program can be preempted where system calls begin and end.
+
+    The kernel that lets such a program sleep there (Linux 7.2) has that whether it sleeps or not:
+    __BPF_DECLARE_TRACE_SYSCALL in include/trace/bpf_probe.h.
+    """
+    code = encode((0xB7, 0x00, 0, 0), (EXIT, 0, 0, 0))  # r0 = 0
+    kind, flags = kernel.PROGRAM_RAW_TRACEPOINT, kernel.PROGRAM_SLEEPS
+    try:
+        os.close(kernel.load_program(code, b"GPL", kind, 0, flags=flags))
+        return True
+    except OSError:
+        return False

@@ -16,6 +16,7 @@ from weakref import WeakSet
 
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.compiler import LoadError, MapShape, Origin, load_error, patched
+from gotrace.kernel.features import preempts_at_system_calls
 from gotrace.kernel.linked import Linked, linked, load_linked
 from gotrace.kernel.missing_features import missing_feature
 from gotrace.kernel.program_cache import cached_program, fresh_program
@@ -227,6 +228,32 @@ class BpfProgram:
                 raise LoadError(f"{what}: {error.strerror}") from error
         raise AssertionError("no function given")
 
+    def attach_system_calls(self, enter: str, leave: str) -> None:
+        """Load functions for the beginning and the end of system calls, and attach them.
+
+        They are those for raw tracepoints, and with ``_undisturbed`` after their names others for
+        perf events. A program at a raw tracepoint is passed by on a CPU on which a thread was
+        preempted within it, which ``skipped`` counts. If that can be, it is at perf events, which
+        run it without being preempted. They are detached when the program is closed. Raises
+        LoadError.
+        """
+        numbers: list[int] = []
+        if preempts_at_system_calls():
+            with suppress(OSError):  # not permitted
+                numbers = [kernel.tracepoint_number(name) for name in _SYSTEM_CALL_EVENTS]
+        if not numbers:
+            self.attach_tracepoint("sys_exit", [leave])
+            self.attach_tracepoint("sys_enter", [enter])
+            return
+        for number, function in zip(numbers, (leave, enter), strict=True):
+            loaded = self._load(f"{function}_undisturbed", kernel.PROGRAM_TRACEPOINT, 0)
+            try:
+                self._links.append(kernel.open_tracepoint(number))
+                kernel.set_perf_event_program(self._links[-1], loaded)
+            except OSError as error:
+                what = "cannot attach to the kernel's tracepoints of system calls"
+                raise LoadError(f"{what}: {error.strerror}") from error
+
     def attach_clocks(self, function: str, *periods: int) -> int:
         """Have a function run at each tick of a CPU's clocks: each ticks every so many ns.
 
@@ -392,4 +419,5 @@ _TOOLS = {
     "oncpu.c": "gooncpu",
     "trace.c": "gotrace",
 }
+_SYSTEM_CALL_EVENTS = ("raw_syscalls/sys_exit", "raw_syscalls/sys_enter")
 _PER_CPU_TYPES = {5, 6, 10}  # BPF_MAP_TYPE_PERCPU_HASH, _PERCPU_ARRAY, _LRU_PERCPU_HASH

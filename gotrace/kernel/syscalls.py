@@ -30,6 +30,8 @@ __all__ = [
     "PROGRAM_KPROBE",
     "PROGRAM_PERF_EVENT",
     "PROGRAM_RAW_TRACEPOINT",
+    "PROGRAM_SLEEPS",
+    "PROGRAM_TRACEPOINT",
     "ProgramStatistics",
     "create_array_map",
     "create_map",
@@ -49,17 +51,21 @@ __all__ = [
     "open_bpf_output",
     "open_clock",
     "open_raw_tracepoint",
+    "open_tracepoint",
     "open_uprobe",
     "possible_cpus",
     "program_statistics",
     "set_perf_event_program",
+    "tracepoint_number",
     "verifier_log",
     "wait_for_programs",
 ]
 
 ATTACH_TYPE_UPROBE_MULTI = 48
 _ATTACH_TYPE_PERF_EVENT = 41
-PROGRAM_KPROBE, PROGRAM_PERF_EVENT, PROGRAM_RAW_TRACEPOINT = 2, 7, 17  # BPF_PROG_TYPE_...
+# BPF_PROG_TYPE_...
+PROGRAM_KPROBE, PROGRAM_TRACEPOINT, PROGRAM_PERF_EVENT, PROGRAM_RAW_TRACEPOINT = 2, 5, 7, 17
+PROGRAM_SLEEPS = 1 << 4  # BPF_F_SLEEPABLE
 
 # Of a machine that is not known, numbers for which there is no call.
 _SYS_BPF = HOST.bpf if HOST else -1
@@ -79,6 +85,9 @@ _POSSIBLE_CPUS = Path("/sys/devices/system/cpu/possible")
 _ONLINE_CPUS = Path("/sys/devices/system/cpu/online")
 _PERF_TYPE_SOFTWARE, _PERF_COUNT_SW_BPF_OUTPUT, _PERF_SAMPLE_RAW = 1, 10, 1 << 10
 _PERF_COUNT_SW_CPU_CLOCK, _PERF_DISABLED, _PERF_BACKWARD = 0, 1, 1 << 27
+_PERF_TYPE_TRACEPOINT = 2
+# The same on all machines.
+_FSOPEN, _FSCONFIG, _FSMOUNT, _FSCONFIG_CREATE, _CLOSE_ON_EXEC = 430, 431, 432, 6, 1
 _UPROBE_PMU = Path("/sys/bus/event_source/devices/uprobe/type")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -195,6 +204,39 @@ def open_raw_tracepoint(name: str, program: int) -> int:
     return _bpf(_RAW_TRACEPOINT_OPEN, attributes)
 
 
+def tracepoint_number(name: str) -> int:
+    """Return the number under which perf events know a tracepoint, as ``raw_syscalls/sys_enter``.
+
+    It is in tracefs, of which this opens an instance of its own, as it may not be mounted. Raises
+    OSError: ENOSYS before Linux 5.2, EPERM without CAP_SYS_ADMIN.
+    """
+    with ExitStack() as opened:
+
+        def call(number: int, *arguments: int | bytes | None) -> int:
+            result: int = _libc.syscall(number, *arguments)
+            if result < 0:
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            return result
+
+        context = call(_FSOPEN, b"tracefs", _CLOSE_ON_EXEC)
+        opened.callback(os.close, context)
+        call(_FSCONFIG, context, _FSCONFIG_CREATE, None, None, 0)
+        mount = call(_FSMOUNT, context, _CLOSE_ON_EXEC, 0)
+        opened.callback(os.close, mount)
+        file = os.open(f"events/{name}/id", os.O_RDONLY | os.O_CLOEXEC, dir_fd=mount)
+        opened.callback(os.close, file)
+        return int(os.read(file, 32))
+
+
+def open_tracepoint(number: int) -> int:
+    """Open a perf event for a tracepoint, on all CPUs for its program, and return it.
+
+    ``number`` is ``tracepoint_number``'s. Raises OSError.
+    """
+    attributes = struct.pack("=IIQQ", _PERF_TYPE_TRACEPOINT, _PERF_ATTR_SIZE, number, 1)
+    return _perf_event_open(attributes, 0)
+
+
 def create_array_map(value_size: int) -> int:
     """Create a BPF array of one entry and return its descriptor. Raises OSError."""
     return _bpf(_MAP_CREATE, struct.pack("=IIII", _MAP_TYPE_ARRAY, 4, value_size, 1))
@@ -252,14 +294,15 @@ def load_program(
     log: bytearray | None = None,
     types: int = 0,
     functions: bytes = b"",
+    flags: int = 0,
 ) -> int:
     """Load a program and return its descriptor; by default one for uprobe-multi links.
 
-    ``kind`` and ``attach_type`` are the UAPI's, ``name`` is what bpftool shows. The verifier writes
-    to ``log``, a text that ends with a zero byte. Where there are several functions, ``functions``
-    says where each begins and what type it has among ``types`` (struct bpf_func_info). Raises
-    OSError: EINVAL where the kernel (before 6.6) has no such links, EACCES and others where the
-    verifier refuses the program, ENOSPC where its log has no room.
+    ``kind``, ``attach_type`` and ``flags`` are the UAPI's, ``name`` is what bpftool shows. The
+    verifier writes to ``log``, a text that ends with a zero byte. Where there are several
+    functions, ``functions`` says where each begins and what type it has among ``types`` (struct
+    bpf_func_info). Raises OSError: EINVAL where the kernel (before 6.6) has no such links, EACCES
+    and others where the verifier refuses the program, ENOSPC where its log has no room.
     """
     code = ctypes.create_string_buffer(instructions, len(instructions))
     words = ctypes.create_string_buffer(license_text)
@@ -268,7 +311,7 @@ def load_program(
     attributes = struct.pack(
         "=IIQQIIQII16sIIIIQI4x",
         *(kind, len(instructions) // INSTRUCTION.size),
-        *(ctypes.addressof(code), ctypes.addressof(words), *logging, _version(), 0),
+        *(ctypes.addressof(code), ctypes.addressof(words), *logging, _version(), flags),
         *(name.encode()[:15], 0, attach_type),
         *(types, _FUNCTION_INFO_SIZE if functions else 0),
         ctypes.addressof(of_functions) if functions else 0,

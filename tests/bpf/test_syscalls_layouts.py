@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,9 @@ def test_structs(c: CLayout) -> None:
     assert values == list(names._SUM.unpack(row))
     row, values = c.fields("syscall_error", "number", "error")
     assert values == list(names._ERROR.unpack(row))
+    # What the kernel gives a program: tests/kernel/test_syscalls.py.
+    row, values = c.fields("syscall_event", "number", "result")
+    assert values == [*struct.unpack("=8xQQ", row)]
 
 
 def test_constants(c: CLayout) -> None:

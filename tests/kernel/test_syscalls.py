@@ -19,6 +19,7 @@ from gotrace.architecture import AMD64, HOST
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import attach
 from gotrace.kernel.btf import kernel_field
+from gotrace.kernel.instructions import EXIT, encode
 from gotrace.kernel.own_function import own_function
 from gotrace.kernel.program import AttachKind, BpfProgram, LoadError
 from gotrace.session import calibrate
@@ -327,6 +328,27 @@ def test_kernels_structs_are_as_their_own_types_have_them() -> None:
     at = kernel._STATISTICS_AT
     fields = ("run_time_ns", "run_cnt", "recursion_misses")
     assert [kernel_field(("bpf_prog_info", field)) for field in fields] == [at, at + 8, at + 16]
+    # struct syscall_event of bpf/syscalls.c
+    for event, field in (("enter", "args"), ("exit", "ret")):
+        row = f"trace_event_raw_sys_{event}"
+        assert [kernel_field((row, name)) for name in ("id", field)] == [8, 16]
+
+
+def test_tracepoint_has_its_number() -> None:
+    """Whether tracefs is mounted or not: the kernel says which tracepoint an event is at."""
+    with ExitStack() as opened:
+        number = kernel.tracepoint_number("raw_syscalls/sys_exit")
+        event = kernel.open_tracepoint(number)
+        opened.callback(os.close, event)
+        program = kernel.load_program(_EMPTY, b"GPL", kernel.PROGRAM_TRACEPOINT, 0)
+        opened.callback(os.close, program)
+        kernel.set_perf_event_program(event, program)
+        name = bytearray(32)
+        asked = (os.getpid(), event, 0, len(name), kernel._address(name), 0, 0, 0, 0)
+        kernel._bpf(_TASK_FD_QUERY, bytearray(struct.pack("=IIIIQIIQQ", *asked)))
+        assert name.rstrip(b"\0") == b"sys_exit"
+    with pytest.raises(FileNotFoundError):
+        kernel.tracepoint_number("raw_syscalls/none")
 
 
 @pytest.mark.skipif(HOST is not AMD64, reason="the code is for amd64")
@@ -350,3 +372,5 @@ def test_programs_that_the_kernel_passes_by_are_counted() -> None:
 
 #: push %rbp; mov $0x1000,%ebp; mov $110,%eax (getppid); syscall; pop %rbp; ret
 _LEADS_NOWHERE = bytes.fromhex("55 bd00100000 b86e000000 0f05 5d c3")
+_EMPTY = encode((0xB7, 0x00, 0, 0), (EXIT, 0, 0, 0))  # r0 = 0
+_TASK_FD_QUERY = 20

@@ -109,8 +109,7 @@ class SyscallMeter(Probing):
 
     @staticmethod
     def _prepare(program: BpfProgram) -> None:
-        program.attach_tracepoint("sys_exit", ["on_syscall_exit"])
-        program.attach_tracepoint("sys_enter", ["on_syscall_enter"])
+        program.attach_system_calls("on_syscall_enter", "on_syscall_exit")
 
     @property
     def program(self) -> Program:

@@ -82,7 +82,10 @@ def test_calls_are_those_that_the_program_knows(toolchain: Toolchain) -> None:
     check(truth, result)
 
 
-def test_the_library_has_them() -> None:
+@pytest.mark.parametrize("preempts", [False, True])
+def test_the_library_has_them(preempts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At raw tracepoints, and at perf events, as on kernels that preempt programs at the others."""
+    monkeypatch.setattr("gotrace.kernel.program.preempts_at_system_calls", lambda: preempts)
     with Fixture([program()]) as fixture, gotrace.attach(fixture.ready) as go:
         truth: Json = {}
 
