@@ -176,8 +176,8 @@ def test_the_table_and_the_forms(tmp_path: Path) -> None:
     seeks = sum(row["calls"] for row in sums if row["name"] == "dup")
     assert seeks == first["dup"]["calls"] + second["dup"]["calls"]
     inside = of_kind(divided, "wait")
-    # The runtime may wake up a thread on the way.
-    own = [row for row in inside if row["stack"][0]["func"] != "runtime.futex"]
+    # The runtime may wake up a thread on the way, or need memory.
+    own = [row for row in inside if not row["stack"][0]["func"].startswith("runtime.")]
     assert {row["reason"] for row in own} == {"lseek", "dup"}
     assert sum(row["count"] for row in inside if row["reason"] == "dup") == seeks
 
