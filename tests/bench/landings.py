@@ -72,7 +72,7 @@ def _served(results: Results) -> None:
         shares.append(100 * len(emulated) / len(best))
         results.add(case, f"compiler of Go {release.version}", "%", shares[-1:], note)
     series = Series.of(shares) if shares else None
-    results.requirements.append(Requirement(case, series, 85, at_most=False, unit="%"))
+    results.requirements.append(Requirement(case, series, 80, at_most=False, unit="%"))
 
 
 def _best(callers: Callers, place: int) -> Landing | None:
