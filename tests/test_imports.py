@@ -23,6 +23,7 @@ GOTRACE = Path(__file__).parent.parent / "gotrace"
 ROOMS = (
     "errors",
     "text",
+    "units",
     "tables",
     "histogram",
     "overhead",
@@ -158,6 +159,7 @@ LAYER = {"session", "requests", "live", "goroutines", "target", "profiles"}
 LAYER |= {
     "errors",
     "text",
+    "units",
     "tables",
     "histogram",
     "overhead",

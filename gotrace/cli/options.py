@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import NoReturn, TypeVar
 
-from gotrace import __version__
+from gotrace import __version__, units
 from gotrace.cli.habits import (
     check_shell,
     check_words,
@@ -67,42 +67,17 @@ def new_parser(name: str, description: str, epilog: str) -> argparse.ArgumentPar
     return parser
 
 
-_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|ms|s|m|h)")
-_NUMBER = re.compile(r"\d+(?:\.\d*)?|\.\d+")
-_UNITS = {
-    "ns": 1,
-    "us": 1_000,
-    "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "m": 60_000_000_000,
-    "h": 3_600_000_000_000,
-}
-
-
-_SIZE = re.compile(r"([0-9]+)([KMGkmg]?)", re.ASCII)
 _E = TypeVar("_E", bound=Enum)
 
 
 def duration(text: str) -> int:
-    """Parse a length of time as Go writes it, ``1h30m``, or in seconds, to ns, for argparse."""
-    if _NUMBER.fullmatch(text):
-        text += "s"
-    text = text.replace("µ", "u").replace("μ", "u")
-    parts = _PART.findall(text)
-    if not parts or "".join(map("".join, parts)) != text:
-        raise ValueError(text)
-    value = round(sum(float(number) * _UNITS[unit] for number, unit in parts))
-    if value >> 63:
-        raise ValueError(text)
-    return value
+    """Parse a length of time to ns, for argparse."""
+    return units.nanoseconds(text)
 
 
 def seconds(text: str) -> float:
-    """Parse what ``duration`` does, longer than nothing; return it in seconds."""
-    value = duration(text) / 1e9
-    if not 0 < value < 1e9:
-        raise ValueError(text)
-    return value
+    """Parse a length of time, longer than nothing, to seconds, for argparse."""
+    return units.seconds(text)
 
 
 def positive(text: str) -> int:
@@ -114,19 +89,13 @@ def positive(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """Parse a number of bytes, 512K, 64M or 1G, for argparse."""
-    match = _SIZE.fullmatch(text)
-    if match is None or not int(match[1]):
-        raise ValueError(text)
-    return int(match[1]) << 10 * " KMG".index(match[2].upper() or " ")
+    """Parse a number of bytes, for argparse."""
+    return units.size(text)
 
 
 def share(text: str) -> float:
-    """Parse a percentage of one CPU, 2% or 2, for argparse; return it as a part of one CPU."""
-    percent = float(text.removesuffix("%"))
-    if not 0 < percent <= 10_000:
-        raise ValueError(text)
-    return percent / 100
+    """Parse a percentage of one CPU, for argparse; return it as a part of one CPU."""
+    return units.share(text)
 
 
 def one_of(members: Iterable[_E], what: str) -> Callable[[str], _E]:

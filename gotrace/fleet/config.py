@@ -7,6 +7,7 @@ import os
 import pwd
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -14,6 +15,7 @@ from typing import Any
 
 import jsonschema
 
+from gotrace import units
 from gotrace.errors import GotraceError, UsageError
 from gotrace.fleet.privacy import DENIED, Errors, Privacy, hashed_form, without_users
 from gotrace.fleet.schema import PART, SCHEMA
@@ -58,14 +60,8 @@ _HEADER_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 POD_LABELS = ("namespace", "pod", "container")
 _OWN_LABELS = {"target", "function", "le", "quantile", "job", "instance"}
 _OWN_PREFIXES = ("gotraced_", "process_", "python_")
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|m|h)?")
-_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9}
-_NS["h"] = 60 * _NS["m"]
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(s|m|h)")
-_SIZE = re.compile(r"(\d+) ?([KMG])iB")
 #: A flight's name is the beginning of its files' names, up to the first ``-``.
 _FLIGHT_NAME = re.compile(r"\w+", re.ASCII)
-_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 #: Label sets of all metrics, of all targets and of one.
 _MAX_SERIES, _MAX_TARGET_SERIES = 65536, 8192
 #: Files of a target, and of one whose programs have no name in common.
@@ -597,10 +593,11 @@ class _Reader:
         self._key((*path, "attributes"), attributes)
         rate = 10.0
         if "rate" in row:
-            found = _RATE.fullmatch(row["rate"])
-            if found is None or not float(found[1]):
-                raise self.document.error((*path, "rate"), f"{row['rate']!r}: a rate is as in 10/s")
-            rate = float(found[1]) * 1e9 / _NS[found[2]]
+            try:
+                rate = units.per_second(row["rate"])
+            except ValueError as error:
+                reason = f"{row['rate']!r}: a rate is as in 10/s"
+                raise self.document.error((*path, "rate"), reason) from error
         return SpanSpec(
             row.get("name"),
             row["probe"],
@@ -668,10 +665,10 @@ class _Reader:
         return most
 
     def _bytes(self, path: Path, text: str) -> int:
-        found = _SIZE.fullmatch(text)
-        if found is None or not int(found[1]):
-            raise self.document.error(path, f"{text!r}: a size is as in 64MiB")
-        return int(found[1]) << 10 * (" KMG".index(found[2]))
+        try:
+            return units.size(text)
+        except ValueError as error:
+            raise self.document.error(path, f"{text!r}: a size is as in 64MiB") from error
 
     def _targets(
         self, path: Path, row: Mapping[str, Any], targets: tuple[str, ...]
@@ -725,11 +722,11 @@ class _Reader:
 
     def _amount(self, path: Path, value: str | float, is_time: bool) -> int:
         """Return ns of a time, where a plain number is seconds, or a plain number."""
-        found = _AMOUNT.fullmatch(str(value))
-        if found is None or (not is_time and found[2]):
+        try:
+            return units.nanoseconds(str(value)) if is_time else round(float(value))
+        except (OverflowError, ValueError) as error:
             what = "a length of time, as in 10ms" if is_time else "a number"
-            raise self.document.error(path, f"{value!r} is not {what}")
-        return round(float(found[1]) * (_NS[found[2] or "s"] if is_time else 1))
+            raise self.document.error(path, f"{value!r} is not {what}") from error
 
     def _seconds(self, path: Path, value: str | float) -> float:
         seconds = self._amount(path, value, True) / 1e9
@@ -779,10 +776,10 @@ class _Reader:
         return seconds
 
     def _share(self, path: Path, text: str) -> float:
-        found = _SHARE.fullmatch(text)
-        if found is None or not 0 < float(found[1]) <= 100:
-            raise self.document.error(path, f"{text!r}: a budget is a part of one CPU, as in 2%")
-        return float(found[1]) / 100
+        with suppress(ValueError):
+            if (found := units.share(text)) <= 1:
+                return found
+        raise self.document.error(path, f"{text!r}: a budget is a part of one CPU, as in 2%")
 
     def _web(self, data: Mapping[str, Any]) -> WebSpec:
         for key in ("web_config", "hosts"):

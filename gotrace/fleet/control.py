@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from gotrace import units
 from gotrace.errors import GotraceError, UsageError
 from gotrace.fleet.asked import Snippet, read_snippet
 from gotrace.fleet.config import Config
@@ -42,10 +43,7 @@ _ANSWERING = 120.0  # seconds that attaching may take
 _BACKLOG = 8
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_TIME = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)(s|m|h)")
-_SECONDS = {"s": 1, "m": 60, "h": 3600}
 _MAX_SECONDS = 24 * 3600
-_SHARE = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)%")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +145,19 @@ class Control:
 
 
 def _seconds(text: object) -> float:
-    found = _TIME.fullmatch(text) if isinstance(text, str) else None
-    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
-    if not 0 < seconds <= _MAX_SECONDS:
-        raise UsageError(f"{text!r}: a time is as in 10m, 24h at most")
-    return seconds
+    with suppress(ValueError):
+        found = units.seconds(text) if isinstance(text, str) else 0.0
+        if 0 < found <= _MAX_SECONDS:
+            return found
+    raise UsageError(f"{text!r}: a time is as in 10m, 24h at most")
 
 
 def _share(text: object) -> float:
-    found = _SHARE.fullmatch(text) if isinstance(text, str) else None
-    share = float(found[1]) / 100 if found else 0.0
-    if not 0 < share <= 1:
-        raise UsageError(f"{text!r}: a budget is a part of one CPU, as in 1%")
-    return share
+    with suppress(ValueError):
+        found = units.share(text) if isinstance(text, str) else 0.0
+        if 0 < found <= 1:
+            return found
+    raise UsageError(f"{text!r}: a budget is a part of one CPU, as in 1%")
 
 
 def _request(connection: socket.socket) -> Mapping[str, Any]:

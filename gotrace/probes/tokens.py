@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from gotrace.errors import UsageError
 from gotrace.probes.pattern import quote
+from gotrace.units import whole_nanoseconds
 
 __all__ = [
     "LiteralError",
@@ -46,16 +47,6 @@ class LiteralError(Exception):
 
 _MAX_NUMBER = 100
 _MAX_EXPONENT = 400  # float64 ends at 308
-_UNITS = {
-    "ns": 1,
-    "us": 1_000,
-    "\u00b5s": 1_000,  # the micro sign
-    "\u03bcs": 1_000,  # the Greek letter
-    "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "m": 60_000_000_000,
-    "h": 3_600_000_000_000,
-}
 _MAX_DURATION = (1 << 63) - 1
 
 _BASES = {"0b": 2, "0o": 8, "0x": 16}
@@ -71,7 +62,6 @@ _HEX = "[0-9a-fA-F](?:_?[0-9a-fA-F])*"
 _HEX_FLOAT = re.compile(
     rf"(0[xX])_?(?:{_HEX}\.?|(?:{_HEX})?\.{_HEX})[pP][+-]?(?P<exponent>{_DIGITS})"
 )
-_PART = re.compile(rf"([0-9]+\.?[0-9]*|\.[0-9]+)({'|'.join(sorted(_UNITS, key=len)[::-1])})")
 _LEADING_ZEROS = re.compile(r"0(?:_?[0-9])+")
 
 
@@ -122,20 +112,15 @@ def duration(text: str) -> int | None:
 
     Raises LiteralError when it is one that has no whole number of nanoseconds, or is too long.
     """
-    if len(text) > _MAX_NUMBER:
+    try:
+        found = whole_nanoseconds(text)
+    except ValueError:
         return None
-    at, total = 0, Fraction(0)
-    while at < len(text):
-        match = _PART.match(text, at)
-        if match is None:
-            return None
-        total += Fraction(match[1].rstrip(".")) * _UNITS[match[2]]
-        at = match.end()
-    if total.denominator != 1:
+    if found is None:
         raise LiteralError(f"{text} is not a whole number of nanoseconds")
-    if total > _MAX_DURATION:
+    if found > _MAX_DURATION:
         raise LiteralError(f"{text} is longer than a time.Duration can be, 292 years")
-    return int(total)
+    return found
 
 
 _SIMPLE = {
