@@ -32,7 +32,7 @@ from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, RecordError
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
-from gotrace.session.plan import make_plan
+from gotrace.session.plan import make_plan, measurable
 from gotrace.session.probing import Prepared
 from gotrace.session.request import Planned, ProbeRequest
 from gotrace.session.symbols import Symbolizer
@@ -445,6 +445,8 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
         specs, _ = self.parsed
         requests, failed = self.requests
         plan = make_plan(self.target, requests, returns=True, verb=self.verb)
+        if self.options.times:
+            plan = measurable(plan)
         choices = TraceChoices(
             CaptureLimits(self.text_bytes, payload=_PHASE_BYTES),
             entry_only=False,

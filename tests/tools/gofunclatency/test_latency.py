@@ -290,8 +290,9 @@ def test_one_call() -> None:
     assert marks == {row["sum_ns"]}
 
 
-def test_function_that_never_returns_is_named() -> None:
-    _, result = measure(program(), "one", "main.never", "main.short")
+@pytest.mark.parametrize("by", [(), ("--by", "$goid")])
+def test_function_that_never_returns_is_named(by: tuple[str, ...]) -> None:
+    _, result = measure(program(), "one", *by, "main.never", "main.short")
     (warning,) = of_kind(result, "warning")
     assert warning["message"] == "main.never cannot be measured: it never returns"
     assert of_kind(result, "histogram")[0]["count"] == 1
