@@ -3,34 +3,38 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
     InfoMetricFamily,
 )
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from gotrace import __version__
 from gotrace.fleet import threads
 from gotrace.fleet.engine import Engine
 from gotrace.fleet.probing import State
-from gotrace.fleet.series import Bucketed, Metric, Point
+from gotrace.fleet.series import Bucketed, Metric
 from gotrace.fleet.telemetry.traces import EDGES
 from gotrace.fleet.telemetry.waits import families
 
 if TYPE_CHECKING:
     from gotrace.fleet.flights import FlightTally
 
-__all__ = ["READER", "EngineCollector", "OtlpCounts", "Reloads", "family_of", "registry_of"]
+__all__ = ["READER", "EngineCollector", "OtlpCounts", "Reloads", "family_of", "page", "registry_of"]
 
 _ALWAYS = "+Inf"
 #: Who scrapes: see ``Presence``. Without a name all series are exported.
@@ -265,21 +269,75 @@ def family_of(metric: Metric) -> Family:
         for point, _ in metric.points(READER.get()):
             counter.add_metric(point.values, point.calls)
         return counter
-    histogram = HistogramMetricFamily(spec.name, spec.help, labels=labels)
-    for point, bucketed in metric.points(READER.get()):
-        assert bucketed is not None
-        _add(histogram, metric, point, bucketed)
-    return histogram
+    return Histograms(metric)
 
 
-def _add(family: HistogramMetricFamily, metric: Metric, point: Point, found: Bucketed) -> None:
-    unit, below = metric.unit, 0
-    buckets: list[tuple[str, float]] = []
-    for bound, count in zip(found.bounds, found.counts, strict=False):
-        below += count
-        buckets.append((repr(bound / unit), below))
-    buckets.append((_ALWAYS, found.count))
-    family.add_metric(point.values, buckets, found.sum / unit)
+class Histograms(Family):
+    """The histograms of a metric. Their samples are one line of each series: ``page`` adds others.
+
+    The library makes a dictionary for each line, and escapes its labels. A series has thirty lines,
+    which differ in a bound and a number.
+    """
+
+    def __init__(self, metric: Metric) -> None:
+        """Take a metric's series, for the reader that asks now."""
+        super().__init__(metric.spec.name, metric.spec.help, "histogram")
+        self._unit = metric.unit
+        self._rows: list[Bucketed] = []
+        for point, found in metric.points(READER.get()):
+            assert found is not None
+            self._rows.append(found)
+            labels = dict(zip(metric.labels, point.values, strict=True))
+            self.add_sample(f"{self.name}_bucket", {**labels, "le": _ALWAYS}, 0)
+
+    def whole(self, printed: str) -> str:
+        """Return all lines, where the library has printed the samples."""
+        lines = printed.removesuffix("\n").split("\n")
+        first = len(lines) - len(self._rows)
+        parts = [f"{line}\n" for line in lines[:first]]
+        bounds: list[str] = []
+        for line, row in zip(lines[first:], self._rows, strict=True):
+            bounds = bounds or [*(repr(bound / self._unit) for bound in row.bounds), _ALWAYS]
+            name, labels = line.split("_bucket{", 1)
+            before, after = _BOUND.split(labels.rpartition(" ")[0], 1)
+            start, end = f'{name}_bucket{{{before}le="', f'"{after} '
+            counts = map(_number, (*accumulate(row.counts[:-1]), row.count))
+            parts += [
+                f"{start}{le}{end}{count}\n" for le, count in zip(bounds, counts, strict=True)
+            ]
+            # A comma goes with the label.
+            rest = f"{before}{after[1:]}" if after[0] == "," else f"{before[:-1]}{after}"
+            parts.append(f"{name}_count{{{rest} {_number(row.count)}\n")
+            parts.append(f"{name}_sum{{{rest} {_number(row.sum / self._unit)}\n")
+        return "".join(parts)
+
+
+_BOUND = re.compile(r'(?<![^,])le="\+Inf"')  # what is within a label has its quotes escaped
+_number = lru_cache(1 << 16)(floatToGoString)
+
+
+@dataclass(frozen=True, slots=True)
+class _Only(Collector):
+    families: Sequence[Family]
+
+    def collect(self) -> Sequence[Family]:
+        return self.families
+
+
+def page(registry: Collector, accept: str) -> tuple[bytes, str]:
+    """Return what the library's encoder makes of a registry, in a tenth of its time, and the type.
+
+    ``accept`` is what the client takes.
+    """
+    encode, content_type = choose_encoder(accept)
+    end = encode(_Only([]))
+    parts = []
+    for family in registry.collect():
+        printed = encode(_Only([family])).removesuffix(end)
+        if isinstance(family, Histograms):
+            printed = family.whole(printed.decode()).encode()
+        parts.append(printed)
+    return b"".join((*parts, end)), content_type
 
 
 def registry_of(collector: EngineCollector) -> CollectorRegistry:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from gotrace.fleet.config import POD_LABELS, MetricSpec, MetricType
 from gotrace.fleet.naming import OTHERS
@@ -67,12 +69,9 @@ def bucketed(measured: Histogram | ValueHistogram | None, bounds: Sequence[int])
     above = measured.above if isinstance(measured, ValueHistogram) else measured
     if isinstance(measured, ValueHistogram):
         counts[0] += measured.below.count
-    at = 0
-    for bucket in sorted(above.buckets):
-        _, high = bucket_bounds(bucket)
-        while at < len(bounds) and high > bounds[at]:
-            at += 1
-        counts[at] += above.buckets[bucket]
+    places = _places(tuple(bounds))
+    for bucket, count in above.buckets.items():
+        counts[places[bucket]] += count
     return Bucketed(
         tuple(bounds),
         tuple(counts),
@@ -81,6 +80,20 @@ def bucketed(measured: Histogram | ValueHistogram | None, bounds: Sequence[int])
         measured.minimum,
         measured.maximum,
     )
+
+
+class _Places(dict[int, int]):
+    """Where buckets of the kernel are among bounds, as far as it was asked."""
+
+    def __init__(self, bounds: Sequence[int]) -> None:
+        self._bounds = bounds
+
+    def __missing__(self, bucket: int) -> int:
+        at = self[bucket] = bisect_left(self._bounds, bucket_bounds(bucket)[1])
+        return at
+
+
+_places = lru_cache(256)(_Places)
 
 
 class Room:

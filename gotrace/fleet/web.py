@@ -31,11 +31,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import h11
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder, gzip_accepted
+from prometheus_client.exposition import gzip_accepted
 
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.config import Listen, WebSpec
-from gotrace.fleet.exposition import READER
+from gotrace.fleet.exposition import READER, page
 from gotrace.fleet.telemetry.price import OverBudgetError
 from gotrace.fleet.threads import LATE, LastingThread, note_failure, unwell
 from gotrace.fleet.web_config import empty, load_web_config
@@ -435,9 +435,8 @@ class WebServer:
     @staticmethod
     def _metrics(registry: CollectorRegistry, asked: _Asked) -> _Answer:
         READER.set(asked.client)
-        encode, content_type = choose_encoder(asked.headers.get("accept", ""))
         try:
-            body = encode(registry)
+            body, content_type = page(registry, asked.headers.get("accept", ""))
         except (GotraceError, OSError) as error:  # maps that cannot be read
             log.error("/metrics: %s", printable(str(error)))
             return _plain(HTTPStatus.INTERNAL_SERVER_ERROR, "see the log")

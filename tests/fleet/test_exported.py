@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
@@ -18,11 +22,12 @@ from prometheus_client.registry import Collector
 
 from gotrace.errors import UsageError
 from gotrace.fleet.config import Listen, MetricSpec, MetricType, OtlpSpec, Protocol, parse_config
-from gotrace.fleet.exposition import family_of
+from gotrace.fleet.exposition import family_of, page
 from gotrace.fleet.naming import Attribute
 from gotrace.fleet.otlp import FinishedCall, Otlp
 from gotrace.fleet.series import Increment, Metric
 from gotrace.fleet.web import Health, WebServer
+from gotrace.histogram import Histogram
 from gotrace.probes.spec import parse_key
 from gotrace.target.containers import Container, Containers
 from gotrace.text import encodable
@@ -91,6 +96,17 @@ class _One(Collector):
         yield family_of(self._metric)
 
 
+class _Families(Collector):
+    def __init__(self, families: Sequence[Family]) -> None:
+        self._families = families
+
+    def describe(self) -> Iterator[Family]:
+        yield from ()
+
+    def collect(self) -> Sequence[Family]:
+        return self._families
+
+
 @given(st.lists(TEXTS, min_size=1, max_size=20))
 @settings(deadline=None, max_examples=20)
 def test_no_text_of_a_target_stops_scrapes(texts: list[str]) -> None:
@@ -117,6 +133,47 @@ def test_no_text_of_a_target_stops_scrapes(texts: list[str]) -> None:
             assert found == truth
     finally:
         server.close()
+
+
+@given(
+    st.dictionaries(st.tuples(TEXTS, TEXTS), st.integers(0, 1 << 40), max_size=8),
+    st.sampled_from([("a", "z"), ("role", "le_"), ("z", "zz")]),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=30)
+def test_histograms_are_printed_as_the_library_prints_them(
+    series: dict[tuple[str, str], int], labels: tuple[str, str], is_of_values: bool
+) -> None:
+    """Byte for byte, in all formats and escapings that a client may ask for."""
+    key = parse_key("key") if is_of_values else None
+    kind = MetricType.HISTOGRAM
+    metric = Metric(MetricSpec("m_s", kind, "f", ("t",), 'a\n# "b"\\', labels, None, key))
+    for values, number in series.items():
+        buckets = Counter({number % 400: number, 1: number % 7})
+        found = Histogram(buckets.total(), number, 0, number, buckets)
+        metric.add("t", [Increment(values, 1, found)])
+    library = HistogramMetricFamily("m_s", metric.spec.help, labels=metric.labels)
+    for point, row in metric.points():
+        assert row is not None
+        sums = [*accumulate(row.counts[:-1]), row.count]
+        bounds = [*(repr(bound / metric.unit) for bound in row.bounds), "+Inf"]
+        library.add_metric(
+            point.values, list(zip(bounds, sums, strict=True)), row.sum / metric.unit
+        )
+    registry, other = CollectorRegistry(), CollectorRegistry()
+    registry.register(_One(metric))
+    usual = GaugeMetricFamily("g", "G", 1.5)
+    registry.register(_Families([usual]))
+    other.register(_Families([library, usual]))
+    for kind_of_text in (
+        "",
+        "text/plain; version=1.0.0",
+        "application/openmetrics-text; version=1.0.0",
+    ):
+        for escaping in ("", "; escaping=dots", "; escaping=values", "; escaping=allow-utf-8"):
+            accept = f"{kind_of_text}{escaping}"
+            encode, content_type = choose_encoder(accept)
+            assert page(registry, accept) == (encode(other), content_type)
 
 
 def test_a_configuration_has_no_text_that_cannot_be_exported() -> None:
