@@ -325,7 +325,7 @@ class _Only(Collector):
 
 
 def page(registry: Collector, accept: str) -> tuple[bytes, str]:
-    """Return what the library's encoder makes of a registry, in a tenth of its time, and the type.
+    """Return what the library's encoder makes of a registry, in less time, and the type.
 
     ``accept`` is what the client takes.
     """
