@@ -1432,12 +1432,15 @@ class Session:
 _SESSIONS: WeakSet[Session] = WeakSet()
 
 
-@atexit.register
 def _close_sessions() -> None:
     """Detach while everything that this takes is there: later, modules are taken apart."""
     for session in list(_SESSIONS):
         with suppress(Exception):
             session.close()
+
+
+# The interpreter waits for other threads before it comes to ``atexit``, and they may be in a run.
+getattr(threading, "_register_atexit", atexit.register)(_close_sessions)
 
 
 def _refusing(what: str) -> Callable[[SchedulerProbes], None]:
@@ -1785,7 +1788,7 @@ class _RecordStream(_Stream[Recording]):
     def __init__(self, *opened: Any) -> None:
         super().__init__(*opened)
         self._records: list[bytes] | None = []  # None once they are given out
-        self._began = time.monotonic_ns()
+        self._began = self._tracer.span_ns[0]
         self._missing = 0
 
     def _losses(self) -> dict[str, int]:
@@ -1807,8 +1810,8 @@ class _RecordStream(_Stream[Recording]):
             return
         records, self._records = self._records, None
         recorder = Recorder(self._decoders, (), self._tracer.wait_reasons, self._epoch)
-        now = time.monotonic_ns()
-        yield recorder.recording(records, self._began, now, lost=self._missing)
+        _, end = self._tracer.span_ns
+        yield recorder.recording(records, self._began, end, lost=self._missing)
 
 
 def _by_function(names: Sequence[ProgramFunction], period: Measurement) -> dict[str, Histogram]:

@@ -48,6 +48,7 @@ def run_script(text: str, fixture: Fixture) -> list[str]:
         "calls = go.trace('main.echo')",
         "snapshots = go.live(waits=True); next(snapshots)",
         "threading.Thread(target=go.count, args=['main.echo'], daemon=True).start()",
+        "threading.Thread(target=go.count, args=['main.echo']).start(); time.sleep(1)",
     ],
 )
 def test_a_script_that_closes_nothing_ends(use: str, fixture: Fixture) -> None:

@@ -271,7 +271,7 @@ class _Recorded:
         self._records: list[bytes] = []
         self._missing = self._lost = 0
         self._number = 0
-        self._began = time.monotonic_ns()
+        self._began, _ = tracer.span_ns
         self.has_seen = False
         self.calls = 0
 
@@ -301,9 +301,9 @@ class _Recorded:
             return
         records, self._records = self._records, []
         self._number += 1
-        now = time.monotonic_ns()
-        recording = self._recorder.recording(records, self._began, now, lost=self._lost)
-        self._began, self._lost = now, 0
+        _, end = self._tracer.span_ns
+        recording = self._recorder.recording(records, self._began, end, lost=self._lost)
+        self._began, self._lost = end, 0
         name, _, form = self._name.rpartition(".")
         path = self._name if self._number == 1 else f"{name}-{self._number}.{form}"
         recording.save(path)

@@ -320,7 +320,7 @@ def _request_file_of(options: argparse.Namespace) -> str | None:
     if not is_request_file(path):
         return None
     if not options.tree:
-        raise UsageError(f"-o {path} has requests: give --tree")
+        raise UsageError(f"-o {path} has requests: give --tree, --record or --flight")
     if options.json:
         raise UsageError(f"-o {path} and --json cannot be combined: give one of them")
     options.output = None

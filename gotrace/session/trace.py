@@ -209,6 +209,16 @@ class CallTracer(Paired):
                 program.attach_tracepoint("signal_deliver", ["on_delivered"])
         self._rings = program.open_events(events, self._pages or buffer_pages())
 
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """Return from when to when all calls are seen, up to now while it goes on.
+
+        Both are on CLOCK_MONOTONIC, in ns.
+        """
+        ends = (time.monotonic(), self.ends, self.attached.stopped_at)
+        end = min(one for one in ends if one is not None)
+        return int(self.attached.began * 1e9), int(end * 1e9)
+
     def acquire(self, until: float) -> list[bytes]:
         """Take what the kernel has reported and return, in order, what need not wait any longer.
 
