@@ -47,6 +47,7 @@ log = logging.getLogger("gotraced")
 
 _MAX_REQUESTS = 8  # at a time, that take a thread
 _THREADS = 2  # that answer them
+_MAX_CHECKS = 32  # passwords that wait to be checked
 _MAX_CONNECTIONS = 256  # then the one that has waited longest for its request is closed
 _AT_ONCE = 64  # connections that are taken before others are looked after
 _RESERVE = 64  # descriptors that no connection takes: they are for programs that are looked for
@@ -56,6 +57,7 @@ _LONGEST = 120.0  # seconds, for an answer to be made
 _FRESH = 5.0  # seconds between two looks at the files of TLS and authentication
 _PLAIN = "text/plain; charset=utf-8"
 _PAUSE = 0.5  # seconds, where there is no descriptor for a connection
+_SILENCE = 60.0  # seconds between two lines of wrong passwords
 _CLOSING = 1.0  # seconds, for answers that are being written
 
 
@@ -190,6 +192,9 @@ class WebServer:
         self.port = int(self._socket.getsockname()[1])
         self._pool = ThreadPoolExecutor(_THREADS, "web")
         self._profiler = ThreadPoolExecutor(1, "profile")
+        self._checker = ThreadPoolExecutor(1, "password")
+        self._checks = self._wrong = 0
+        self._said = 0.0
         self._busy = 0
         #: Connections whose requests are not whole, the oldest first; all others.
         self._waiting: dict[asyncio.Task[None], None] = {}
@@ -215,9 +220,11 @@ class WebServer:
         self._thread.join()
         self._pool.shutdown(wait=False)
         self._profiler.shutdown(wait=False)
+        self._checker.shutdown(wait=False)
 
     def _begin(self) -> None:
         self._loop, self._is_over = asyncio.new_event_loop(), asyncio.Event()
+        self._checking = asyncio.Lock()
         self._loop.set_exception_handler(_log_of_loop)
 
     def _run(self, thread: LastingThread) -> None:
@@ -408,15 +415,16 @@ class WebServer:
             return _plain(HTTPStatus.MISDIRECTED_REQUEST, reason)
         if not self._config.may_connect(writer.get_extra_info("peercert")):
             return _plain(HTTPStatus.FORBIDDEN, "the certificate has none of the names that may")
+        given = asked.headers.get("authorization", "").encode("latin-1")
+        if self._config.known(given) is None and self._checks >= _MAX_CHECKS:
+            return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many passwords are being checked")
+        if not await self._may_ask(given, asked.client):
+            ask = {"WWW-Authenticate": self._config.asks}
+            return _Answer(HTTPStatus.UNAUTHORIZED, b"Unauthorized\n", headers=ask)
         if self._busy >= _MAX_REQUESTS:
             return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are being answered")
         self._busy += 1
         try:
-            if self._config.asks and not await self._loop.run_in_executor(
-                self._pool, self._lets_in, asked
-            ):
-                ask = {"WWW-Authenticate": self._config.asks}
-                return _Answer(HTTPStatus.UNAUTHORIZED, b"Unauthorized\n", headers=ask)
             if asked.path == "/metrics" and self._registry is not None:
                 make, pool = partial(self._metrics, self._registry), self._pool
             elif asked.path in _PROFILES and self._take_profile is not None:
@@ -429,8 +437,31 @@ class WebServer:
         finally:
             self._busy -= 1
 
-    def _lets_in(self, asked: _Asked) -> bool:
-        return self._config.lets_in(asked.headers.get("authorization", "").encode("latin-1"))
+    async def _may_ask(self, given: bytes, client: str) -> bool:
+        """Return whether a client's password or token is right.
+
+        Those that are known take nothing. Others take their turn, one at a time, and wrong ones at
+        most a quarter of a CPU: whoever guesses keeps no scrape out.
+        """
+        config = self._config
+        is_right = config.known(given)
+        if is_right is None:
+            self._checks += 1
+            try:
+                async with self._checking:
+                    begun = time.monotonic()
+                    check = self._loop.run_in_executor(self._checker, config.lets_in, given)
+                    if not (is_right := await check):
+                        await asyncio.sleep(3 * (time.monotonic() - begun))
+            finally:
+                self._checks -= 1
+        if not is_right:
+            self._wrong += 1
+            if time.monotonic() >= self._said:
+                self._said = time.monotonic() + _SILENCE
+                log.warning("%d wrong passwords or tokens, the last from %s", self._wrong, client)
+                self._wrong = 0
+        return bool(is_right)
 
     @staticmethod
     def _metrics(registry: CollectorRegistry, asked: _Asked) -> _Answer:

@@ -81,7 +81,7 @@ _SCHEMA = {
     },
     "additionalProperties": False,
 }
-_MAX_KNOWN = 64
+_MAX_KNOWN, _MAX_WRONG = 64, 1024
 #: Compared with where there is no such user, so that how long it takes does not tell.
 _NOBODY = b"$2b$10$QHTjvZ6TOJD0LxkV6h2Mj.0yCZyVF6Y1LHSsTI5nKwmNLUHJFxCWq"
 
@@ -98,7 +98,9 @@ class WebConfig:
     #: Files that it was made of, and their states then.
     files: Mapping[str, tuple[int, int] | None]
     _salt: bytes = field(default_factory=lambda: secrets.token_bytes(32))
-    _known: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
+    #: Whether what was sent before was right, by its digest; wrong ones push out no right ones.
+    _right: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
+    _wrong: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
 
     @property
     def asks(self) -> str:
@@ -114,20 +116,29 @@ class WebConfig:
         """Return the same, as of the files as they are now."""
         return replace(self, files={path: _state(path) for path in self.files})
 
-    def lets_in(self, authorization: bytes) -> bool:
-        """Return whether a request with this header may be answered; takes a tenth of a second."""
+    def known(self, authorization: bytes) -> bool | None:
+        """Return whether a request with this header may be answered, None if that is not known.
+
+        What was right or wrong once is so until the file changes: bcrypt is slow by design.
+        """
         if not self.users and not self.tokens:
             return True
-        # What was right once is right until the file changes: bcrypt is slow by design.
-        digest = hashlib.blake2b(authorization, key=self._salt).digest()
-        if digest in self._known:
-            return True
-        if not self._is_right(authorization):
-            return False
-        self._known[digest] = None
-        if len(self._known) > _MAX_KNOWN:
-            self._known.popitem(last=False)
-        return True
+        digest = self._digest(authorization)
+        return True if digest in self._right else False if digest in self._wrong else None
+
+    def lets_in(self, authorization: bytes) -> bool:
+        """Return whether a request with this header may be answered; takes a tenth of a second."""
+        if (known := self.known(authorization)) is not None:
+            return known
+        is_right = self._is_right(authorization)
+        kept, most = (self._right, _MAX_KNOWN) if is_right else (self._wrong, _MAX_WRONG)
+        kept[self._digest(authorization)] = None
+        if len(kept) > most:
+            kept.popitem(last=False)
+        return is_right
+
+    def _digest(self, authorization: bytes) -> bytes:
+        return hashlib.blake2b(authorization, key=self._salt).digest()
 
     def _is_right(self, authorization: bytes) -> bool:
         kind, _, given = authorization.partition(b" ")

@@ -187,13 +187,15 @@ class Recording:
             (amount.each[ended] - rate * one) ** 2 for ended, one in self.intervals.items()
         )
         others = count - 1
-        seen = squares / length**2 * count / others
+        seen = squares / length / length * count / others
         weighed = (others * seen + _PRIOR * self.chance(amount)) / (others + _PRIOR)
         return max(seen, weighed)
 
     def chance(self, amount: Amount) -> float:
         """Return the variance of the rate that chance alone makes."""
-        return amount.spread() / self.units**2 if self.kind != "goroutine" else 0.0
+        if self.kind == "goroutine":
+            return 0.0
+        return amount.spread() / self.units / self.units
 
 
 @dataclass(frozen=True, slots=True)

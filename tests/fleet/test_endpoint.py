@@ -15,7 +15,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import bcrypt
@@ -267,6 +268,35 @@ def test_basic_and_bearer(tmp_path: Path) -> None:
             assert ask(port, Authorization=basic("ann:s"))[0] == 200
             assert ask(port, Authorization="Bearer t")[0] == 200
         assert ask(port, "/healthz")[0] == 200
+
+
+def test_who_guesses_passwords_keeps_no_scrape_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hashed = bcrypt.hashpw(b"s", bcrypt.gensalt(10)).decode()
+    spec = configured(tmp_path, f"bearer_tokens: {{one: {hashed}}}\n")
+    is_over = threading.Event()
+
+    def guess(number: int) -> None:
+        tried = 0
+        while not is_over.is_set():
+            with suppress(OSError):
+                assert ask(port, Authorization=f"Bearer {number}-{tried}")[0] in (401, 503)
+            tried += 1
+
+    with serving(spec) as port, ThreadPoolExecutor(40) as pool:
+        assert ask(port, Authorization="Bearer s")[0] == 200
+        try:
+            guessing = [pool.submit(guess, number) for number in range(40)]
+            assert ask(port, Authorization="Bearer x")[0] in (401, 503)
+            for _ in range(10):
+                assert ask(port, Authorization="Bearer s")[0] == 200
+        finally:
+            is_over.set()
+        assert not [one.exception() for one in guessing if one.exception()]
+        assert ask(port, Authorization="Bearer x")[0] == 401
+    (said, *_) = [one.message for one in caplog.records if "wrong passwords" in one.message]
+    assert said == "1 wrong passwords or tokens, the last from 127.0.0.1"
 
 
 @pytest.mark.parametrize(

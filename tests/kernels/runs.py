@@ -409,7 +409,7 @@ def _check_shown(shown: int, calls: int, result: Result) -> None:
     lost = {row["what"]: row["calls"] for row in of_kind(result, "lost")}
     said = f"{footer} {lost}"
     assert shown + sum(lost.values()) == calls, f"{shown} of {calls}; {said}"
-    assert set(lost) <= {"events_lost", "reader"} and set(footer) <= {"late"}, said
+    assert set(lost) <= {"events_lost", "reader", "unwound_lost"} and set(footer) <= {"late"}, said
     assert shown > calls // 2, f"too few records: {shown:,} of {calls:,}; {said}"
 
 
