@@ -50,7 +50,7 @@ from gotrace.report.fast_calls import line_of
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.session.calibrate import Calibration
 from gotrace.session.decode import CallDecoder, Undecided
-from gotrace.session.events import HEADER, function_of
+from gotrace.session.events import HEADER, function_of, is_unwound
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan, once, to_be_traced
 from gotrace.session.symbols import Symbolizer
@@ -394,7 +394,9 @@ def _trace(options: argparse.Namespace, request: TraceRequest, output: Output) -
             printer.finish()
         if profile is not None:
             profile.write(output)
-        footer = _footer(tracer, traced.plan, undecided, printer.taken)
+        # With -M the rest is left, not lost.
+        unwound = None if options.max_events else printer.unwound
+        footer = _footer(tracer, traced.plan, undecided, printer.taken, unwound)
         for notice in (*footer, *printer.notices(calibration)):
             output.notice(notice)
     return run.plan
@@ -452,6 +454,8 @@ class _Printer:
         lines = LineStyle(_width(options), options.short, colour, options.cpu)
         self._names = [name.text for name in traced.plan.names]
         self._seen = 0
+        #: Those of the calls taken that did not return.
+        self.unwound = 0
         self._sampled: Counter[int] = Counter()
         self._hits: Counter[int] = Counter()
         self._hits_ns: Counter[int] = Counter()
@@ -528,6 +532,7 @@ class _Printer:
     def _sample(self, record: bytes) -> None:
         """Add up the times of some calls, and of the hits within them."""
         self._seen += 1
+        self.unwound += is_unwound(record)
         if self._seen % _SAMPLED:
             return
         end, start, _, _, _, function, _, _, _, hits, hits_ns = HEADER.unpack_from(record)
@@ -552,15 +557,23 @@ class _Printer:
 
 _UNDECIDED = "{} call{s} not shown: the predicate could not be decided: "
 _DROPPED = (
-    "{} call{s} lost: they came faster than they could be shown; try a predicate, or"
+    "{} call{s} lost, the latest: they came faster than they could be shown; try a predicate, or"
     " GOTRACE_DRAIN=30, which goes on for as many seconds after the end"
+)
+_UNWOUND_LOST = (
+    "{} call{s} that did not return among those lost: try the predicate ($panicked), which leaves"
+    " out all others"
 )
 
 
 def _footer(
-    tracer: CallTracer, plan: ProbePlan, undecided: Undecided, taken: int
+    tracer: CallTracer, plan: ProbePlan, undecided: Undecided, taken: int, unwound: int | None
 ) -> Iterator[Notice]:
-    """Yield what the lines do not show; ``taken`` is how many calls were taken from the kernel."""
+    """Yield what the lines do not show.
+
+    ``taken`` is how many calls were taken from the kernel, ``unwound`` how many of them did not
+    return, None if some were left.
+    """
     dropped = tracer.losses.total + tracer.window.losses.total
     # Of returns of earlier calls there would be no lines.
     without = [Diagnostic.UNMATCHED]
@@ -575,6 +588,12 @@ def _footer(
         counts = tracer.diagnostics()
         of = taken + dropped + sum(counts[what] for what in tracer.LOSSES)
         yield lost_notice("reader", _DROPPED, dropped, of)
+    counts = tracer.diagnostics()
+    lost = dropped + counts[Diagnostic.EVENTS_LOST]
+    reported = counts[Diagnostic.UNWOUND] - counts[Diagnostic.UNWOUND_UNSEEN]
+    if unwound is not None and (missing := min(lost, reported - unwound)) > 0:
+        fields = {"what": "unwound_lost", "calls": missing}
+        yield Notice(NoticeKind.LOST, counted(_UNWOUND_LOST, missing), fields)
     if tracer.window.late:
         text = counted("{} call{s} shown out of order", tracer.window.late)
         yield Notice(NoticeKind.SUMMARY, text, {"what": "late", "calls": tracer.window.late})

@@ -33,6 +33,7 @@ __all__ = [
     "cpu_of",
     "end_of",
     "function_of",
+    "is_unwound",
     "marked",
     "parse_call",
 ]
@@ -44,6 +45,7 @@ HEADER = struct.Struct("<QQQIIIHHQQQ")
 
 _END = struct.Struct("<Q").unpack_from
 _FUNCTION = struct.Struct("<32xI").unpack_from
+_FLAGS = struct.Struct("<40xQ").unpack_from
 _BLOCK = struct.Struct("<II")
 _MAX_FRAMES = 1024  # more than any stack that BPF can walk
 
@@ -149,6 +151,11 @@ def function_of(record: bytes) -> int:
     """Return the number of the function of a record, without reading the rest."""
     number: int = _FUNCTION(record)[0]
     return number
+
+
+def is_unwound(record: bytes) -> bool:
+    """Return whether a record's call did not return, without reading the rest."""
+    return bool(_FLAGS(record)[0] & (_PANIC | _GOEXIT))
 
 
 def cpu_of(record: bytes) -> int | None:
