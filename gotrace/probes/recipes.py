@@ -16,12 +16,12 @@ from pathlib import Path
 from gotrace.errors import UsageError
 from gotrace.probes.scope import did_you_mean
 
-__all__ = ["Recipe", "RecipeProbe", "find_recipe", "recipes", "split_recipe"]
+__all__ = ["Recipe", "RecipeProbe", "expanded", "find_recipe", "recipes", "split_recipe"]
 
 _SUFFIX = ".txt"
 _MAX_BYTES = 1 << 16
 _HEAD = {"description", "needs", "note", "example"}
-_PROBE = {"probe", "signature", "name", "when", "format", "by"}
+_PROBE = {"probe", "unless", "signature", "name", "when", "format", "by"}
 _NEEDED = {"probe", "by"}
 _REPEATED = {"signature", "name"}
 _NAME = re.compile(r"([A-Za-z_]\w*) = (.+)")
@@ -37,8 +37,9 @@ class RecipeProbe:
 
     ``signatures`` are for programs that do not describe it: the first that fits is taken. ``when``
     is a predicate without its parentheses; ``format`` is what gotrace shows, ``by`` what the other
-    tools group calls by. ``names`` are the recipe's own names and what they stand for, which a
-    user's predicate may have; in the others they are replaced.
+    tools group calls by. ``names`` are the recipe's own names and what they stand for: ``by``, and
+    a user's predicates and keys, may have them. A program that has the function ``unless`` is not
+    probed at this one.
     """
 
     function: str
@@ -47,10 +48,11 @@ class RecipeProbe:
     format: str | None
     by: str
     names: tuple[tuple[str, str], ...] = ()
+    unless: str | None = None
 
     def text(self, binary: str | None, predicate: str, with_format: bool) -> str:
         """Return the probe as a user would write it; ``predicate`` is the user's own, or empty."""
-        own = _expanded(predicate, dict(self.names))
+        own = expanded(predicate, dict(self.names))
         conditions = [condition for condition in (self.when, own) if condition]
         joined = " && ".join(f"({condition})" for condition in conditions)
         parts = [f"{binary}:{self.function}" if binary else self.function]
@@ -59,7 +61,7 @@ class RecipeProbe:
         return " ".join(parts)
 
 
-def _expanded(text: str, names: Mapping[str, str]) -> str:
+def expanded(text: str, names: Mapping[str, str]) -> str:
     """Return expressions with a recipe's names replaced by what they stand for."""
 
     def meant(match: re.Match[str]) -> str:
@@ -73,9 +75,9 @@ def _expanded(text: str, names: Mapping[str, str]) -> str:
 
 def _unformatted(probes: Sequence[RecipeProbe]) -> list[RecipeProbe]:
     """Return one probe for each function: several differ in what they show, which is left out."""
-    by_function: dict[str, list[RecipeProbe]] = {}
+    by_function: dict[tuple[str, str | None], list[RecipeProbe]] = {}
     for probe in probes:
-        by_function.setdefault(probe.function, []).append(probe)
+        by_function.setdefault((probe.function, probe.unless), []).append(probe)
     joined = []
     for same in by_function.values():
         conditions = dict.fromkeys(probe.when for probe in same)
@@ -163,12 +165,19 @@ def _probe(paragraph: Mapping[str, str], path: Path) -> RecipeProbe:
         if match is None:
             raise UsageError(f"recipe {path}: name: {line}: expected NAME = EXPRESSION")
         names[match[1]] = match[2]
-    when, shown, by = (
-        None if text is None else _expanded(text, names)
-        for text in (paragraph.get("when"), paragraph.get("format"), paragraph["by"])
+    when, shown = (
+        None if text is None else expanded(text, names)
+        for text in (paragraph.get("when"), paragraph.get("format"))
     )
-    signatures = tuple(paragraph.get("signature", "").splitlines())
-    return RecipeProbe(paragraph["probe"], signatures, when, shown, by or "", tuple(names.items()))
+    return RecipeProbe(
+        paragraph["probe"],
+        tuple(paragraph.get("signature", "").splitlines()),
+        when,
+        shown,
+        paragraph["by"],
+        tuple(names.items()),
+        paragraph.get("unless"),
+    )
 
 
 def _read(name: str, path: Path) -> Recipe:

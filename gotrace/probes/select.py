@@ -105,15 +105,24 @@ class Selector:
     """
 
     def __init__(
-        self, patterns: Iterable[str], excludes: Iterable[str] = (), *, regex: bool = False
+        self,
+        patterns: Iterable[str],
+        excludes: Iterable[str] = (),
+        *,
+        regex: bool = False,
+        unless: str | None = None,
     ) -> None:
-        """Prepare patterns and excludes, all of one syntax; raises UsageError for a bad one."""
+        """Prepare patterns and excludes, all of one syntax; raises UsageError for a bad one.
+
+        Nothing is selected in a program that has the function ``unless``.
+        """
+        self.unless = unless
         self.patterns = [Pattern(text, regex=regex) for text in patterns]
         self.excludes = [Pattern(text, regex=regex) for text in excludes]
 
     def only(self, patterns: Iterable[Pattern]) -> Selector:
         """Return a selector of some of the patterns, with the same excludes."""
-        chosen = Selector(())
+        chosen = Selector((), unless=self.unless)
         chosen.patterns, chosen.excludes = list(patterns), self.excludes
         return chosen
 
@@ -124,6 +133,9 @@ class Selector:
         where a pattern leaves out the beginning of import paths, and fits several packages.
         """
         names = NameList(table.names, gccgo=not table.has_pclntab)
+        if self.unless is not None and self.unless in table.names:
+            where = printable(table.image.display)
+            raise NoMatchError(f"{quote(self.unless)} in {where} has the calls")
         chosen: set[int] = set()
         unmatched = []
         stand_ins: dict[int, str] = {}

@@ -106,7 +106,9 @@ class ProbeSpec:
     ``extras``: known beside the values of the format, as far as they fit the function.
     ``described`` are signatures for programs that have none of their own, of which the first that
     fits is taken. ``recipe``: what is not there, or does not fit, is left out where another probe
-    of the same recipe is. ``at_entry``: calls are reported at their entry, and not followed.
+    of the same recipe is; ``names`` are its own for use in keys, and a program that has the
+    function ``unless`` is left out. ``at_entry``: calls are reported at their entry, and not
+    followed.
     """
 
     source: Source
@@ -121,6 +123,8 @@ class ProbeSpec:
     extras: KeyText | None = None
     described: tuple[str, ...] = ()
     recipe: str | None = None
+    names: tuple[tuple[str, str], ...] = ()
+    unless: str | None = None
     at_entry: bool = False
 
     def only(self, wanted: Mapping[str, int]) -> ProbeSpec:

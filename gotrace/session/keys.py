@@ -116,6 +116,16 @@ def key_of(texts: Sequence[str]) -> KeyText:
     return parse_key(", ".join(texts)) if texts else NO_KEY
 
 
+def _named(key: KeyText, spec: ProbeSpec) -> KeyText:
+    """Return a key with the names of a probe's recipe replaced by what they stand for there."""
+    if not spec.names:
+        return key
+    from gotrace.probes.recipes import expanded
+
+    text = expanded(key.source.text, dict(spec.names))
+    return parse_key(text) if key.expressions else key
+
+
 def _as_keyed(value: Value) -> Value:
     """Return a value without the length of a text that was cut: calls of many may share its row."""
     if isinstance(value, NamedValue):
@@ -454,7 +464,10 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
             keyed=True,
             return_if_needed=not self.follows_returns,
         )
-        keyed = [replace(spec, key=self.key, of=self.of) for spec in specs]
+        keyed = [
+            replace(spec, key=_named(self.key, spec), of=self.of and _named(self.of, spec))
+            for spec in specs
+        ]
         traced = make_trace_plan(plan, keyed, choices)
         if traced.reads_parts and self.no_parts is not None:
             raise UsageError(self.no_parts)

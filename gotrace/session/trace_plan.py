@@ -274,7 +274,14 @@ def _from_recipe(text: str, formats: bool) -> Iterator[ProbeSpec]:
     for probe in find_recipe(name).wanted(formats):
         spec = parse_probe(probe.text(None, predicate, formats))
         described = tuple(f"{probe.function}{text}" for text in probe.signatures)
-        yield replace(spec, binary=binary, described=described, recipe=text)
+        yield replace(
+            spec,
+            binary=binary,
+            described=described,
+            recipe=text,
+            names=probe.names,
+            unless=probe.unless,
+        )
 
 
 def probe_requests(
@@ -287,7 +294,9 @@ def probe_requests(
     excluded = list(exclude)
     return [
         BinaryRequest(
-            spec.binary or file, Selector([spec.pattern], excluded, regex=regexp), spec.recipe
+            spec.binary or file,
+            Selector([spec.pattern], excluded, regex=regexp, unless=spec.unless),
+            spec.recipe,
         )
         for spec in specs
     ]
