@@ -23,6 +23,8 @@ def plan_of(*names: str, form: SiteForm = SiteForm.FIRST) -> ProbePlan:
         first = Site(entry, SiteKind.ENTRY, form, 0)
         ret = Site(entry + 0xFF, SiteKind.RET, SiteForm.RET, 0)
         functions.append(FunctionSites(function, first, (ret,), None))
-    functions_of = SimpleNamespace(has_pclntab=True, inlined_calls=lambda names: [])
+    functions_of = SimpleNamespace(
+        has_pclntab=True, inlined_calls=lambda names: [], is_wrapper=lambda row: False
+    )
     binary = cast(TargetBinary, SimpleNamespace(functions=functions_of))
     return ProbePlan((BinaryPlan(binary, tuple(functions)),), ())

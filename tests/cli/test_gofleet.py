@@ -157,7 +157,7 @@ def test_results_are_written_as_their_names_say(
         assert main(["--merge", str(path)]) == 0
         assert " 6 100.0%" in capsys.readouterr().out
     elif name == "x.folded":
-        assert path.read_text() == "main.main;main.f 6\n"
+        assert path.read_text() == "main.main;main.f;main.f 6\n"
     else:
         assert "main.f" in path.read_text()
     if is_profile(name):

@@ -62,7 +62,7 @@ def test_a_cost_that_cannot_be_measured_is_no_error(error: Exception, why: str) 
 
 
 def test_process_that_is_killed_has_measured_nothing() -> None:
-    killed = pytest.raises(GotraceError, match="was killed")
+    killed = pytest.raises(GotraceError, match="has ended with status 0")
     with Calibration(lambda: os._exit(0)) as calibration, killed:
         calibration.cost(10)
 

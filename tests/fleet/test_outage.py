@@ -420,10 +420,10 @@ def test_a_request_that_is_always_refused_stops_no_other(
     with refusing(lambda one: any(n < 16 for n in numbers_in(one)), status, wait) as (at, taken):
         disk = str(tmp_path / "spool") if has_disk else None
         otlp = Otlp(OtlpSpec(at, Protocol.HTTP, interval=3600, disk=disk), list)
-        for number in range(16 + 400):
+        for number in range(16 + 100):
             otlp.put(call(number))
-        wait_until(lambda: {*range(16, 416)} <= {*taken})
-        number = 416
+        wait_until(lambda: {*range(16, 116)} <= {*taken})
+        number = 116
         while ("spans", "dropped") not in otlp.counts():  # others go on to be taken
             otlp.put(call(number))
             wait_until(lambda number=number: number in taken)  # type: ignore[misc]
