@@ -46,7 +46,7 @@ _BATCH = 512  # spans
 _FIRST_PAUSE, _MAX_PAUSE = 0.5, 5.0  # seconds between two tries
 #: A request that fails so often, or for so long, goes aside: others may be taken meanwhile.
 _MAX_TRIES, _MAX_BLOCKED = 4, 30.0
-_MAX_ASIDE = 16  # requests
+_MAX_ASIDE = 16  # requests, where there is a disk for more
 #: It is dropped when it was refused so often while others were taken.
 _MAX_REFUSED = 20
 _MAX_RESOURCES = 1024
@@ -92,13 +92,14 @@ class _Aside:
     """A request that was refused again and again: it may be at fault, or the collector.
 
     ``calls`` are those of a request that was never on disk. ``refused`` is how often it was refused
-    while others were taken.
+    while others were taken, and ``reason`` why at last.
     """
 
     data: bytes
     count: int
     calls: Sequence[FinishedCall]
     refused: int = 0
+    reason: Reason = Reason.FULL
 
 
 class Otlp:
@@ -129,6 +130,7 @@ class Otlp:
         self._failing: dict[str, Reason | None] = {}
         self._retry_at = 0.0
         self._aside: deque[_Aside] = deque()
+        self._waiting_aside = 0  # spans
         #: How often the oldest request on disk has failed.
         self._tries = 0
         self._heir: Otlp | None = None
@@ -144,7 +146,7 @@ class Otlp:
     def put(self, call: FinishedCall) -> None:
         """Have a call sent, or drop it where the queue is full. Any thread may do that."""
         with self._waiting:
-            if len(self._queue) >= self._spec.queue:
+            if self.waiting >= self._spec.queue:
                 self._drop("spans", 1, self._failing.get("spans") or Reason.FULL)
                 return
             self._queue.append(call)
@@ -173,7 +175,7 @@ class Otlp:
     @property
     def waiting(self) -> int:
         """Return how many spans wait in memory."""
-        return len(self._queue) + sum(one.count for one in tuple(self._aside))
+        return len(self._queue) + self._waiting_aside
 
     def _send_metrics(self, thread: LastingThread) -> None:
         while True:
@@ -223,6 +225,8 @@ class Otlp:
             elif self._closing.is_set():
                 return
             self._send_kept(thread)
+            if not calls and self._aside and time.monotonic() >= self._retry_at:
+                self._try_aside(thread, is_other_taken=False)
 
     def _encoded(self, calls: Sequence[FinishedCall]) -> tuple[bytes, int]:
         """Return a request of calls, and how many are in it: all that can be encoded."""
@@ -258,7 +262,8 @@ class Otlp:
             self._note("spans", outcome)
             if outcome.reason not in TEMPORARY:
                 self._done("spans", one.count, outcome)
-                self._try_aside(outcome, thread)
+                if outcome.reason is None:
+                    self._try_aside(thread)
                 return True
             if self._closing.is_set():
                 if self._keep(one.data, one.count):
@@ -272,42 +277,44 @@ class Otlp:
             tries += 1
             is_long = tries >= _MAX_TRIES or time.monotonic() - begun >= _MAX_BLOCKED
             if is_long and outcome.reason in BY_REQUEST:
-                self._put_aside(one)
+                self._put_aside(one, outcome.reason)
                 return True
 
-    def _put_aside(self, one: _Aside) -> None:
-        """Have others sent first; if too many are aside, the first of them waits its turn again."""
+    def _put_aside(self, one: _Aside, reason: Reason) -> None:
+        """Have others sent first; if many are aside, the first of them is kept on disk instead."""
+        one.reason = reason
         self._aside.append(one)
-        if len(self._aside) > _MAX_ASIDE:
-            self._put_back(self._aside.popleft())
+        self._waiting_aside += one.count
+        first = self._aside[0]
+        if len(self._aside) > _MAX_ASIDE and self._keep(first.data, first.count, first.refused):
+            self._take_aside()
 
-    def _put_back(self, one: _Aside) -> None:
-        """Keep a request on disk, or its calls in the queue."""
-        if self._keep(one.data, one.count):
-            return
-        if one.calls:
-            with self._waiting:
-                self._queue.extend(one.calls)
-        else:
-            self._drop("spans", one.count, self._failing.get("spans") or Reason.FULL)
+    def _take_aside(self) -> _Aside:
+        one = self._aside.popleft()
+        self._waiting_aside -= one.count
+        return one
 
-    def _try_aside(self, outcome: Outcome, thread: LastingThread) -> None:
-        """Send what went aside once more, as long as it is taken, after another one was."""
-        if outcome.reason is not None:
-            return
+    def _try_aside(self, thread: LastingThread, is_other_taken: bool = True) -> None:
+        """Send what went aside once more, as long as it is taken.
+
+        It may be at fault itself if another request was taken just before.
+        """
         for _ in range(len(self._aside)):
             if self._closing.is_set():
                 return
-            one = self._aside.popleft()
             thread.back_in(self._spec.timeout)
-            again = self._sender.send("spans", one.data)
+            again = self._sender.send("spans", self._aside[0].data)
+            one = self._take_aside()
             if again.reason not in TEMPORARY:
                 self._done("spans", one.count, again)
                 continue
-            one.refused += 1
             self._count_failure("spans", again.reason)
+            if is_other_taken:
+                one.refused += 1
+            else:
+                self._retry_at = time.monotonic() + max(again.wait, _MAX_PAUSE)
             if one.refused < _MAX_REFUSED:
-                self._aside.append(one)
+                self._put_aside(one, again.reason)
             else:
                 self._drop("spans", one.count, again.reason)
                 log.warning(
@@ -320,14 +327,21 @@ class Otlp:
     def _leave_aside(self) -> None:
         """Keep what went aside: on disk, or for whoever has what is in the queue."""
         while self._aside:
-            self._put_back(self._aside.popleft())
+            one = self._take_aside()
+            if self._keep(one.data, one.count, one.refused):
+                continue
+            if self._heir is None or not one.calls:
+                self._drop("spans", one.count, one.reason)
+                continue
+            for call in one.calls:
+                self._heir.put(call)
 
-    def _keep(self, data: bytes, count: int) -> bool:
+    def _keep(self, data: bytes, count: int, refused: int = 0) -> bool:
         """Keep a request on disk; return whether it is there. Say once why not."""
         if self._spool is None:
             return False
         before = self._spool.problem
-        is_kept = self._spool.add(data, count)
+        is_kept = self._spool.add(data, count, refused)
         if not is_kept and before != self._spool.problem:
             log.warning(
                 "disk: %s: %s: spans wait in memory",
@@ -343,7 +357,7 @@ class Otlp:
             found = self._spool.oldest()
             if found is None:
                 return
-            data, count = found
+            data, count, refused = found
             thread.back_in(self._spec.timeout)
             outcome = self._send_whole(data, count)
             self._note("spans", outcome)
@@ -353,11 +367,12 @@ class Otlp:
                 if self._tries < _MAX_TRIES or outcome.reason not in BY_REQUEST:
                     return
                 self._spool.drop_oldest()  # the disk has room for another one now
-                self._put_aside(_Aside(data, count, ()))
+                self._put_aside(_Aside(data, count, (), refused), outcome.reason)
             else:
                 self._done("spans", count, outcome)
                 self._spool.drop_oldest()
-                self._try_aside(outcome, thread)
+                if outcome.reason is None:
+                    self._try_aside(thread)
             self._tries = 0
 
     def _send_whole(self, data: bytes, count: int) -> Outcome:

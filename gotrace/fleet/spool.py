@@ -13,12 +13,14 @@ from gotrace.fleet.trusted import open_folder
 
 __all__ = ["Spool"]
 
-_NAME = re.compile(r"([0-9]{20})-([0-9]{1,6})\.otlp", re.ASCII)
-_HALF = re.compile(r"[0-9]{20}-[0-9]{1,6}\.part", re.ASCII)
+_NAME = re.compile(r"([0-9]{20})-([0-9]{1,6})(?:-([0-9]{1,2}))?\.otlp", re.ASCII)
+_HALF = re.compile(r"[0-9]{20}-[0-9]{1,6}(-[0-9]{1,2})?\.part", re.ASCII)
 
 
 class Spool:
     """A directory of requests, each a file whose name has its number and how many spans it has.
+
+    If others were taken while it was refused, the name has how often that was.
 
     One thread uses it. What an earlier process has left is sent first. All is done below one
     descriptor, as the path may lead elsewhere later. What is not this user's file is left alone.
@@ -33,7 +35,7 @@ class Spool:
         try:
             names = os.listdir(self._folder)
             matches = [match for name in names if (match := _NAME.fullmatch(name))]
-            files = sorted((int(match[1]), int(match[2])) for match in matches)
+            files = sorted((int(one[1]), int(one[2]), int(one[3] or 0)) for one in matches)
             found = {one: self._found(_named(*one)) for one in files}
             #: The bytes of each file, the oldest first.
             self._files = {one: its.st_size for one, its in found.items() if _is_own(its)}
@@ -57,14 +59,17 @@ class Spool:
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(name, flags, 0o600, dir_fd=self._folder)
 
-    def add(self, data: bytes, count: int) -> bool:
-        """Keep a request of some spans; return whether it is kept: ``problem`` says why not."""
+    def add(self, data: bytes, count: int, refused: int = 0) -> bool:
+        """Keep a request of some spans; return whether it is kept: ``problem`` says why not.
+
+        ``refused`` is how often it was refused while others were taken, below 100.
+        """
         self.problem = None
         if not self._has_room(len(data)):
             self.problem = f"it has {self._most >> 20} MB"
             return False
         number = next(reversed(self._files))[0] + 1 if self._files else 1
-        name = _named(number, count)
+        name = _named(number, count, refused)
         half = name.replace(".otlp", ".part")
         try:
             descriptor = self._open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -78,7 +83,7 @@ class Spool:
         except OSError as error:
             self.problem = error.strerror
             return False
-        self._files[number, count] = len(data)
+        self._files[number, count, refused] = len(data)
         return True
 
     def _has_room(self, size: int) -> bool:
@@ -88,12 +93,15 @@ class Spool:
         self._files = {one: its for one, its in self._files.items() if _named(*one) in there}
         return sum(self._files.values()) + size <= self._most
 
-    def oldest(self) -> tuple[bytes, int] | None:
-        """Return the oldest request and how many spans it has, None if there is no more."""
+    def oldest(self) -> tuple[bytes, int, int] | None:
+        """Return the oldest request, how many spans it has, and how often it was refused.
+
+        None if there is no more.
+        """
         while self._files:
             one = next(iter(self._files))
             with suppress(OSError):
-                return self._read(_named(*one)), one[1]
+                return self._read(_named(*one)), *one[1:]
             del self._files[one]  # somebody has removed it
         return None
 
@@ -113,8 +121,8 @@ class Spool:
             os.unlink(_named(*one), dir_fd=self._folder)
 
 
-def _named(number: int, count: int) -> str:
-    return f"{number:020d}-{count}.otlp"
+def _named(number: int, count: int, refused: int) -> str:
+    return f"{number:020d}-{count}{f'-{refused}' if refused else ''}.otlp"
 
 
 def _is_own(found: os.stat_result) -> bool:

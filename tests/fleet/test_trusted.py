@@ -87,9 +87,21 @@ def test_what_is_removed_gives_its_room_back(tmp_path: Path) -> None:
     assert spool.problem == "it has 0 MB"
     next((tmp_path / "spool").iterdir()).unlink()
     assert spool.add(b"2" * 600, 2) and spool.problem is None
-    assert spool.oldest() == (b"2" * 600, 2)
+    assert spool.oldest() == (b"2" * 600, 2, 0)
     next((tmp_path / "spool").iterdir()).unlink()
     assert spool.oldest() is None and spool.add(b"3" * 600, 3)
     spool.drop_oldest()
     assert spool.add(b"4" * 600, 4) and len(spool) == 1
+    spool.close()
+
+
+def test_a_spool_knows_later_how_often_a_request_was_refused(tmp_path: Path) -> None:
+    folder = str(tmp_path / "spool")
+    spool = Spool(folder, 1000)
+    assert spool.add(b"1", 1) and spool.add(b"2", 2, refused=19)
+    spool.close()
+    spool = Spool(folder, 1000)
+    assert spool.oldest() == (b"1", 1, 0)
+    spool.drop_oldest()
+    assert spool.oldest() == (b"2", 2, 19)
     spool.close()
