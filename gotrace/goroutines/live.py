@@ -54,7 +54,7 @@ class GoFiles:
         binary = self._target.binary(None)
         if _has_runtime(binary):
             return binary
-        for library in self._mapped_libraries():
+        for library in self._target.libraries():
             if _has_runtime(library):
                 return library
         if binary.functions.has_pclntab:
@@ -76,7 +76,7 @@ class GoFiles:
         first = self.runtime()
         if self._target.command is not None:
             return [first]
-        others = (library for library in self._mapped_libraries() if _has_runtime(library))
+        others = (library for library in self._target.libraries() if _has_runtime(library))
         return list(dict.fromkeys([first, *others]))
 
     def module(self, binary: TargetBinary) -> Module:
@@ -111,7 +111,7 @@ class GoFiles:
 
         for text in patterns:
             pattern, program = Pattern(text), self._target.binary(None)
-            files = chain([program], self._mapped_libraries())
+            files = chain([program], self._target.libraries())
             names = chain.from_iterable(_all_names(file.functions) for file in files)
             if not any(pattern.match(each).rows for each in names):
                 Selector([text]).select(program.functions, verb="find")
@@ -120,13 +120,6 @@ class GoFiles:
         with suppress(ProcessError):
             return list(self._process.mappings())[:_MAX_FILES]
         return []
-
-    def _mapped_libraries(self) -> Iterator[TargetBinary]:
-        """Yield the libraries with Go code."""
-        for mapping in self._mappings():
-            library = self._library(mapping)
-            if library is not None and library.functions.has_pclntab:
-                yield library
 
     def _library(self, mapping: MemoryMapping) -> TargetBinary | None:
         """Open a mapped file, once; None where it is not an ELF file with functions."""

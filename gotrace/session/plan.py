@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
@@ -18,14 +19,14 @@ from gotrace.errors import GotraceError, NoMatchError
 from gotrace.gotypes.symbols import parse_name
 from gotrace.kernel.attach import Point, ProbeGroup, refusal
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, cookie
-from gotrace.probes.pattern import quote, split_target
+from gotrace.probes.pattern import Pattern, quote, split_target
 from gotrace.probes.select import Selection, Selector
 from gotrace.sites.hashed import HASHED
 from gotrace.sites.sites import FunctionSites, Site, SiteForm, function_sites
 from gotrace.sites.unwind import fault_site
 from gotrace.target.process import ends_so, file_test
 from gotrace.target.target import Target, TargetBinary
-from gotrace.text import in_program
+from gotrace.text import counted, in_program
 
 __all__ = [
     "BinaryPlan",
@@ -626,11 +627,76 @@ def select(target: Target, requests: Sequence[BinaryRequest], verb: str) -> Sele
         notes += _standing_in(binaries[0], selection)
         selected.append(Selected(number, binaries[0], selection.rows, request.selector, verb))
         failed += [(number, NoMatchError(text)) for text in selection.unmatched]
+    libraries = target.libraries() if any(request.name is None for request in requests) else []
     if not selected:
-        raise failed[0][1]
+        raise _with_libraries(failed[0][1], target, requests[failed[0][0]], libraries)
+    failed = [
+        (number, _with_libraries(error, target, requests[number], libraries))
+        for number, error in failed
+    ]
     notes += _foreign(one.binary for one in selected)
+    said = " ".join(str(error) for _, error in failed)
+    notes += _copies(requests, selected, libraries, said)
     reported = _not_excused(failed, requests, (one.request for one in selected))
     return Selections(tuple(selected), tuple(reported), tuple(notes), target.is_one_program)
+
+
+def _rows_by_words(
+    request: BinaryRequest, patterns: Iterable[Pattern], file: TargetBinary
+) -> dict[str, set[int]]:
+    """Return what patterns of a request select in a file, by how they are typed for that one."""
+    found: dict[str, set[int]] = {}
+    for pattern in patterns:
+        with suppress(GotraceError):
+            rows = request.selector.only([pattern]).select(file.functions).rows
+            text = f"@{request.group}" if request.group else pattern.text
+            found.setdefault(quote(f"{file.image.display}:{text}"), set()).update(rows)
+    return found
+
+
+def _copies(
+    requests: Iterable[BinaryRequest],
+    selected: Sequence[Selected],
+    libraries: Iterable[TargetBinary],
+    said: str,
+) -> Iterator[str]:
+    """Yield a line for each library that has functions which are looked for in the program only.
+
+    ``said`` has what there is to be typed for those that the program lacks.
+
+    The code of a plugin calls the copies that its own file has of what it shares with its program.
+    """
+    for library in libraries:
+        known = {row for one in selected if one.binary is library for row in one.rows}
+        words: dict[str, set[int]] = {}
+        for request in requests:
+            if request.name is None:
+                patterns = request.selector.patterns
+                for text, rows in _rows_by_words(request, patterns, library).items():
+                    words.setdefault(text, set()).update(() if text in said else rows - known)
+        if many := len(set().union(*words.values())):
+            typed = " ".join(text for text, rows in words.items() if rows)
+            functions = counted("{} function{s}", many)
+            yield f"{library.image.display} has {functions} of such names, not seen: add {typed}"
+
+
+def _with_libraries(
+    error: GotraceError, target: Target, request: BinaryRequest, libraries: Iterable[TargetBinary]
+) -> GotraceError:
+    """Return why a request came to nothing, with the libraries that have what programs lack."""
+    if not isinstance(error, NoMatchError) or request.name is not None:
+        return error
+    programs = target.binaries(None)
+    missing = [
+        pattern
+        for pattern in request.selector.patterns
+        if not any(_rows_by_words(request, [pattern], program) for program in programs)
+    ]
+    text = str(error)
+    for library in libraries:
+        if words := _rows_by_words(request, missing, library):
+            text += f"; {library.image.display} has: type {' '.join(words)}"
+    return NoMatchError(text)
 
 
 def _foreign(files: Iterable[TargetBinary]) -> Iterator[str]:

@@ -217,6 +217,25 @@ class Target:
             return self._opened(self.process.executable, shown, self.process)
         return self._library(self.process, _file_named(name, self.process))
 
+    def libraries(self) -> list[TargetBinary]:
+        """Return the libraries with Go code that the processes have mapped by now."""
+        from gotrace.elf.pclntab.header import find_pclntab
+
+        found: dict[TargetBinary, None] = {}
+        for process in self.watched if self.has_started else ():
+            with suppress(GotraceError):
+                paths = {each.path for each in process.mappings() if each.is_code}
+                for path in sorted(paths - {process.executable_name}):
+                    with suppress(GotraceError, OSError):
+                        library = (
+                            self._opened(f"/proc/{process.tgid}/root{path}", path)
+                            if self.process is None
+                            else self._library(process, path)
+                        )
+                        if find_pclntab(library.image) is not None:
+                            found[library] = None
+        return list(found)
+
     def _library(self, process: Process, path: str) -> TargetBinary:
         """Open a file that a process has mapped, through the process's own mount namespace.
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,33 @@ def test_calls_in_a_plugin_and_its_host_are_counted(toolchain: Toolchain, by_pid
     counts = dict(json_counts(result))
     assert counts.pop("main.hostSide") == truth["calls"]
     assert list(counts.values()) == [truth["calls"]]
+
+
+def test_copies_that_a_plugin_has_of_a_function_are_named() -> None:
+    """Each call formats two values in the plugin; the program formats three when it has ended."""
+    host, path = plugin(newest())
+    name = "fmt.(*pp).printArg"
+    words = ["--json", name]
+    _, result = run("gofunccount", [host, path], words, by_pid=True)
+    assert json_counts(result) == {name: 3}
+    (text,) = (row["message"] for row in of_kind(result, "warning") if "plugin" in row["message"])
+    said, _, typed = text.partition(": add ")
+    assert said == f"{path} has 1 function of such names, not seen"
+    truth, result = run("gofunccount", [host, path], words + shlex.split(typed), by_pid=True)
+    assert json_counts(result) == {name: 2 * truth["calls"] + 3}
+    assert not any("not seen" in row["message"] for row in of_kind(result, "warning"))
+
+
+def test_functions_that_only_a_plugin_has_are_named() -> None:
+    host, path = plugin(newest())
+    with Fixture([host, path]) as fixture, Fixture([host, path]) as other:
+        for pid in (str(fixture.ready), f"{fixture.ready},{other.ready}"):
+            result = run_tool("gofunccount", "-p", pid, "math/big.*")
+            assert result.status == 3
+            assert result.errors.endswith(f"; {path} has: type '{path}:math/big.*'\n")
+        for each in (fixture, other):
+            each.work()
+            assert each.finish() == 0
 
 
 @each_end
