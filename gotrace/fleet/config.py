@@ -63,7 +63,9 @@ _OWN_PREFIXES = ("gotraced_", "process_", "python_")
 #: A flight's name is the beginning of its files' names, up to the first ``-``.
 _FLIGHT_NAME = re.compile(r"\w+", re.ASCII)
 #: Label sets of all metrics, of all targets and of one.
-_MAX_SERIES, _MAX_TARGET_SERIES = 65536, 8192
+#: So many histograms of 27 buckets, no two alike, take a scrape up to 2 s, packed; Prometheus waits
+#: for 10 s.
+_MAX_SERIES, _MAX_TARGET_SERIES = 16384, 8192
 #: Files of a target, and of one whose programs have no name in common.
 _MAX_FILES, _MAX_UNNAMED_FILES = 16, 256
 _MAX_IDLE = 720 * 3600  # seconds

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -295,16 +295,17 @@ class Histograms(Family):
         lines = printed.removesuffix("\n").split("\n")
         first = len(lines) - len(self._rows)
         parts = [f"{line}\n" for line in lines[:first]]
-        bounds: list[str] = []
+        template = ""
         for line, row in zip(lines[first:], self._rows, strict=True):
-            bounds = bounds or [*(repr(bound / self._unit) for bound in row.bounds), _ALWAYS]
             name, labels = line.split("_bucket{", 1)
+            if not template:
+                bounds = [*(repr(bound / self._unit) for bound in row.bounds), _ALWAYS]
+                template = "".join(f'%s{bound}"%s%s\n' for bound in bounds)
             before, after = _BOUND.split(labels.rpartition(" ")[0], 1)
-            start, end = f'{name}_bucket{{{before}le="', f'"{after} '
+            start, end = f'{name}_bucket{{{before}le="', f"{after} "
             counts = map(_number, (*accumulate(row.counts[:-1]), row.count))
-            parts += [
-                f"{start}{le}{end}{count}\n" for le, count in zip(bounds, counts, strict=True)
-            ]
+            # One operation for all lines: one for each takes three times as long.
+            parts.append(template % (*chain(*zip(repeat(start), repeat(end), counts)),))
             # A comma goes with the label.
             rest = f"{before}{after[1:]}" if after[0] == "," else f"{before[:-1]}{after}"
             parts.append(f"{name}_count{{{rest} {_number(row.count)}\n")
