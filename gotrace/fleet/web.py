@@ -16,8 +16,10 @@ import os
 import re
 import resource
 import socket
+import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -31,11 +33,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import h11
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import gzip_accepted
+from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.config import Listen, WebSpec
 from gotrace.fleet.exposition import READER, page
+from gotrace.fleet.pages import Pages
 from gotrace.fleet.telemetry.price import OverBudgetError
 from gotrace.fleet.threads import LATE, LastingThread, note_failure, unwell
 from gotrace.fleet.web_config import empty, load_web_config
@@ -45,10 +48,14 @@ __all__ = ["Health", "ProfileKind", "WebServer"]
 
 log = logging.getLogger("gotraced")
 
-_MAX_REQUESTS = 8  # at a time, that take a thread
-_THREADS = 2  # that answer them
+_THREADS = 2  # one makes pages; files are read in the other
 _MAX_CHECKS = 32  # passwords that wait to be checked
 _MAX_CONNECTIONS = 256  # then the one that has waited longest for its request is closed
+#: Requests that are answered, and bytes of answers that nobody has read yet: if there are more, the
+#: client that has most of them loses its oldest.
+_MAX_ANSWERS, _MAX_UNREAD = 256, 64 << 20
+_CHUNK = 65536  # bytes of an answer that are written at a time
+_SEND_BUFFER = 1 << 18  # bytes that the kernel keeps of an answer
 _AT_ONCE = 64  # connections that are taken before others are looked after
 _RESERVE = 64  # descriptors that no connection takes: they are for programs that are looked for
 _MAX_HEAD = 16384  # bytes of a request
@@ -195,10 +202,10 @@ class WebServer:
         self._checker = ThreadPoolExecutor(1, "password")
         self._checks = self._wrong = 0
         self._said = 0.0
-        self._busy = 0
-        #: Connections whose requests are not whole, the oldest first; all others.
+        #: Connections whose requests are not whole, the oldest first; all others, with the client
+        #: and what it is to read.
         self._waiting: dict[asyncio.Task[None], None] = {}
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering: dict[asyncio.Task[None], tuple[str, bytes]] = {}
         self._loop: asyncio.AbstractEventLoop
         self._closing = threading.Event()
         self._is_over: asyncio.Event  # so that the loop need not wait for the one above
@@ -225,6 +232,7 @@ class WebServer:
     def _begin(self) -> None:
         self._loop, self._is_over = asyncio.new_event_loop(), asyncio.Event()
         self._checking = asyncio.Lock()
+        self._pages = Pages[_Answer]()
         self._loop.set_exception_handler(_log_of_loop)
 
     def _run(self, thread: LastingThread) -> None:
@@ -251,6 +259,7 @@ class WebServer:
                 await asyncio.wait_for(self._is_over.wait(), _FRESH)
             if not self._closing.is_set():
                 await self._renew()
+        self._pages.hurry()
         self._loop.remove_reader(self._socket)
         for _ in range(_MAX_CONNECTIONS // _AT_ONCE):
             self._accept()  # who has connected since the last turn of the loop
@@ -292,7 +301,7 @@ class WebServer:
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._waiting.pop(task, None)
-        self._answering.discard(task)
+        self._answering.pop(task, None)
         # A bug, in whatever a scrape or a profile reads, costs this request alone; the task would
         # keep it to itself.
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -303,6 +312,7 @@ class WebServer:
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Return a connection's streams, after the handshake where there is one."""
         connection.setblocking(False)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         tls = self._config.tls
         reader = asyncio.StreamReader(limit=_MAX_HEAD)
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -333,7 +343,7 @@ class WebServer:
         assert task is not None
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
         writer: asyncio.StreamWriter | None = None
-        has_body = True
+        client, has_body = None, True
         try:
             reader, writer = await self._opened(socket_)
             try:
@@ -342,17 +352,37 @@ class WebServer:
                 answer = _plain(error.status, "this is not a request")
             else:
                 del self._waiting[task]
-                self._answering.add(task)
-                has_body = asked.method != "HEAD"
+                client, has_body = asked.client, asked.method != "HEAD"
+                self._begin_answer(task, client, b"")
                 answer = await asyncio.wait_for(self._answer(asked, writer), _LONGEST)
+                self._begin_answer(task, client, answer.body)
             await asyncio.wait_for(self._write(connection, answer, has_body, writer), _PATIENCE)
+            if client is not None:
+                self._pages.has_read(client)
         except (OSError, asyncio.TimeoutError, asyncio.CancelledError, EOFError):
-            pass  # a client that went away, or was too slow
+            # A client that went away, or was too slow: the kernel is to keep nothing for it.
+            with suppress(OSError):
+                socket_.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         finally:
             if writer is not None:
                 writer.transport.abort()
             else:
                 socket_.close()
+
+    def _begin_answer(self, task: asyncio.Task[None], client: str, body: bytes) -> None:
+        """Take note of what a client is to read; end what is too much. Who shares a page has it."""
+        self._answering[task] = client, body
+        while self._is_too_much():
+            clients = Counter(client for client, _ in self._answering.values())
+            most = max(clients, key=clients.__getitem__)
+            oldest = next(task for task, one in self._answering.items() if one[0] == most)
+            del self._answering[oldest]
+            oldest.cancel()
+
+    def _is_too_much(self) -> bool:
+        bodies = {id(body): len(body) for _, body in self._answering.values()}
+        is_much = len(bodies) > 1 and sum(bodies.values()) > _MAX_UNREAD
+        return is_much or len(self._answering) > _MAX_ANSWERS
 
     @staticmethod
     async def _request(
@@ -395,8 +425,10 @@ class WebServer:
             reason=answer.status.phrase.encode(),
         )
         writer.write(connection.send(response) or b"")
-        if has_body:
-            writer.write(connection.send(h11.Data(data=answer.body)) or b"")
+        for start in range(0, len(answer.body) if has_body else 0, _CHUNK):
+            chunk = h11.Data(data=answer.body[start : start + _CHUNK])
+            writer.write(connection.send(chunk) or b"")
+            await writer.drain()
         writer.write(connection.send(h11.EndOfMessage()) or b"")
         await writer.drain()
         writer.close()
@@ -421,21 +453,24 @@ class WebServer:
         if not await self._may_ask(given, asked.client):
             ask = {"WWW-Authenticate": self._config.asks}
             return _Answer(HTTPStatus.UNAUTHORIZED, b"Unauthorized\n", headers=ask)
-        if self._busy >= _MAX_REQUESTS:
-            return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are being answered")
-        self._busy += 1
-        try:
-            if asked.path == "/metrics" and self._registry is not None:
-                make, pool = partial(self._metrics, self._registry), self._pool
-            elif asked.path in _PROFILES and self._take_profile is not None:
-                make, pool = partial(self._profile, self._take_profile), self._profiler
-                if self._profiling.locked():
-                    return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "another profile is made")
-            else:
-                return _plain(HTTPStatus.NOT_FOUND, "/metrics, /healthz, /readyz")
-            return await self._loop.run_in_executor(pool, make, asked)
-        finally:
-            self._busy -= 1
+        if asked.path == "/metrics" and self._registry is not None:
+            accept, is_packed = (
+                asked.headers.get("accept", ""),
+                gzip_accepted(asked.headers.get("accept-encoding", "")),
+            )
+            make = partial(self._metrics, self._registry, asked.client, accept, is_packed)
+            # Headers that ask for the same are the same.
+            return await self._pages.page(
+                asked.client,
+                (choose_encoder(accept)[1], is_packed),
+                lambda: self._loop.run_in_executor(self._pool, make),
+            )
+        if asked.path in _PROFILES and self._take_profile is not None:
+            if self._profiling.locked():
+                return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "another profile is made")
+            take = partial(self._profile, self._take_profile, asked)
+            return await self._loop.run_in_executor(self._profiler, take)
+        return _plain(HTTPStatus.NOT_FOUND, "/metrics, /healthz, /readyz")
 
     async def _may_ask(self, given: bytes, client: str) -> bool:
         """Return whether a client's password or token is right.
@@ -464,15 +499,15 @@ class WebServer:
         return bool(is_right)
 
     @staticmethod
-    def _metrics(registry: CollectorRegistry, asked: _Asked) -> _Answer:
-        READER.set(asked.client)
+    def _metrics(registry: CollectorRegistry, client: str, accept: str, is_packed: bool) -> _Answer:
+        READER.set(client)
         try:
-            body, content_type = page(registry, asked.headers.get("accept", ""))
+            body, content_type = page(registry, accept)
         except (GotraceError, OSError) as error:  # maps that cannot be read
             log.error("/metrics: %s", printable(str(error)))
             return _plain(HTTPStatus.INTERNAL_SERVER_ERROR, "see the log")
         headers = {"Vary": "Accept, Accept-Encoding"}
-        if gzip_accepted(asked.headers.get("accept-encoding", "")):
+        if is_packed:
             body = gzip.compress(body, compresslevel=6)
             headers["Content-Encoding"] = "gzip"
         return _Answer(HTTPStatus.OK, body, content_type, headers)
