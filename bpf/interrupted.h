@@ -9,7 +9,8 @@
  *
  * Settings (common.h), beside those of goroutine.h and frames.h:
  *   GOTRACE_TEXT_START, GOTRACE_TEXT_END  where the program's code is, at run time
- *   GOTRACE_MORESTACK, GOTRACE_MORESTACK_SIZE  where runtime.morestack is, at run time
+ *   GOTRACE_MORESTACK, GOTRACE_MORESTACK_SIZE  where runtime.morestack and, after it,
+ *                         morestack_noctxt are, at run time
  *   GOTRACE_MORESTACK_MASK  the bits of an address that are known of it
  *   GOTRACE_G_SCHED_SP, GOTRACE_SCHED_BP  offsets in runtime.g, and from gobuf.sp to gobuf.bp
  */
@@ -107,21 +108,30 @@ static __always_inline bool is_growing(struct frames_start from)
     return false;
 }
 
+/* Return whether a saved address is the one after a call of runtime.morestack. */
+static __always_inline bool called_morestack(u64 pc)
+{
+    s32 distance = 0;
+    bpf_probe_read_user(&distance, sizeof(distance), (void *)(pc - sizeof(distance)));
+    u64 called = pc + distance;
+    return ((called - GOTRACE_MORESTACK) & GOTRACE_MORESTACK_MASK) < GOTRACE_MORESTACK_SIZE;
+}
+
 /*
- * Keep the stack of a goroutine whose stack grows; return the hash, 0 without room. The function
- * that needs more of it has no frame yet: runtime.morestack has saved where it is in g.sched, its
+ * Return where a goroutine is whose stack the runtime has left for another one. A function that has
+ * called runtime.morestack, for more stack or since it is to be preempted, has no frame yet: its
  * caller's address is on top of the stack or, where calls do not push it, in gobuf.lr, the word
- * before gobuf.bp (src/runtime/asm_*.s, Go 1.15 to 1.27).
+ * before gobuf.bp, which is 0 otherwise (src/runtime/asm_*.s, Go 1.15 to 1.27).
  */
-static __always_inline u64 keep_growing(u64 g)
+static __always_inline struct frames_start saved_frames(u64 g)
 {
     u64 sched = g + GOTRACE_G_SCHED_SP, bp = sched + GOTRACE_SCHED_BP;
-    return frames_keep((struct frames_start){
-        .pc = read_word(sched + 8),
-        .caller = CALL_PUSHES ? read_word(read_word(sched)) : read_word(bp - 8),
-        .frame = read_word(bp),
-        .end = ~0ULL,
-    });
+    struct frames_start from = {.pc = read_word(sched + 8), .frame = read_word(bp), .end = ~0ULL};
+    if (!CALL_PUSHES)
+        from.caller = read_word(bp - 8);
+    else if (called_morestack(from.pc))
+        from.caller = read_word(read_word(sched));
+    return from;
 }
 
 /* Keep the current thread's stack, and find its goroutine; return the hash, 0 without room. */
@@ -137,7 +147,7 @@ static __always_inline u64 interrupted_stack(struct interrupted at, struct task 
     else if (task->row != task->g && is_growing(from)) {
         from.low = read_word(task->row + GOTRACE_G_STACK_HI - 8);
         from.end = task->stack_hi;
-        from.outer = keep_growing(task->g);
+        from.outer = frames_keep(saved_frames(task->g));
     }
     return frames_keep(from);
 }

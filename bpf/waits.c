@@ -12,15 +12,15 @@
  * Two CPUs never write to one row of open at once: the runtime lets a goroutine be readied only
  * once it has been parked, after the probe there.
  *
- * Settings (common.h), beside those of goroutine.h and frames.h:
+ * Settings (common.h), beside those of interrupted.h:
  *   GOTRACE_STATE         the status that is added up: G_WAITING, G_RUNNABLE or G_SYSCALL, or
  *                         EVERY_STATE
  *   GOTRACE_OPEN          goroutines that can be known at once
  *   GOTRACE_ROWS          combinations of stack, reason and the other's stack
- *   GOTRACE_G_WAITREASON, GOTRACE_G_SCHED_PC, GOTRACE_G_SCHED_BP, GOTRACE_G_GOPC,
- *   GOTRACE_G_COROARG     offsets in the target's runtime.g; the last one optional
+ *   GOTRACE_G_WAITREASON, GOTRACE_G_GOPC, GOTRACE_G_COROARG  offsets in the target's runtime.g;
+ *                         the last one optional
  */
-#include "frames.h"
+#include "interrupted.h"
 #include "scheduler.h"
 
 #define EVERY_STATE 0 /* shared with gotrace/session/waits/probes.py */
@@ -87,10 +87,10 @@ static __always_inline void count_loss(u32 what)
         __sync_fetch_and_add(count, 1);
 }
 
-/* Keep a stack and return its hash, 0 when the map is full. end: the stack's upper bound, or ~0. */
-static __always_inline u64 known_stack(u64 pc, u64 frame, u64 end)
+/* Keep a stack and return its hash, 0 when the map is full. */
+static __always_inline u64 known_stack(struct frames_start from)
 {
-    u64 hash = frames_keep((struct frames_start){.pc = pc, .frame = frame, .end = end});
+    u64 hash = frames_keep(from);
     if (!hash)
         count_loss(STACKS_FULL);
     return hash;
@@ -98,7 +98,7 @@ static __always_inline u64 known_stack(u64 pc, u64 frame, u64 end)
 
 /*
  * The stack of who runs now, from the caller of the function that was hit. That one's own frame is
- * there already where its site is after it was made.
+ * there already where its site is after it was made. end: the stack's upper bound, or ~0.
  */
 static __always_inline u64 own_stack(struct pt_regs *ctx, u64 cookie, u64 end)
 {
@@ -106,13 +106,14 @@ static __always_inline u64 own_stack(struct pt_regs *ctx, u64 cookie, u64 end)
     u64 frame = registers_caller_frame(ctx, lowered);
     if (CALL_PUSHES && frame == entry - 8)
         frame = read_word(frame);
-    return known_stack(registers_return_pc(ctx, entry), frame, end);
+    return known_stack(
+        (struct frames_start){.pc = registers_return_pc(ctx, entry), .frame = frame, .end = end});
 }
 
 /* Where the runtime has left the goroutine's stack for another one, it has saved where. */
 static __always_inline u64 saved_stack(u64 g)
 {
-    return known_stack(read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP), ~0ULL);
+    return known_stack(saved_frames(g));
 }
 
 /* Return the goroutine's open state: a new one has no time. Return 0 without room for it. */

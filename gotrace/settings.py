@@ -175,7 +175,7 @@ class TaskSettings(_Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterruptedSettings(_Settings):
-    """Where a program's code is at run time: bpf/interrupted.h."""
+    """Where a program's code is at run time, and what the runtime saves: bpf/interrupted.h."""
 
     text_start: int = _value(0)
     text_end: int = _value(0)
@@ -447,8 +447,9 @@ class WaitSettings(ProgramSettings):
     open: int = _size(open=1)
     stacks: int = _size(kept_stacks=1)
     rows: int = _size(wait_rows=1)
-    g_sched_pc: int = _value()
-    g_sched_bp: int = _value()
+    interrupted: InterruptedSettings = field(
+        default_factory=InterruptedSettings, metadata=_part(InterruptedSettings)
+    )
     g_coroarg: int | None = _value(None, usual=(None, 0))
 
 

@@ -210,8 +210,6 @@ def _waits() -> list[Finding]:
         open=1 << 13,
         stacks=1 << 13,
         rows=1 << 13,
-        g_sched_pc=0,
-        g_sched_bp=0,
     )
     try:
         program = _program(settings, ["on_status"])

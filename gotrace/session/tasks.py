@@ -287,13 +287,15 @@ def interrupted_settings(tasks: Tasks) -> InterruptedSettings:
         module = module_of(file, bias)
         start, end = module.start, module.end
     table = file.functions
-    rows = table.rows_named("runtime.morestack")
-    grow = table.function(rows[0]) if rows else None
+    # Next to each other: functions without a context jump from the second to the first.
+    names = ("runtime.morestack", "runtime.morestack_noctxt")
+    grow = [table.function(row) for name in names for row in table.rows_named(name)]
+    entry = min((each.entry for each in grow), default=0)
     return InterruptedSettings(
         text_start=start,
         text_end=end,
-        morestack=grow.entry + (bias or 0) if grow else 0,
-        morestack_size=grow.end - grow.entry if grow else 0,
+        morestack=entry + (bias or 0),
+        morestack_size=max((each.end for each in grow), default=0) - entry,
         # Of a program to come, only where in a page its code will be.
         morestack_mask=(1 << 64) - 1 if bias is not None else mmap.PAGESIZE - 1,
         sched_bp=tasks.layout.g_sched_bp - tasks.layout.g_sched_sp,

@@ -44,7 +44,7 @@ UNREAD: dict[type[ProgramSettings], set[str]] = {
     },
     TraceSettings: {"g_startpc", "g_gopc"},
     StateSettings: {"g_startpc", "g_gopc", "g_sched_sp"},
-    WaitSettings: {"g_startpc", "g_sched_sp"},
+    WaitSettings: {"g_startpc"},
 }
 #: What a header looks at that a source includes, and that is not given with that source.
 NOT_GIVEN: dict[type[ProgramSettings], set[str]] = {

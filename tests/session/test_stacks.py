@@ -178,8 +178,6 @@ WAITS = WaitSettings(
     open=8,
     stacks=8,
     rows=8,
-    g_sched_pc=8,
-    g_sched_bp=8,
     g_coroarg=8,
 )
 STATES = StateSettings(

@@ -11,7 +11,7 @@ from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.live import GoFiles
 from gotrace.gotypes.wait_reasons import WaitReasons
 from gotrace.session.scheduler import SchedulerProbes, scheduler_files
-from gotrace.session.tasks import Tasks
+from gotrace.session.tasks import Tasks, interrupted_settings
 from gotrace.settings import WaitSettings
 from gotrace.sites.scheduler import SchedulerSites
 from gotrace.sites.sites import Site
@@ -56,8 +56,6 @@ class WaitProbes(SchedulerProbes):
 
     def settings(self, goroutines: int, stacks: int, rows: int) -> WaitSettings:
         """Return the settings of bpf/waits.c, by how much room there is to be."""
-        layout = self.tasks.layout
-        assert layout is not None
         return WaitSettings(
             site=self.target.settings(),
             tasks=self.tasks.settings(),
@@ -65,8 +63,7 @@ class WaitProbes(SchedulerProbes):
             open=goroutines,
             stacks=stacks,
             rows=rows,
-            g_sched_pc=layout.g_sched_pc,
-            g_sched_bp=layout.g_sched_bp,
+            interrupted=interrupted_settings(self.tasks),
             g_coroarg=self.coroarg,
         )
 

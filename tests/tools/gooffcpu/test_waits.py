@@ -329,6 +329,23 @@ def test_states_other_than_waiting() -> None:
     assert written and {row["state"] for row in written} == {"syscall"}
 
 
+@pytest.mark.parametrize("minor", ["1.21", "1.27"])
+def test_goroutine_that_is_preempted_where_a_function_begins_has_its_caller(minor: str) -> None:
+    """That function has no frame yet: of these three each calls the next."""
+    chain = ["runtime.goexit", "main.outer", "main.middle", "main.inner"]
+    path = build(FIXTURES / "live_preempted", require(minor))
+    with Fixture(["env", "GODEBUG=asyncpreemptoff=1", path]) as fixture:
+        words = ["-p", str(fixture.ready), "--json", "--force", "--state", "runnable"]
+        with tool("gooffcpu", *words) as tracing:
+            fixture.work()
+            result = tracing.end()
+        assert fixture.finish() == 0
+    rows = within(result, "main.inner") + within(result, "main.middle")
+    stacks = [[frame["func"] for frame in reversed(row["stack"])] for row in rows]
+    assert chain in stacks
+    assert all(stack == chain[: len(stack)] for stack in stacks)
+
+
 def test_own_goroutines_of_the_runtime_are_left_out() -> None:
     with Fixture([program()]) as fixture:
         words = ("--json", "--force", "-p", str(fixture.ready), "--open")
