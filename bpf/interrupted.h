@@ -23,6 +23,7 @@
 #define CALLER_AT_8 (1ULL << 61) /* the one above that */
 #define CALLER_IN_LINK (1ULL << 60)
 #define CALLER_IN_LINK_ONLY (1ULL << 59) /* the same, where SP says that no frame is made */
+#define CALLER_MARKS (CALLER_AT_0 | CALLER_AT_8 | CALLER_IN_LINK | CALLER_IN_LINK_ONLY)
 
 #define GROWING_FRAMES 48 /* most below runtime.morestack */
 
@@ -94,15 +95,22 @@ static __always_inline bool interrupted_task(struct interrupted at, struct task 
 }
 #endif
 
+static __always_inline bool is_morestack(u64 pc)
+{
+    return ((pc - GOTRACE_MORESTACK) & GOTRACE_MORESTACK_MASK) < GOTRACE_MORESTACK_SIZE;
+}
+
 /* Return whether this is a system stack that a goroutine's runtime.morestack has come to. */
 static __always_inline bool is_growing(struct frames_start from)
 {
+    if (is_morestack(from.caller & ~CALLER_MARKS)) /* of runtime.newstack, as it begins or ends */
+        return true;
 #pragma clang loop unroll(disable)
     for (int i = 0; i < GROWING_FRAMES; i++) {
         u64 pc = next_frame(&from);
         if (!pc)
             return false;
-        if (((pc - GOTRACE_MORESTACK) & GOTRACE_MORESTACK_MASK) < GOTRACE_MORESTACK_SIZE)
+        if (is_morestack(pc))
             return true;
     }
     return false;
@@ -113,8 +121,7 @@ static __always_inline bool called_morestack(u64 pc)
 {
     s32 distance = 0;
     bpf_probe_read_user(&distance, sizeof(distance), (void *)(pc - sizeof(distance)));
-    u64 called = pc + distance;
-    return ((called - GOTRACE_MORESTACK) & GOTRACE_MORESTACK_MASK) < GOTRACE_MORESTACK_SIZE;
+    return is_morestack(pc + distance);
 }
 
 /*
