@@ -61,9 +61,10 @@ def test_recipes_show_what_the_program_did(minor: str, mode: str) -> None:
         # The libraries open, dial and read for themselves, too.
         missing: Counter[str] = Counter[str](wanted) - shown[name]
         assert not missing, (name, missing, shown[name])
-        if name in ("net.dial", "file.open"):  # each once
+        if name in ("net.dial", "net.short", "dns", "file.open"):  # each once
             assert {text: shown[name][text] for text in wanted} == Counter(wanted)
     assert not [text for text in shown["dns"] if text.startswith("127.0.0.9")]
+    assert not [text for text in shown["net.short"] if " of 33 bytes" in text]  # a packet
     # Of HTTP/2 it has neither status nor bytes.
     shown["http.server"] = Counter(
         {text: n for text, n in shown["http.server"].items() if "<unavailable" not in text}
