@@ -396,7 +396,9 @@ def _trace(options: argparse.Namespace, request: TraceRequest, output: Output) -
             profile.write(output)
         # With -M the rest is left, not lost.
         unwound = None if options.max_events else printer.unwound
-        footer = _footer(tracer, traced.plan, undecided, printer.taken, unwound)
+        is_asked = any("$panicked" in text for text in options.patterns)
+        hint = "" if is_asked else _ONLY_PANICKED
+        footer = _footer(tracer, traced.plan, undecided, printer.taken, unwound, hint)
         for notice in (*footer, *printer.notices(calibration)):
             output.notice(notice)
     return run.plan
@@ -560,19 +562,22 @@ _DROPPED = (
     "{} call{s} lost, the latest: they came faster than they could be shown; try a predicate, or"
     " GOTRACE_DRAIN=30, which goes on for as many seconds after the end"
 )
-_UNWOUND_LOST = (
-    "{} call{s} that did not return among those lost: try the predicate ($panicked), which leaves"
-    " out all others"
-)
+_UNWOUND_LOST = "{} call{s} that did not return among those lost"
+_ONLY_PANICKED = ": try the predicate ($panicked), which leaves out all others"
 
 
 def _footer(
-    tracer: CallTracer, plan: ProbePlan, undecided: Undecided, taken: int, unwound: int | None
+    tracer: CallTracer,
+    plan: ProbePlan,
+    undecided: Undecided,
+    taken: int,
+    unwound: int | None,
+    hint: str = "",
 ) -> Iterator[Notice]:
     """Yield what the lines do not show.
 
     ``taken`` is how many calls were taken from the kernel, ``unwound`` how many of them did not
-    return, None if some were left.
+    return, None if some were left. ``hint`` says how to see these.
     """
     dropped = tracer.losses.total + tracer.window.losses.total
     # Of returns of earlier calls there would be no lines.
@@ -593,7 +598,8 @@ def _footer(
     reported = counts[Diagnostic.UNWOUND] - counts[Diagnostic.UNWOUND_UNSEEN]
     if unwound is not None and (missing := min(lost, reported - unwound)) > 0:
         fields = {"what": "unwound_lost", "calls": missing}
-        yield Notice(NoticeKind.LOST, counted(_UNWOUND_LOST, missing), fields)
+        text = counted(_UNWOUND_LOST, missing) + hint
+        yield Notice(NoticeKind.LOST, text, fields)
     if tracer.window.late:
         text = counted("{} call{s} shown out of order", tracer.window.late)
         yield Notice(NoticeKind.SUMMARY, text, {"what": "late", "calls": tracer.window.late})

@@ -38,7 +38,7 @@ def test_lost_calls_that_did_not_return(
         open_calls=lambda: 0,
         LOSSES=CallTracer.LOSSES,
     )
-    notices = list(_footer(tracer, ProbePlan((), ()), Undecided(), 497, shown))
+    notices = list(_footer(tracer, ProbePlan((), ()), Undecided(), 497, shown, ": a hint"))
     said = [each.fields["calls"] for each in notices if each.fields["what"] == "unwound_lost"]
     assert said == ([missing] if missing else [])
 

@@ -366,6 +366,24 @@ def test_tracer_that_does_not_get_to_run() -> None:
     assert len(shown) + missing == floods * truth["Flooded"]
 
 
+def test_lost_calls_that_did_not_return_are_counted() -> None:
+    """Each fifth call panics while the tracer is stopped: it is shown, or among those lost."""
+    with Fixture([program()]) as fixture:
+        words = ("--json", "-p", str(fixture.ready), "main.crashed")
+        with tool("gotrace", *words) as tracing:
+            tracing.signal(signal.SIGSTOP)
+            truth = fixture.work("crash")
+            tracing.signal(signal.SIGCONT)
+            result = tracing.end()
+        fixture.finish()
+    calls, missing = calls_of(result, "main.crashed"), dict(lost(result))
+    unwound = missing.pop("unwound_lost")
+    assert 0 < unwound < sum(missing.values())
+    assert len(calls) + sum(missing.values()) == truth["Calls"]
+    assert sum("unwound" in row for row in calls) + unwound == truth["Crashed"]
+    assert "".join(result.lines).count("($panicked)") == 1
+
+
 def as_json(text: bytes) -> object:
     try:
         return text.decode()
