@@ -137,7 +137,7 @@ class RemoteRun:
             start_new_session=True,
         )
         self._given_up = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._is_killed = False
+        self._is_killed = self._has_said_much = False
 
     def wait(self, attached: Callable[[], None]) -> int:
         """Read what it says until it ends, and return its exit status.
@@ -150,6 +150,8 @@ class RemoteRun:
         try:
             begin = self._push() if self._bundles else b""
             self._read(begin, attached)
+            if self._has_said_much:
+                raise HostError(f"it writes more than {_MOST_OUTPUT >> 20} MB to stderr")
         except BaseException:
             self.kill()
             raise
@@ -233,8 +235,16 @@ class RemoteRun:
     def _read_errors(self) -> None:
         assert self._process.stderr is not None
         with self._process.stderr as stream:
+            length = 0
             while piece := stream.read(1 << 12):
                 self.errors = (self.errors + piece)[-_MOST_ERRORS:]
+                length += len(piece)
+                if length > _MOST_OUTPUT:
+                    self._has_said_much = True
+                    with suppress(ProcessLookupError):  # its output ends with it
+                        if self._process.poll() is None:
+                            os.killpg(self._process.pid, signal.SIGKILL)
+                    return
 
     def end(self) -> None:
         """Have it end: its shell reads to the end of what we say."""

@@ -76,8 +76,9 @@ def test_who_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it says something all the time, or closes its output and goes on."""
     monkeypatch.setattr(remote, "GRACE", 0.2)
     monkeypatch.setattr(remote, "_CONNECT", 0.1)
-    found = by_host(runs(["yes", "exec >&- 2>&- sleep 600"], seconds=0.2))
-    assert found["yes"].problem == "it did not end within 0.5 s: it was given up"
+    yes = "while :; do echo y; done"  # slowly, each line by itself: not too much of them
+    found = by_host(runs([yes, "exec >&- 2>&- sleep 600"], seconds=0.2))
+    assert found[yes].problem == "it did not end within 0.5 s: it was given up"
     assert found["exec >&- 2>&- sleep 600"].status == -9
 
 
@@ -88,6 +89,9 @@ def test_who_says_too_much_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.output.tell() == 2 << 20
     run = RemoteRun(["sh", "-c", "yes"], 60)
     with pytest.raises(HostError, match="it prints more than 2 MB: ask for fewer"):
+        run.wait(lambda: None)
+    run = RemoteRun(["sh", "-c", "yes >&2"], 60)
+    with pytest.raises(HostError, match="it writes more than 2 MB to stderr"):
         run.wait(lambda: None)
 
 
