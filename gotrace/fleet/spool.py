@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import stat
+import time
 from contextlib import suppress
 
 from gotrace.errors import GotraceError
@@ -22,17 +24,23 @@ class Spool:
 
     If others were taken while it was refused, the name has how often that was.
 
-    One thread uses it. What an earlier process has left is sent first. All is done below one
-    descriptor, as the path may lead elsewhere later. What is not this user's file is left alone.
+    One thread uses it, and one process. What an earlier process has left is sent first. All is done
+    below one descriptor, as the path may lead elsewhere later. What is not this user's file is left
+    alone.
     """
 
     def __init__(self, path: str, most: int) -> None:
         """Use a directory of at most so many bytes. Raises GotraceError."""
         self._most = most
         self._folder = open_folder(path)
+        self._is_locked = False
         #: Why the last request was not kept, None if it was.
         self.problem: str | None = None
         try:
+            self._is_locked = _lock(self._folder)
+            if not self._is_locked:
+                reason = "another gotraced uses it: give each of them a directory of its own"
+                raise GotraceError(f"otlp: disk: {path}: {reason}")
             names = os.listdir(self._folder)
             matches = [match for name in names if (match := _NAME.fullmatch(name))]
             files = sorted((int(one[1]), int(one[2]), int(one[3] or 0)) for one in matches)
@@ -44,12 +52,17 @@ class Spool:
         except OSError as error:
             self.close()
             raise GotraceError(f"otlp: disk: {path}: {error.strerror}") from error
+        except GotraceError:
+            self.close()
+            raise
 
     def __len__(self) -> int:
         return len(self._files)
 
     def close(self) -> None:
         """Let go of the directory; what is in it stays."""
+        if self._is_locked:
+            _unlock(self._folder)
         os.close(self._folder)
 
     def _found(self, name: str) -> os.stat_result:
@@ -119,6 +132,42 @@ class Spool:
         del self._files[one]
         with suppress(OSError):
             os.unlink(_named(*one), dir_fd=self._folder)
+
+
+#: Directories that this process has locked: a descriptor that holds the lock, and for how many.
+#: A reload uses one for the exporter that begins and the one that ends.
+_held: dict[tuple[int, int], tuple[int, int]] = {}
+_LOCKING = 5.0  # seconds: as long as what an ended gotraced has left may keep its descriptors
+
+
+def _place(folder: int) -> tuple[int, int]:
+    found = os.fstat(folder)
+    return found.st_dev, found.st_ino
+
+
+def _lock(folder: int) -> bool:
+    """Keep other processes from a directory; return whether no other one has it."""
+    until = time.monotonic() + _LOCKING
+    holder, users = _held.get(_place(folder), (-1, 0))
+    while not users:
+        with suppress(BlockingIOError):
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            holder = os.dup(folder)
+            break
+        if time.monotonic() >= until:
+            return False
+        time.sleep(0.1)
+    _held[_place(folder)] = holder, users + 1
+    return True
+
+
+def _unlock(folder: int) -> None:
+    holder, users = _held.pop(_place(folder))
+    if users > 1:
+        _held[_place(folder)] = holder, users - 1
+    else:  # in words: forked processes have this descriptor, too
+        fcntl.flock(holder, fcntl.LOCK_UN)
+        os.close(holder)
 
 
 def _named(number: int, count: int, refused: int) -> str:

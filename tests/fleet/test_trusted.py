@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -105,3 +107,38 @@ def test_a_spool_knows_later_how_often_a_request_was_refused(tmp_path: Path) -> 
     spool.drop_oldest()
     assert spool.oldest() == (b"2", 2, 19)
     spool.close()
+
+
+def test_a_spool_is_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one before in the same process goes on beside it, as in a reload."""
+    monkeypatch.setattr("gotrace.fleet.spool._LOCKING", 0.0)
+    folder = str(tmp_path / "spool")
+    before = Spool(folder, 1000)
+    after = Spool(folder, 1000)
+    before.close()
+    reason = "another gotraced uses it"
+    assert reason in in_another_process(folder)
+    reader, writer = os.pipe()
+    if not (child := os.fork()):  # as one that holds probes: it has the same descriptors
+        os.read(reader, 1)
+        os._exit(0)
+    try:
+        after.close()
+        assert in_another_process(folder) == ""
+    finally:
+        os.write(writer, b"1")
+        os.waitpid(child, 0)
+        os.close(reader)
+        os.close(writer)
+
+
+def in_another_process(folder: str) -> str:
+    """Return why a spool cannot be used there, nothing if it can."""
+    text = (
+        "import sys, gotrace.fleet.spool as spool\n"
+        "spool._LOCKING = 0.0\n"
+        "try: spool.Spool(sys.argv[1], 1000).close()\n"
+        "except Exception as error: print(error, end='')"
+    )
+    words = [sys.executable, "-c", text, folder]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
