@@ -15,6 +15,7 @@ from gotrace.fleet.probing import metric_request, open_target
 from gotrace.fleet.targets import Finder, Program
 from gotrace.fleet.telemetry.waits import plan_waits
 from gotrace.fleet.trusted import check_folder
+from gotrace.fleet.web import check_listen
 from gotrace.session.plan import ProbePlan
 from gotrace.session.tasks import find_tasks
 from gotrace.target.target import Target
@@ -28,8 +29,8 @@ _MAX_NAMES = 5
 def check(config: Config, out: TextIO) -> int:
     """Write what there is to trace and return the exit status.
 
-    That is 3 where programs of the targets are here and none has anything that is asked for. Raises
-    GotraceError if files cannot be kept or sent.
+    That is 3 if something is asked for that is in none of the programs that are here, though there
+    are some of its targets. Raises GotraceError if files cannot be kept or sent.
     """
     finder = Finder(config.targets)
     programs = finder.look()
@@ -43,27 +44,33 @@ def check(config: Config, out: TextIO) -> int:
             count = len(program.processes)
             number = f"{count} process{'' if count == 1 else 'es'}"
             print(f"target {target.name}: {printable(program.shown)}, {number}", file=out)
-    tried = matched = 0
+    is_found: dict[str, bool] = {}
+
+    def note(what: str, is_there: bool) -> None:
+        is_found[what] = is_found.get(what, False) or is_there
+
     for program in programs.values():
         opened = open_target(program, config.planning)
         try:
             for spec in config.metrics:
                 if program.key.target in spec.targets:
-                    tried += 1
-                    matched += _check_metric(spec, opened, program, out)
+                    is_there = _check_metric(spec, opened, program, out)
+                    note(f"metric {spec.name}", is_there)
             if config.waits is not None and program.key.target in config.waits.targets:
-                tried += 1
-                matched += _check_waits(opened, program, out)
+                note("waits", _check_waits(opened, program, out))
             for flight in config.flights:
                 if program.key.target in flight.targets:
-                    tried += 1
-                    matched += _check_flight(flight, opened, program, out)
+                    is_there = _check_flight(flight, opened, program, out)
+                    note(f"flight {flight.name}", is_there)
             for span in config.spans:
                 if program.key.target in span.targets:
-                    tried += 1
-                    matched += _check_span(span, opened, program, out)
+                    is_there = _check_span(span, opened, program, out)
+                    note(f"span {span.name or span.probe}", is_there)
         finally:
             opened.close()
+    nowhere = [what for what, is_there in is_found.items() if not is_there]
+    for what in nowhere:
+        print(f"{printable(what)}: in none of the programs that are here", file=out)
     print(f"budget: {config.budget:.2%} of one CPU for each target", file=out)
     if config.host_budget is not None:
         print(f"host_budget: {config.host_budget:.2%} of one CPU for all targets", file=out)
@@ -73,11 +80,13 @@ def check(config: Config, out: TextIO) -> int:
     for folder in _folders(config):
         if os.path.lexists(folder):
             check_folder(folder)
+    for listen in filter(None, (config.listen, config.web.health)):
+        check_listen(listen)
     if config.otlp is not None:
         from gotrace.fleet.transport import check_sender  # loads protobuf
 
         check_sender(config.otlp)
-    return NoMatchError.exit_code if tried and not matched else 0
+    return NoMatchError.exit_code if nowhere else 0
 
 
 def _folders(config: Config) -> Iterator[str]:

@@ -44,7 +44,7 @@ from gotrace.fleet.threads import LATE, LastingThread, note_failure, unwell
 from gotrace.fleet.web_config import empty, load_web_config
 from gotrace.text import printable
 
-__all__ = ["Health", "ProfileKind", "WebServer"]
+__all__ = ["Health", "ProfileKind", "WebServer", "check_listen"]
 
 log = logging.getLogger("gotraced")
 
@@ -150,9 +150,8 @@ def _shared(listening: socket.socket) -> Iterator[None]:
 
 def _listening(listen: Listen, beside: socket.socket | None) -> socket.socket:
     """Return a socket that listens; ``beside`` may listen on the same port. Raises OSError."""
-    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
     with ExitStack() as undo:
-        made = undo.enter_context(socket.socket(family))
+        made = undo.enter_context(socket.socket(_family(listen)))
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.setblocking(False)
         with ExitStack() as sharing:
@@ -163,6 +162,23 @@ def _listening(listen: Listen, beside: socket.socket | None) -> socket.socket:
             made.listen(_MAX_CONNECTIONS)
         undo.pop_all()
         return made
+
+
+def check_listen(listen: Listen) -> None:
+    """Look up the name that is to be listened on. Raises GotraceError."""
+    try:
+        socket.getaddrinfo(listen.host, listen.port, _family(listen), socket.SOCK_STREAM)
+    except OSError as error:
+        raise _refusal(listen, error) from error
+
+
+def _refusal(listen: Listen, error: OSError) -> GotraceError:
+    reason = error.strerror or error
+    return GotraceError(f"cannot listen on {listen.host}:{listen.port}: {reason}")
+
+
+def _family(listen: Listen) -> int:
+    return socket.AF_INET6 if ":" in listen.host else socket.AF_INET
 
 
 class WebServer:
@@ -194,8 +210,7 @@ class WebServer:
         try:
             self._socket = self._listening(beside)
         except OSError as error:
-            reason = error.strerror or error
-            raise GotraceError(f"cannot listen on {listen.host}:{listen.port}: {reason}") from error
+            raise _refusal(listen, error) from error
         self.port = int(self._socket.getsockname()[1])
         self._pool = ThreadPoolExecutor(_THREADS, "web")
         self._profiler = ThreadPoolExecutor(1, "profile")

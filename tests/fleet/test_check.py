@@ -68,3 +68,19 @@ def test_the_socket_may_follow_the_word() -> None:
     assert parser.parse_args(["list", "--socket", "/b"]).socket == "/b"
     assert parser.parse_args(["end", "x", "--socket", "/b"]).name == "x"
     assert parser.parse_args(["list"]).socket == "/run/gotraced/control"
+
+
+@pytest.mark.parametrize("key", ["listen", "health"])
+def test_a_name_to_listen_on_that_is_none(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "c.yaml"
+    places = {"listen": "127.0.0.1:0", key: "nowhere.invalid:9435"}
+    text = "".join(f"{name}: '{place}'\n" for name, place in places.items())
+    path.write_text(
+        f"{text}targets: [{{name: t, exe: /nowhere/t}}]\n"
+        "metrics: [{name: m, type: counter, probe: main.f}]\n"
+    )
+    path.chmod(0o644)
+    assert main(["--check", str(path)]) == 1
+    assert "cannot listen on nowhere.invalid:9435: " in capsys.readouterr().err

@@ -448,6 +448,12 @@ def test_check_says_what_would_be_traced(server: Path, tmp_path: Path) -> None:
     result = run_tool("gotraced", "--check", config)
     assert result.status == 3
     assert any("nothing: no function matches" in line for line in result.lines)
+    assert "metric n: in none of the programs that are here\n" in result.lines
+    nosuch = f"{METRICS}\n  - {{name: n, type: counter, probe: main.nosuch}}"
+    configured(tmp_path, server, nosuch)
+    result = run_tool("gotraced", "--check", config)
+    assert result.status == 3
+    assert "metric vias in keys: main.viaFirst, main.viaSecond\n" in result.lines
     configured(tmp_path, server, "  - {name: n, type: countr, probe: main.handle}")
     result = run_tool("gotraced", "--check", config)
     assert (result.status, result.lines) == (2, [])
