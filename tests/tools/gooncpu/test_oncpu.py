@@ -150,18 +150,18 @@ def check_callers(result: Result) -> int:
 @each_toolchain
 def test_a_stack_that_grows_has_its_callers(toolchain: Toolchain) -> None:
     _, result = sampled(program(toolchain), "grow 2s", "--json")
-    growing = 0
+    growing: Counter[bool] = Counter()
     for row in of_kind(result, "cpu_stack"):
         inner = names(row)
         if row["work"] == Work.PROGRAM.value and "runtime.newstack" in inner:
-            *callers, outer, _ = inner[inner.index("runtime.newstack") + 1 :]
-            assert outer == "main.grows", inner
-            assert callers[0] == "runtime.morestack"
+            callers = inner[inner.index("runtime.newstack") + 1 :]
             # The outermost call is of even, and none is missing after it.
             ways = ["main.even", "main.odd"] * len(callers)
-            assert callers[:0:-1] == ways[: len(callers) - 1]
-            growing += row["samples"]
-    assert growing > sum(row["samples"] for row in of_kind(result, "cpu_stack")) / 4
+            ways = ["runtime.goexit", "main.grows", *ways[: len(callers) - 3], "runtime.morestack"]
+            growing[callers[::-1] == ways] += row["samples"]
+    # The last instructions of gogo have cleared what says where the goroutine is.
+    assert growing[False] <= growing[True] / 100, growing
+    assert growing[True] > sum(row["samples"] for row in of_kind(result, "cpu_stack")) / 4
 
 
 def check_ratio(result: Result) -> None:
