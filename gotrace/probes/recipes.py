@@ -74,7 +74,11 @@ def expanded(text: str, names: Mapping[str, str]) -> str:
 
 
 def _unformatted(probes: Sequence[RecipeProbe]) -> list[RecipeProbe]:
-    """Return one probe for each function: several differ in what they show, which is left out."""
+    """Return one probe for each function: several differ in what they show, which is left out.
+
+    They follow it alone, too: a condition may be of another release, and then theirs together does
+    not fit either.
+    """
     by_function: dict[tuple[str, str | None], list[RecipeProbe]] = {}
     for probe in probes:
         by_function.setdefault((probe.function, probe.unless), []).append(probe)
@@ -85,7 +89,7 @@ def _unformatted(probes: Sequence[RecipeProbe]) -> list[RecipeProbe]:
         signatures = tuple(text for probe in same for text in probe.signatures)
         shared = tuple(name for name in same[0].names if all(name in one.names for one in same))
         first = replace(same[0], signatures=signatures, names=shared)
-        joined.append(replace(first, when=when) if len(conditions) > 1 else first)
+        joined += [replace(first, when=when), *same] if len(conditions) > 1 else [first]
     return joined
 
 
@@ -102,7 +106,7 @@ class Recipe:
     probes: tuple[RecipeProbe, ...]
 
     def wanted(self, with_formats: bool) -> Sequence[RecipeProbe]:
-        """Return the probes; without formats there is one of each function."""
+        """Return the probes; without formats the first that fits a function has all its calls."""
         return self.probes if with_formats else _unformatted(self.probes)
 
 

@@ -41,7 +41,15 @@ from gotrace.session.trace_plan import Context, TraceChoices, TracePlan, make_tr
 from gotrace.session.why.parts import BandRows, PartSums, max_report_size
 from gotrace.settings import HistogramSettings, KeySettings
 from gotrace.sites.sites import SiteForm
-from gotrace.values.model import BytesValue, NamedValue, StringValue, Unavailable, Value
+from gotrace.values.error_messages import address_of
+from gotrace.values.model import (
+    BytesValue,
+    NamedValue,
+    PointerValue,
+    StringValue,
+    Unavailable,
+    Value,
+)
 
 __all__ = [
     "MAX_KEY_TEXT",
@@ -127,7 +135,13 @@ def _named(key: KeyText, spec: ProbeSpec) -> KeyText:
 
 
 def _as_keyed(value: Value) -> Value:
-    """Return a value without the length of a text that was cut: calls of many may share its row."""
+    """Return a value without the length of a text that was cut: calls of many may share its row.
+
+    A net.Addr of the standard library is its text, as that of other functions is.
+    """
+    if isinstance(value, PointerValue) and (address := address_of(value)) is not None:
+        text = address.text.encode()
+        return value if address.known is not None else StringValue(text, len(text))
     if isinstance(value, NamedValue):
         return replace(value, value=_as_keyed(value.value))
     if isinstance(value, StringValue | BytesValue) and value.is_cut:

@@ -37,6 +37,7 @@ __all__ = [
     "POINTER_RULES",
     "VALUE_RULES",
     "Message",
+    "address_of",
     "error_value",
     "go_errno_text",
     "is_set",
@@ -111,7 +112,7 @@ def text_of(value: Value | None) -> Message:
     if isinstance(value, InterfaceValue):
         if isinstance(value.value, Unavailable):
             return text_of(value.value)
-        return _address(value.value) or missing_text(f"<{value.dynamic or 'error'}>")
+        return address_of(value.value) or missing_text(f"<{value.dynamic or 'error'}>")
     if isinstance(value, Unavailable):
         return missing_text(f"<unavailable: {value.why}>")
     if isinstance(value, Nil):
@@ -146,7 +147,7 @@ def quoted_text(value: Value | None) -> Message:
     return Message(f"{shown}...", shown[:-1]) if value.is_cut else Message(shown)
 
 
-def _address(value: Value | None) -> Message | None:
+def address_of(value: Value | None) -> Message | None:
     """Return a net.Addr of the standard library as it prints."""
     target = value.target if isinstance(value, PointerValue) else value
     if not isinstance(target, StructValue):

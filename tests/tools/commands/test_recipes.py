@@ -141,6 +141,34 @@ def test_goroutines_are_counted_by_function_and_place() -> None:
 
 @pytest.mark.live
 @pytest.mark.apart
+def test_addresses_and_statements_are_counted_in_one_form() -> None:
+    path = build(FIXTURES / "live_recipes", newest())
+    with Fixture([path]) as fixture:
+        pid = str(fixture.ready)
+        with (
+            tool("gofunccount", "--json", "-p", pid, "@net.dial") as dials,
+            tool("gofunclatency", "--json", "-p", pid, "@sql") as statements,
+        ):
+            truth = fixture.work("")
+            counted = of_kind(dials.end(), "count")
+            measured = of_kind(statements.end(), "histogram")
+        assert fixture.finish() == 0
+    addresses, made = (
+        Counter[str](),
+        Counter(text.split()[1].strip(",") for text in truth["net.dial"]),
+    )
+    for row in counted:
+        addresses[row["by"]["address"]] += row["count"]
+    assert {address: addresses[address] for address in made} == made
+    queries = Counter[str]()
+    for row in measured:
+        queries[row["by"]["query"]] += row["count"]
+    asked = (re.sub("^(query|exec|prepare) ", "", text) for text in truth["sql"])
+    assert queries == Counter(text.split(",")[0] for text in asked)
+
+
+@pytest.mark.live
+@pytest.mark.apart
 def test_the_list_marks_what_a_process_has() -> None:
     path = build(FIXTURES / "live_keys", newest())
     with Fixture([path]) as fixture:
@@ -200,8 +228,9 @@ def test_signatures_can_be_repeated_and_functions_too(
     )
     recipe = find_recipe("mine")
     assert [probe.signatures for probe in recipe.wanted(True)] == [("(n int)", "()")] * 2
-    [joined] = recipe.wanted(False)
+    joined, *alone = recipe.wanted(False)
     assert joined.text(None, "", False) == "main.f (((n > 1) || (n < 0)))"
+    assert tuple(alone) == recipe.probes  # if one of them is of another release
 
 
 def test_the_manual_lists_all_recipes() -> None:
