@@ -92,6 +92,7 @@ _OF_TOOLS: dict[str, dict[str, str]] = {
         **dict.fromkeys(("-l", "-t"), "-a prints each goroutine with its stack"),
         **dict.fromkeys(("-s", "-w"), "--state, --reason and a PATTERN choose goroutines"),
     },
+    "gotop": dict.fromkeys(("-o", "--output"), "type gotop -b --json -p PID > FILE"),
 }
 
 #: What an option takes, where nothing follows it.
