@@ -195,7 +195,10 @@ class _Reader:
                 self._add(how, row)
             elif kind in NOTICES:
                 if not is_notice(row):
-                    raise ValueError(f"{kind} without a message")
+                    what = "with what JSON cannot have, such as NaN or half a character"
+                    if not isinstance(row.get("message"), str):
+                        what = "without a message"
+                    raise ValueError(f"{kind} {what}")
                 self.merged.notices.append({**row, "host": self._host_of(row)})
             elif kind == "attached":
                 self._agree(checked(ATTACHED, row, "attached"))

@@ -325,6 +325,20 @@ def test_other_lines_are_refused(line: str) -> None:
         list(gotrace.merge([line], hosts=["web01"]))
 
 
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"kind": "warning"}, "warning without a message"),
+        ({"kind": "lost", "message": 1}, "lost without a message"),
+        ({"kind": "warning", "message": "\ud800"}, "warning with what JSON cannot have"),
+        ({"kind": "warning", "message": "a", "x": float("nan")}, "what JSON cannot have"),
+    ],
+)
+def test_other_notices_are_refused(row: Row, reason: str) -> None:
+    with pytest.raises(GotraceError, match=reason):
+        gotrace.merge([json.dumps(row)])
+
+
 def test_added_hosts_cannot_be_taken_apart() -> None:
     merged = gotrace.merge(lines([count("f", 1)]), lines([count("f", 2)]))
     with pytest.raises(UsageError, match="record it with --by-host"):
