@@ -82,6 +82,8 @@ class Spool:
             self.problem = f"it has {self._most >> 20} MB"
             return False
         number = next(reversed(self._files))[0] + 1 if self._files else 1
+        while os.access(_named(number, count, refused), os.F_OK, dir_fd=self._folder):
+            number += 1  # of the exporter beside this one in a reload
         name = _named(number, count, refused)
         half = name.replace(".otlp", ".part")
         try:

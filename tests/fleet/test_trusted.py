@@ -115,6 +115,9 @@ def test_a_spool_is_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     folder = str(tmp_path / "spool")
     before = Spool(folder, 1000)
     after = Spool(folder, 1000)
+    assert before.add(b"1", 1) and after.add(b"2", 1)
+    found = [path.read_bytes() for path in (tmp_path / "spool").iterdir()]
+    assert sorted(found) == [b"1", b"2"]
     before.close()
     reason = "another gotraced uses it"
     assert reason in in_another_process(folder)
