@@ -56,13 +56,13 @@ _GO_REDIS = "golang-github-go-redis-redis-dev"
 #: Programs that know what recipes have to show, with gRPC 1.27, 1.33 and 1.64, go-redis 6.15, and
 #: redigo 1.8 and 1.9.
 RECIPES = (
-    SourceProgram("grpc-1.27", _GRPC, str(_HERE / "grpc" / "main.go"), Source.BULLSEYE, "1.15"),
-    SourceProgram("grpc-1.33", _GRPC, str(_HERE / "grpc" / "main.go")),
-    SourceProgram("grpc-1.33s", _GRPC, str(_HERE / "grpc" / "main.go"), flags=("-ldflags=-s -w",)),
-    SourceProgram("grpc-1.64", _GRPC, str(_HERE / "grpc" / "main.go"), Source.TRIXIE, "1.24"),
-    SourceProgram("redis-6", _GO_REDIS, str(_HERE / "redis" / "main.go"), Source.BULLSEYE, "1.15"),
-    SourceProgram("redigo-1.8", _REDIGO, str(_HERE / "redigo" / "main.go")),
-    SourceProgram("redigo-1.9", _REDIGO, str(_HERE / "redigo" / "main.go"), Source.TRIXIE, "1.24"),
+    SourceProgram("grpc-1.27", _GRPC, str(_HERE / "grpc"), Source.BULLSEYE, "1.15"),
+    SourceProgram("grpc-1.33", _GRPC, str(_HERE / "grpc")),
+    SourceProgram("grpc-1.33s", _GRPC, str(_HERE / "grpc"), flags=("-ldflags=-s -w",)),
+    SourceProgram("grpc-1.64", _GRPC, str(_HERE / "grpc"), Source.TRIXIE, "1.24"),
+    SourceProgram("redis-6", _GO_REDIS, str(_HERE / "redis"), Source.BULLSEYE, "1.15"),
+    SourceProgram("redigo-1.8", _REDIGO, str(_HERE / "redigo")),
+    SourceProgram("redigo-1.9", _REDIGO, str(_HERE / "redigo"), Source.TRIXIE, "1.24"),
 )
 
 _OTEL, _SYS = "golang-opentelemetry-otel-dev", "golang-golang-x-sys-dev"

@@ -30,6 +30,13 @@ func (service) Check(_ context.Context, in *healthpb.HealthCheckRequest) (*healt
 	return &healthpb.HealthCheckResponse{}, nil
 }
 
+// Watch answers twice, and ends with an error.
+func (service) Watch(_ *healthpb.HealthCheckRequest, to healthpb.Health_WatchServer) error {
+	to.Send(&healthpb.HealthCheckResponse{})
+	to.Send(&healthpb.HealthCheckResponse{})
+	return status.Error(codes.OutOfRange, "no more")
+}
+
 var truth = map[string][]string{}
 
 func tell(recipe, format string, values ...interface{}) {
@@ -44,12 +51,20 @@ func logging(ctx context.Context, in interface{}, info *grpc.UnaryServerInfo, ha
 	return out, err
 }
 
+func streaming(server interface{}, to grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	err := handler(server, to)
+	answer := status.Convert(err)
+	tell("grpc.server", "%s, code %d %s", info.FullMethod, answer.Code(), answer.Message())
+	tell("grpc.handler", "%s, a stream", info.FullMethod)
+	return err
+}
+
 func main() {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		panic(err)
 	}
-	server := grpc.NewServer(grpc.UnaryInterceptor(logging))
+	server := grpc.NewServer(grpc.UnaryInterceptor(logging), grpc.StreamInterceptor(streaming))
 	healthpb.RegisterHealthServer(server, service{health.NewServer()})
 	go server.Serve(listener)
 	conn, err := grpc.Dial(listener.Addr().String(), grpc.WithInsecure(), grpc.WithBlock())
@@ -76,6 +91,16 @@ func main() {
 			tell("grpc.server", "%s, code %d %s", method, answer.Code(), answer.Message())
 		}
 	}
+	watching, err := healthpb.NewHealthClient(conn).Watch(context.Background(), &healthpb.HealthCheckRequest{})
+	tell("grpc.client", "/grpc.health.v1.Health/Watch, a stream, error %v", err)
+	for err == nil {
+		_, err = watching.Recv()
+	}
+	in := &healthpb.HealthCheckRequest{}
+	_, err = healthpb.NewHealthClient(conn).Check(context.Background(), in) // as generated code does
+	tell("grpc.client", "%s, code %d", methods[0], status.Code(err))
+	err = grpc.Invoke(context.Background(), methods[0], in, &healthpb.HealthCheckResponse{}, conn)
+	tell("grpc.client", "%s, code %d", methods[0], status.Code(err))
 	conn.Close()
 	server.GracefulStop() // all handlers have returned
 	text, _ := json.Marshal(truth)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gomodule/redigo/redis"
 )
@@ -59,10 +60,33 @@ func main() {
 	client.Do("set", "a", "one")
 	client.Do("get", "b")
 	client.Do("set", "c", 7)
+	redis.DoWithTimeout(client, time.Minute, "get", "d")
+	doContext(client, "get", "e")
+	redis.NewScript(1, "return 1").Do(client, "f") // by its hash: the server says that it knows it
+	done := len(logged)
+	client.Send("set", "g", "piped")
+	client.Send("get", "h")
+	client.Flush()
+	client.Receive()
+	client.Receive()
+	client.Send("get", "i")
+	client.Do("") // what was sent
+	pool := &redis.Pool{Dial: func() (redis.Conn, error) { return client, nil }}
+	pooled := pool.Get()
+	pooled.Send("get", "j")
+	pooled.Flush()
+	pooled.Receive()
+	sent := len(logged)
+	pooled.Do("get", "k")
+	doContext(pooled, "get", "l")
 	close(logged)
 	commands := []string{}
 	for command := range logged {
-		commands = append(commands, strings.Replace(command, " ", " [", 1)+"], error <nil>")
+		how := "]"
+		if at := len(commands); at >= done && at < sent {
+			how = "], sent"
+		}
+		commands = append(commands, strings.Replace(command, " ", " [", 1)+how+", error <nil>")
 	}
 	text, _ := json.Marshal(map[string][]string{"redigo": commands})
 	fmt.Printf("truth %s\n", text)

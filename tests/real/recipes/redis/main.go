@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -35,7 +36,11 @@ func serve(conn net.Conn, logged chan<- string) {
 			words[n] = string(text[:len(text)-2])
 		}
 		logged <- strings.Join(words, " ")
-		fmt.Fprint(conn, map[bool]string{true: "$-1\r\n", false: "+OK\r\n"}[words[0] == "get"])
+		answer := map[string]string{"get": "$-1\r\n", "exec": "*1\r\n+OK\r\n"}[strings.ToLower(words[0])]
+		if answer == "" {
+			answer = "+OK\r\n"
+		}
+		fmt.Fprint(conn, answer)
 	}
 }
 
@@ -60,6 +65,14 @@ func main() {
 	pipe.Set("d", "x", 0)
 	pipe.Get("e")
 	pipe.Exec()
+	client.TxPipelined(func(pipe redis.Pipeliner) error {
+		pipe.Set("f", "y", 0)
+		return nil
+	})
+	client.Do("get", "g")
+	client.Process(redis.NewCmd("get", "h"))
+	tied := client.WithContext(context.Background())
+	tied.Get("i")
 	close(logged)
 	commands := []string{}
 	for command := range logged {
