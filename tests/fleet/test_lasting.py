@@ -103,14 +103,19 @@ def test_signals_are_handled_before_anything_else(server: Path, tmp_path: Path) 
     port = free_port()
     config.write_text(config.read_text().replace(":0", f":{port}"))
     command = tool_command("gotraced", "--config", config)
-    with Process(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as daemon:
-        wait_until(lambda: handles(daemon.pid, signal.SIGHUP))
-        assert not is_taken(port)  # it has hardly begun
-        daemon.signal(signal.SIGHUP)
-        daemon.read_until("gotraced: INFO: 1 probes attached")
-        daemon.read_until("gotraced: INFO: reloaded")
-        daemon.signal(signal.SIGTERM)
-        assert daemon.wait() == 0
+    for _ in range(5):  # on a busy machine it may have begun before it is looked at
+        with Process(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as daemon:
+            pid = daemon.pid
+            wait_until(lambda pid=pid: handles(pid, signal.SIGHUP))  # type: ignore[misc]
+            has_hardly_begun = not is_taken(port)
+            daemon.signal(signal.SIGHUP)
+            daemon.read_until("gotraced: INFO: 1 probes attached")
+            daemon.read_until("gotraced: INFO: reloaded")
+            daemon.signal(signal.SIGTERM)
+            assert daemon.wait() == 0
+        if has_hardly_begun:
+            break
+    assert has_hardly_begun
 
 
 @pytest.mark.live
