@@ -79,7 +79,9 @@ _ROUND = "interleaved recursion migration growth assembly panics"
 
 #: Of the warnings about perf events that take long to remove, before and after, which depend on the
 #: machine: gotrace/kernel/detach_time.py and gotrace/cli/pace.py.
-_REMOVAL = re.compile("the kernel will take about|the kernel is still removing probes")
+_REMOVAL = re.compile(
+    "the kernel will take about|the kernel is still removing probes|that takes --attach multi"
+)
 
 
 def fixture_program(name: str, minor: str) -> Path:
