@@ -21,7 +21,7 @@ __all__ = ["Recipe", "RecipeProbe", "expanded", "find_recipe", "recipes", "split
 _SUFFIX = ".txt"
 _MAX_BYTES = 1 << 16
 _HEAD = {"description", "needs", "note", "example"}
-_PROBE = {"probe", "unless", "signature", "name", "when", "format", "by"}
+_PROBE = {"probe", "unless", "at", "signature", "name", "when", "format", "by"}
 _NEEDED = {"probe", "by"}
 _REPEATED = {"signature", "name"}
 _NAME = re.compile(r"([A-Za-z_]\w*) = (.+)")
@@ -39,7 +39,7 @@ class RecipeProbe:
     is a predicate without its parentheses; ``format`` is what gotrace shows, ``by`` what the other
     tools group calls by. ``names`` are the recipe's own names and what they stand for: ``by``, and
     a user's predicates and keys, may have them. A program that has the function ``unless`` is not
-    probed at this one.
+    probed at this one. ``at_entry``: its calls are shown when they begin, as few of them return.
     """
 
     function: str
@@ -49,6 +49,7 @@ class RecipeProbe:
     by: str
     names: tuple[tuple[str, str], ...] = ()
     unless: str | None = None
+    at_entry: bool = False
 
     def text(self, binary: str | None, predicate: str, with_format: bool) -> str:
         """Return the probe as a user would write it; ``predicate`` is the user's own, or empty."""
@@ -173,6 +174,8 @@ def _probe(paragraph: Mapping[str, str], path: Path) -> RecipeProbe:
         None if text is None else expanded(text, names)
         for text in (paragraph.get("when"), paragraph.get("format"))
     )
+    if paragraph.get("at", "entry") != "entry":
+        raise UsageError(f"recipe {path}: at: {paragraph['at']}: expected entry")
     return RecipeProbe(
         paragraph["probe"],
         tuple(paragraph.get("signature", "").splitlines()),
@@ -181,6 +184,7 @@ def _probe(paragraph: Mapping[str, str], path: Path) -> RecipeProbe:
         paragraph["by"],
         tuple(names.items()),
         paragraph.get("unless"),
+        "at" in paragraph,
     )
 
 

@@ -112,7 +112,7 @@ def _probes(asked: Asked, target: Target) -> Sequence[ProbeSpec]:
     probes, failed = asked.probes(target)
     if failed:
         raise failed[0]
-    return [replace(probe, extras=_EXTRAS) for probe in probes]
+    return [replace(probe, extras=_EXTRAS, at_entry=False) for probe in probes]
 
 
 class Assembler:

@@ -281,6 +281,7 @@ def _from_recipe(text: str, formats: bool) -> Iterator[ProbeSpec]:
             recipe=text,
             names=probe.names,
             unless=probe.unless,
+            at_entry=formats and probe.at_entry,
         )
 
 

@@ -291,6 +291,36 @@ def _stream_error(fields: _Fields) -> Message:
     return text + with_prefix("; ", fields["Cause"]) if is_set(fields.get("Cause")) else text
 
 
+#: By a runtime.boundsErrorCode, as boundsErrorFmts of runtime/error.go. The one for slices that are
+#: converted to arrays differs between releases.
+_BOUNDS = (
+    "index out of range [{x}] with length {y}",
+    "slice bounds out of range [:{x}] with length {y}",
+    "slice bounds out of range [:{x}] with capacity {y}",
+    "slice bounds out of range [{x}:{y}]",
+    "slice bounds out of range [::{x}] with length {y}",
+    "slice bounds out of range [::{x}] with capacity {y}",
+    "slice bounds out of range [:{x}:{y}]",
+    "slice bounds out of range [{x}:{y}:]",
+)
+
+
+def _bounds(fields: _Fields) -> Message:
+    x, code = fields.get("x"), fields.get("code")
+    number = code.value if isinstance(code, NamedValue) else code
+    if number == len(_BOUNDS):
+        start = _parts("runtime error: cannot convert slice with length {y} to ")(fields)
+        return start + missing_text("<array>") + _parts(" with length {x}")(fields)
+    if not isinstance(x, int) or not isinstance(number, int) or number > len(_BOUNDS):
+        return missing_text("<runtime.boundsError>")
+    text = _BOUNDS[number]
+    if x < 0 and fields.get("signed") is True:  # see boundsNegErrorFmts
+        text = text.partition(" with ")[0].replace("{y}", "")
+    return _parts("runtime error: " + text)(
+        {**fields, "x": x if fields.get("signed") else x % 2**64}
+    )
+
+
 def _code(value: Value | None) -> Message:
     """Return an error code of HTTP/2 as it prints."""
     number = value.value if isinstance(value, NamedValue) else value
@@ -379,6 +409,7 @@ VALUE_RULES: dict[str, _Rule] = {
     "net/textproto.ProtocolError": _parts("{}"),
     "net/url.EscapeError": _parts("invalid URL escape {!q}"),
     "net/url.InvalidHostError": _parts("invalid character {!q} in host name"),
+    "runtime.boundsError": _bounds,
     "runtime.errorAddressString": _parts("runtime error: {msg}"),
     "runtime.errorString": _parts("runtime error: {}"),
     "runtime.plainError": _parts("{}"),

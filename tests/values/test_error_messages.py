@@ -240,6 +240,11 @@ def test_rules_of_kinds_that_are_no_structs(name: str, value: Value, message: st
         ("crypto/tls.RecordHeaderError", {"Msg": text("odd")}, "tls: odd"),
         ("runtime.errorAddressString", {"msg": text("m"), "addr": 4}, "runtime error: m"),
         (
+            "runtime.boundsError",
+            {"x": -1, "y": 2, "signed": False, "code": NamedValue("runtime.boundsErrorCode", 7)},
+            "runtime error: slice bounds out of range [18446744073709551615:2:]",
+        ),
+        (
             "net/http.http2connError",
             {"Code": NamedValue("net/http.http2ErrCode", 6), "Reason": text("why")},
             "http2: connection error: FRAME_SIZE_ERROR: why",

@@ -206,6 +206,7 @@ def test_a_users_folder_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("description: d\nneeds: x\n", "a paragraph with a probe"),
         ("description: d\n\nprobe: main.f\nby: n\n", "it has no needs"),
         ("description: d\nneeds: x\n\nprobe: main.f\n", "it has no by"),
+        ("description: d\nneeds: x\n\nprobe: main.f\nat: return\nby: n\n", "expected entry"),
         ("description: d\nneeds: x\nprobe: main.f\n", "line 3: expected one of"),
     ],
 )
