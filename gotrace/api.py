@@ -24,11 +24,11 @@ from weakref import WeakSet
 from gotrace.calls import Call, LostCalls, StackFrame
 from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.dump import Dump
-from gotrace.goroutines.groups import Choice
+from gotrace.goroutines.groups import GoroutineFilter
 from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.model import Frame, Stack, State, own_function
 from gotrace.goroutines.model import Goroutine as ReadGoroutine
-from gotrace.goroutines.program import Program
+from gotrace.goroutines.program import CodeNames
 from gotrace.histogram import Histogram, ValueHistogram
 from gotrace.overhead import ProbeCost
 from gotrace.profiles.folded import folded
@@ -61,7 +61,7 @@ from gotrace.session.oncpu.naming import FORM as CPU_FORM
 from gotrace.session.oncpu.naming import CpuNames, function_times
 from gotrace.session.oncpu.wall import WallRequest
 from gotrace.session.plan import ProgramFunction
-from gotrace.session.probing import Probing, Returns
+from gotrace.session.probing import Probing, ReturnMode
 from gotrace.session.request import Asked, Request
 from gotrace.session.run import End, NoteKind, Run, open_run
 from gotrace.session.scheduler import SchedulerProbes
@@ -90,7 +90,7 @@ from gotrace.target.wait import Reason, Waiter
 from gotrace.values.python import to_python
 
 if TYPE_CHECKING:  # loaded where they are made
-    from gotrace.live.attached import Price
+    from gotrace.live.attached import AttachPrice
     from gotrace.live.model import Snapshot
     from gotrace.live.monitor import Monitor
 
@@ -264,7 +264,7 @@ class Waits(list[Wait], Table, _Profiled):
 
     def __init__(
         self,
-        program: Program,
+        program: CodeNames,
         rows: Sequence[NamedWait],
         others: tuple[int, int],
         earlier: int,
@@ -1107,7 +1107,7 @@ class Session:
                 return opened.enter(LiveGoroutines(self._target)).take()
 
             dump = opened.do(take)
-            chosen = Choice(functions=patterns, system=system).of(dump)
+            chosen = GoroutineFilter(functions=patterns, system=system).of(dump)
             chosen.sort(key=lambda goroutine: goroutine.goid)
             return list(_states(dump, chosen))
 
@@ -1135,7 +1135,7 @@ class Session:
             raise UsageError(f"interval is {interval}: give a positive number")
         patterns = _several("functions", functions)
 
-        def accept(price: Price) -> None:
+        def accept(price: AttachPrice) -> None:
             if price.share > MAX_SHARE and not force:
                 raise GotraceError(f"{price.text}: force=True accepts it")
 
@@ -1486,7 +1486,7 @@ def _states(dump: Dump, goroutines: Iterable[ReadGoroutine]) -> Iterator[Gorouti
         )
 
 
-def _waits(program: Program, rows: Iterable[NamedWait]) -> Iterator[Wait]:
+def _waits(program: CodeNames, rows: Iterable[NamedWait]) -> Iterator[Wait]:
     stacks: dict[Stack, tuple[StackFrame, ...]] = {}
 
     def named(stack: Stack) -> tuple[StackFrame, ...]:
@@ -1868,11 +1868,11 @@ def _check_lost(run: Run[Any, Any], lossy: bool, lost: Mapping[str, int]) -> Non
         raise LostCalls(found)
 
 
-def _returns(wanted: str) -> Returns:
-    names = [each.value for each in Returns]
+def _returns(wanted: str) -> ReturnMode:
+    names = [each.value for each in ReturnMode]
     if wanted not in names:
         raise UsageError(f"returns is {wanted!r}: give one of {', '.join(map(repr, names))}")
-    return Returns(wanted)
+    return ReturnMode(wanted)
 
 
 def _key_text(size: int) -> int:

@@ -24,7 +24,7 @@ from gotrace.values.model import (
     SequenceValue,
     StringValue,
     StructValue,
-    Unavailable,
+    UnavailableValue,
     Value,
 )
 from gotrace.values.python import to_python
@@ -79,7 +79,7 @@ def test_the_error_is_the_last_result_where_that_is_one() -> None:
     error = one(line((7, REFUSED))).error
     assert isinstance(error, type(to_python(REFUSED)))
     assert (error.message, error.type) == ("refused", "*errors.errorString")
-    unread = one(line((7, Unavailable("not readable")))).error
+    unread = one(line((7, UnavailableValue("not readable")))).error
     assert isinstance(unread, gotrace.Unavailable)
     assert unread.why == "not readable"
     assert one(line((REFUSED, 7))).error is None
@@ -92,7 +92,7 @@ def test_a_call_that_did_not_return_says_why() -> None:
 
 
 def test_a_row_is_flat_and_made_of_plain_objects() -> None:
-    row = one(line((Unavailable("?"), REFUSED), message="x")).to_dict()
+    row = one(line((UnavailableValue("?"), REFUSED), message="x")).to_dict()
     assert row == {
         "time_ns": 1_700_000_000_000_005_000,
         "pid": 12,

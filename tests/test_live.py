@@ -14,10 +14,10 @@ import pytest
 
 import gotrace
 from gotrace.errors import UsageError
-from gotrace.goroutines.groups import Choice, grouped
+from gotrace.goroutines.groups import GoroutineFilter, grouped
 from gotrace.goroutines.live import LiveGoroutines
 from gotrace.live import traced
-from gotrace.live.attached import Price
+from gotrace.live.attached import AttachPrice
 from gotrace.live.model import RequestRow, SlowRequest, Snapshot
 from gotrace.live.monitor import Monitor
 from gotrace.target.process import Process, find_process
@@ -98,7 +98,7 @@ def test_groups_are_those_of_a_dump_and_a_leak_is_found_at_the_third(toolchain: 
             fixture.work("leak 8")
         with closing(Target.of(fixture.ready, None)) as target, LiveGoroutines(target) as live:
             dump = live.take()
-            groups = grouped(dump, Choice().of(dump))
+            groups = grouped(dump, GoroutineFilter().of(dump))
             held = {group.key: len(group.goroutines) for group in groups}
         third = monitor.snapshot()
         found = {(r.state, r.reason, r.frames, r.created_by, ()): r.count for r in third.groups}
@@ -310,7 +310,7 @@ def test_roots_are_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
 @each_toolchain
 def test_each_call_of_a_function(toolchain: Toolchain) -> None:
     """Also of releases whose scheduler is not known: without the parts of the time."""
-    prices: list[Price] = []
+    prices: list[AttachPrice] = []
     with Fixture([build(TOP, toolchain)]) as fixture, monitor_of(fixture.ready) as monitor:
         monitor.attach_calls("main.work", 100.0, prices.append)
         truth = fixture.work("call 30")

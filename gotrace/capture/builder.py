@@ -22,13 +22,13 @@ from gotrace.capture.ops import (
 )
 from gotrace.capture.payload import BEYOND, FixedReader, PayloadReader, Reader
 from gotrace.gotypes.types import GoType, InterfaceType
-from gotrace.values.model import Unavailable, Value
+from gotrace.values.model import UnavailableValue, Value
 
 __all__ = [
     "Builder",
     "Extra",
     "FloatHole",
-    "Node",
+    "PlanNode",
     "plan_flat",
     "with_key",
 ]
@@ -40,7 +40,7 @@ _CONTEXT_BYTES = 8 + 8 * MAX_REPORTED_CONTEXTS
 #: Block numbers of what is planned first, and of each kind of what comes after it.
 _BLOCKS = 64
 
-_IN_VECTOR = Unavailable("in a vector register")
+_IN_VECTOR = UnavailableValue("in a vector register")
 
 _Task = Callable[[], None]
 
@@ -65,7 +65,7 @@ class Extra(enum.IntEnum):
 _WEIGHTS = (3, 1, 2, 8, 3)
 
 
-class Node:
+class PlanNode:
     """The capture of values of one type: it plans their bytes and makes what reads them back.
 
     ``type``, ``size`` and ``align`` are those of the value's image in memory. ``flat``: for types
@@ -120,7 +120,9 @@ class _Flat(Reader):
 
     __slots__ = ("_block", "_end", "_flat", "_node", "_offset")
 
-    def __init__(self, node: Node, flat: Callable[[bytes, int], Value], position: Position) -> None:
+    def __init__(
+        self, node: PlanNode, flat: Callable[[bytes, int], Value], position: Position
+    ) -> None:
         self._node = node
         self._flat = flat
         self._block, self._offset, _ = position
@@ -142,7 +144,7 @@ class _Flat(Reader):
         ]
 
 
-def plan_flat(node: Node, position: Position) -> Reader:
+def plan_flat(node: PlanNode, position: Position) -> Reader:
     """Return what reads a flat value from its image, and nothing that it extends to."""
     assert node.flat is not None
     is_there = position.offset + node.size <= position.end

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gotrace.capture.builder import Node
+from gotrace.capture.builder import PlanNode
 from gotrace.capture.interfaces import ERROR_INTERFACES, InterfaceNode, is_direct, make_subplan
 from gotrace.capture.maps import MAX_INLINE, ChanNode, IndirectNode, MapNode, map_layout
 from gotrace.capture.nodes import (
@@ -72,11 +72,11 @@ class NodeFactory:
         self._keyed = keyed
         self._elements_within = elements_within
         self._release = release
-        self._nodes: dict[tuple[int, int, int], Node] = {}
+        self._nodes: dict[tuple[int, int, int], PlanNode] = {}
         # Keys are identities of types, which therefore must live as long.
         self._types: list[GoType] = []
 
-    def node(self, go_type: GoType) -> Node:
+    def node(self, go_type: GoType) -> PlanNode:
         """Return the node that captures values of a type; raise what its lazy references do."""
         return self._node(go_type, self._depth, 0, 0)
 
@@ -90,7 +90,7 @@ class NodeFactory:
             direct = is_direct(go_type, self._release)
         return make_subplan(go_type, self.node(go_type), self.limits, direct, self._keyed)
 
-    def _node(self, go_type: GoType, depth: int, nesting: int, parts: int) -> Node:
+    def _node(self, go_type: GoType, depth: int, nesting: int, parts: int) -> PlanNode:
         key = (id(go_type), depth, nesting)
         node = self._nodes.get(key)
         if node is None:
@@ -100,7 +100,7 @@ class NodeFactory:
             self._types.append(go_type)
         return node
 
-    def _make(self, go_type: GoType, depth: int, nesting: int, parts: int) -> Node:
+    def _make(self, go_type: GoType, depth: int, nesting: int, parts: int) -> PlanNode:
         special = _SPECIAL.get(go_type.name)
         if special is not None and (found := special(go_type)) is not None:
             return found
@@ -132,7 +132,7 @@ class NodeFactory:
             return OpaqueNode(go_type)
         return ScalarNode(go_type)
 
-    def _pointer(self, go_type: PointerType, depth: int, nesting: int) -> Node:
+    def _pointer(self, go_type: PointerType, depth: int, nesting: int) -> PlanNode:
         # All pointers have one shape, that of *uint8, whatever they point to.
         if not self._goes_on(depth) or go_type.name.startswith(_POINTER_SHAPE):
             return PointerNode(go_type)
@@ -161,7 +161,7 @@ class NodeFactory:
         """Return how many pointers more than usual are followed with one below so many."""
         return max(1 - depth, 0)
 
-    def _slice(self, go_type: SliceType, depth: int, nesting: int) -> Node:
+    def _slice(self, go_type: SliceType, depth: int, nesting: int) -> PlanNode:
         elem = go_type.elem
         if elem.kind is Kind.UINT8:
             return BytesNode(go_type)
@@ -170,14 +170,14 @@ class NodeFactory:
         most = self._elements_within if nesting else None
         return SliceNode(go_type, self._node(elem, depth, nesting + 1, 0), most)
 
-    def _map(self, go_type: MapType, depth: int, nesting: int) -> Node:
+    def _map(self, go_type: MapType, depth: int, nesting: int) -> PlanNode:
         layout = map_layout(go_type, self._release)
         if layout is None or nesting >= _MAX_NESTING - 1:
             return MapNode(go_type)
         key, elem = (self._entry(part, depth, nesting + 1) for part in (go_type.key, go_type.elem))
         return MapNode(go_type, layout, key, elem, self._rank(depth))
 
-    def _entry(self, go_type: GoType, depth: int, nesting: int) -> Node:
+    def _entry(self, go_type: GoType, depth: int, nesting: int) -> PlanNode:
         """Return the node of a map's key or value as it is in the bucket."""
         node = self._node(go_type, depth, nesting, 0)
         if go_type.size <= MAX_INLINE:
@@ -187,27 +187,27 @@ class NodeFactory:
         return IndirectNode(PointerNode(pointer, lambda: node))
 
 
-def _time(go_type: GoType) -> Node | None:
+def _time(go_type: GoType) -> PlanNode | None:
     named = ("wall", "ext", "loc")
     if isinstance(go_type, StructType) and go_type.size == 24:
         return TimeNode(go_type) if all(map(go_type.field, named)) else None
     return None
 
 
-def _netip_addr(go_type: GoType) -> Node | None:
+def _netip_addr(go_type: GoType) -> PlanNode | None:
     if isinstance(go_type, StructType) and go_type.size == 24:
         return NetipAddrNode(go_type) if all(map(go_type.field, ("addr", "z"))) else None
     return None
 
 
-def _byte_slice(go_type: GoType) -> Node | None:
+def _byte_slice(go_type: GoType) -> PlanNode | None:
     if isinstance(go_type, SliceType) and go_type.elem.kind is Kind.UINT8:
         return AddressNode(go_type)
     return None
 
 
 #: Types that print otherwise than what they are made of.
-_SPECIAL: dict[str, Callable[[GoType], Node | None]] = {
+_SPECIAL: dict[str, Callable[[GoType], PlanNode | None]] = {
     "time.Time": _time,
     "net/netip.Addr": _netip_addr,
     "net.IP": _byte_slice,

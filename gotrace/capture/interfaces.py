@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gotrace.capture.builder import Builder, Extra, Node, with_key
+from gotrace.capture.builder import Builder, Extra, PlanNode, with_key
 from gotrace.capture.ops import CaptureLimits, FieldRef, Op, OpCode, Position
 from gotrace.capture.payload import (
     REFUSED,
@@ -25,7 +25,7 @@ from gotrace.values.model import (
     Nil,
     PointerValue,
     StringValue,
-    Unavailable,
+    UnavailableValue,
     Value,
 )
 
@@ -65,7 +65,7 @@ def is_direct(go_type: GoType, release: tuple[int, int] | None) -> bool:
     return False
 
 
-class InterfaceNode(Node):
+class InterfaceNode(PlanNode):
     """An interface: its dynamic type and, when followed, its dynamic value."""
 
     __slots__ = ("_followed", "_is_error", "_rank")
@@ -158,7 +158,7 @@ class _InterfaceReader(Reader):
         return InterfaceValue(self._name, dynamic, payload.why(self.block))
 
 
-class DynamicTypeNode(Node):
+class DynamicTypeNode(PlanNode):
     """The name of the type of what an interface holds, and nothing of the value."""
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
@@ -181,7 +181,7 @@ class _DynamicTypeReader(Reader):
             return Nil("type")
         name = payload.context.type_name(word)
         if name is None:
-            return Unavailable("type not known")
+            return UnavailableValue("type not known")
         text = name.encode()
         return StringValue(text, len(text))
 
@@ -195,7 +195,7 @@ class _DynamicTypeReader(Reader):
 
 def make_subplan(
     go_type: GoType,
-    node: Node,
+    node: PlanNode,
     limits: CaptureLimits,
     direct: bool,
     keyed: bool = False,

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gotrace.capture.builder import Builder, Extra, Node, plan_flat
+from gotrace.capture.builder import Builder, Extra, PlanNode, plan_flat
 from gotrace.capture.ops import Position
 from gotrace.capture.payload import (
     BEYOND,
@@ -21,7 +21,7 @@ from gotrace.capture.payload import (
 )
 from gotrace.gotypes.releases import SWISS_MAPS
 from gotrace.gotypes.types import GoType, MapType, PointerType, StructType
-from gotrace.values.model import ChanValue, MapValue, PointerValue, Unavailable, Value
+from gotrace.values.model import ChanValue, MapValue, PointerValue, UnavailableValue, Value
 
 __all__ = [
     "MAX_INLINE",
@@ -121,7 +121,7 @@ def _aligned(offset: int, alignment: int) -> int:
     return -(-offset // max(alignment, 1)) * max(alignment, 1)
 
 
-class MapNode(Node):
+class MapNode(PlanNode):
     """A map: its length and, with nodes for them, entries of its first groups.
 
     Of several groups where entries need nothing but their own bytes, else of one.
@@ -133,8 +133,8 @@ class MapNode(Node):
         self,
         go_type: GoType,
         layout: MapLayout | None = None,
-        key: Node | None = None,
-        elem: Node | None = None,
+        key: PlanNode | None = None,
+        elem: PlanNode | None = None,
         rank: int = 0,
     ) -> None:
         """Take the map's type, its layout, and nodes of keys and values as they are in memory.
@@ -235,7 +235,7 @@ class MapNode(Node):
         block: int,
         count: int,
         size: int,
-        flatly: Callable[[Node, Position], Reader] | None = None,
+        flatly: Callable[[PlanNode, Position], Reader] | None = None,
     ) -> None:
         layout, key, elem = self._layout, self._key, self._elem
         assert layout is not None and key is not None and elem is not None
@@ -286,7 +286,7 @@ class _MapReader(PointedReader):
 
     def _missing(
         self, payload: PayloadReader, header: int, layout: MapLayout, group: int
-    ) -> Unavailable | None:
+    ) -> UnavailableValue | None:
         """Return why there is no group, None where there is one."""
         if layout.is_swiss:
             if payload.lengths[header] < 32:
@@ -342,12 +342,12 @@ class _MapReader(PointedReader):
         return tuple(entries)
 
 
-class IndirectNode(Node):
+class IndirectNode(PlanNode):
     """A key or value that is too large to be kept in place: a pointer to it is."""
 
     __slots__ = ("_pointer",)
 
-    def __init__(self, pointer: Node) -> None:
+    def __init__(self, pointer: PlanNode) -> None:
         """Take the pointer's node."""
         super().__init__(pointer.type)
         self._pointer = pointer
@@ -370,7 +370,7 @@ class _IndirectReader(Reader):
         return value
 
 
-class ChanNode(Node):
+class ChanNode(PlanNode):
     """A channel: how full it is, and whether it is closed.
 
     Offsets in runtime.hchan (src/runtime/chan.go), the same in all releases from 1.15 to 1.27:

@@ -8,7 +8,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 
-from gotrace.capture.builder import Builder, Extra, FloatHole, Node, plan_flat
+from gotrace.capture.builder import Builder, Extra, FloatHole, PlanNode, plan_flat
 from gotrace.capture.ops import MAX_KEY_TEXT, MORE_ELEMENTS, FieldRef, Op, OpCode, Position
 from gotrace.capture.payload import (
     REFUSED,
@@ -32,7 +32,7 @@ from gotrace.values.model import (
     StringValue,
     StructValue,
     TextValue,
-    Unavailable,
+    UnavailableValue,
     Value,
 )
 from gotrace.values.stdlib_text import address_text, hardware_address_text
@@ -99,7 +99,7 @@ def shortest_float32(value: float) -> float:
     return float(f"{value:.9g}")
 
 
-class ScalarNode(Node):
+class ScalarNode(PlanNode):
     """A value of a basic kind other than string.
 
     ``format`` is the image's, in the struct module's terms.
@@ -137,7 +137,7 @@ class _InFloatRegisters(Reader):
 
     def read(self, payload: PayloadReader) -> Value:
         if payload.floats is None or not self._registers <= payload.floats:
-            return Unavailable(payload.no_floats)
+            return UnavailableValue(payload.no_floats)
         if self._end > payload.lengths[0]:
             return payload.why(0)
         return self._flat(payload.data, payload.starts[0] + self._offset)
@@ -167,7 +167,7 @@ def _pointer(name: str, address: int) -> Value:
     return PointerValue(name, address) if address else Nil(name)
 
 
-class OpaqueNode(Node):
+class OpaqueNode(PlanNode):
     """Memory of a type without type information, as bytes."""
 
     __slots__ = ()
@@ -218,7 +218,7 @@ def _keys_of(readers: Sequence[Reader]) -> Sequence[Op] | None:
 _three_words = struct.Struct("<Qqq").unpack_from
 
 
-class _Bytes(Node):
+class _Bytes(PlanNode):
     """A pointer to bytes, followed by their count."""
 
     __slots__ = ("_most",)
@@ -269,7 +269,7 @@ class _BytesReader(Reader):
         length_at = self._at + 8
         return [Op(OpCode.KEY_TEXT, 0, self._source, length_at, self.block, limit=limit)]
 
-    def text(self, payload: PayloadReader, length: int) -> bytes | Unavailable:
+    def text(self, payload: PayloadReader, length: int) -> bytes | UnavailableValue:
         """Return what was copied of the bytes."""
         block = self.block
         if block is None:
@@ -319,7 +319,7 @@ class _NamedStringReader(_StringReader):
 
     def read(self, payload: PayloadReader) -> Value:
         value = super().read(payload)
-        return value if isinstance(value, Unavailable) else NamedValue(self._name, value)
+        return value if isinstance(value, UnavailableValue) else NamedValue(self._name, value)
 
 
 class BytesNode(_Bytes):
@@ -343,7 +343,7 @@ class _BytesSliceReader(_BytesReader):
         if pointer == 0:
             return Nil(self._name)
         data = self.text(payload, length)
-        if isinstance(data, Unavailable):
+        if isinstance(data, UnavailableValue):
             return data
         return BytesValue(self._name, data, length, capacity)
 
@@ -372,12 +372,12 @@ class _AddressReader(_BytesSliceReader):
         return value if text is None else TextValue(self._name, text)
 
 
-class StructNode(Node):
+class StructNode(PlanNode):
     """A struct by value: its fields, each with its own node."""
 
     __slots__ = ("_fields",)
 
-    def __init__(self, go_type: StructType, nodes: Sequence[Node]) -> None:
+    def __init__(self, go_type: StructType, nodes: Sequence[PlanNode]) -> None:
         """Take the type and its fields' nodes, in order."""
         super().__init__(go_type)
         self._fields = tuple(
@@ -399,7 +399,7 @@ class StructNode(Node):
 
 
 def _flat_struct(
-    type_name: str, fields: Sequence[tuple[str, int, Node]]
+    type_name: str, fields: Sequence[tuple[str, int, PlanNode]]
 ) -> Callable[[bytes, int], Value] | None:
     parts = [(name, at, node.flat) for name, at, node in fields if node.flat is not None]
     if len(parts) != len(fields):
@@ -425,12 +425,12 @@ class _StructReader(Reader):
         return _keys_of(self._readers)
 
 
-class ArrayNode(Node):
+class ArrayNode(PlanNode):
     """An array by value: its first elements."""
 
     __slots__ = ("_elem", "_length", "_shown")
 
-    def __init__(self, go_type: ArrayType, elem: Node, shown: int) -> None:
+    def __init__(self, go_type: ArrayType, elem: PlanNode, shown: int) -> None:
         """Take the type, the elements' node, and how many elements to read at most."""
         super().__init__(go_type)
         self._elem = elem
@@ -477,7 +477,7 @@ def _rounds(usual: int, most: int) -> list[int]:
 
 
 def _flat_array(
-    name: str, elem: Node, length: int, shown: int
+    name: str, elem: PlanNode, length: int, shown: int
 ) -> Callable[[bytes, int], Value] | None:
     flat, size = elem.flat, elem.size
     if flat is None:
@@ -504,7 +504,7 @@ class _ArrayReader(Reader):
         return _keys_of(self._readers) if len(self._readers) == self._length else None
 
 
-class ByteArrayNode(Node):
+class ByteArrayNode(PlanNode):
     """An array of bytes."""
 
     __slots__ = ("_shown",)
@@ -526,7 +526,7 @@ class ByteArrayNode(Node):
         """Plan to read what is captured of the bytes."""
         count = min(position.end - position.offset, self._shown)
         if count <= 0:
-            return FixedReader(Unavailable("beyond the bytes captured"))
+            return FixedReader(UnavailableValue("beyond the bytes captured"))
         return _ByteArrayReader(self.type.name, position, count, self.size)
 
 
@@ -547,7 +547,7 @@ class _ByteArrayReader(Reader):
         return BytesValue(self._name, payload.data[start : start + self._count], self._length)
 
 
-class UnreadNode(Node):
+class UnreadNode(PlanNode):
     """Stand for a value of which nothing can be captured."""
 
     __slots__ = ("_why",)
@@ -564,7 +564,7 @@ class UnreadNode(Node):
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
         """Plan nothing."""
-        return FixedReader(Unavailable(self._why))
+        return FixedReader(UnavailableValue(self._why))
 
 
 def _flat_pointer(name: str) -> Callable[[bytes, int], Value]:
@@ -575,13 +575,13 @@ def _flat_pointer(name: str) -> Callable[[bytes, int], Value]:
     return flat
 
 
-class PointerNode(Node):
+class PointerNode(PlanNode):
     """A pointer, and what it points to where a node for that is given."""
 
     __slots__ = ("_rank", "_target")
 
     def __init__(
-        self, go_type: GoType, target: Callable[[], Node] | None = None, rank: int = 0
+        self, go_type: GoType, target: Callable[[], PlanNode] | None = None, rank: int = 0
     ) -> None:
         """Take the pointer's type and what makes the target's node, None not to follow it.
 
@@ -655,12 +655,14 @@ class _PointerReader(Reader):
         return self.target.key()
 
 
-class SliceNode(Node):
+class SliceNode(PlanNode):
     """A slice: length, capacity and, where a node for them is given, first elements."""
 
     __slots__ = ("_elem", "_most")
 
-    def __init__(self, go_type: GoType, elem: Node | None = None, most: int | None = None) -> None:
+    def __init__(
+        self, go_type: GoType, elem: PlanNode | None = None, most: int | None = None
+    ) -> None:
         """Take the slice's type and the elements' node, None not to look at them.
 
         ``most``: elements to look at, where that is fewer than of any other slice.
@@ -811,7 +813,7 @@ class _SliceReader(Reader):
         return FieldRef(self._source, self._offset + 8, 8, True)
 
 
-class FuncNode(Node):
+class FuncNode(PlanNode):
     """A function value: the address of its code, which its closure object begins with."""
 
     __slots__ = ()

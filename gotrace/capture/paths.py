@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from gotrace.abi.assign import CLOSURE_CONTEXT, Label, Piece, Saved, Stack
 from gotrace.abi.locations import CapturedValue, PlacedValue
-from gotrace.capture.builder import Builder, Node
+from gotrace.capture.builder import Builder, PlanNode
 from gotrace.capture.factory import NodeFactory
 from gotrace.capture.interfaces import DynamicTypeNode
 from gotrace.capture.nodes import BytesNode, StringNode, WordReader
@@ -31,7 +31,7 @@ from gotrace.gotypes.types import (
     StructType,
     basic_type,
 )
-from gotrace.values.model import Unavailable, Value
+from gotrace.values.model import UnavailableValue, Value
 
 __all__ = [
     "OTHER_TYPE",
@@ -90,7 +90,7 @@ class Assertion:
 PathStep = str | int | PathMark | Assertion
 
 #: What is read of an interface that holds a value of another type than the path asks for, or none.
-OTHER_TYPE = Unavailable("it holds a value of another type")
+OTHER_TYPE = UnavailableValue("it holds a value of another type")
 
 _INT = basic_type(Kind.INT)
 _BOOL = basic_type(Kind.BOOL)
@@ -232,12 +232,12 @@ class _PathWalker:
         self.type = _INT
 
 
-class _PathNode(Node):
+class _PathNode(PlanNode):
     """What is at the end of a path; its image is only the part of the root's that is needed."""
 
     __slots__ = ("_areas", "_constant", "_last", "_zero_if_nil")
 
-    def __init__(self, way: _PathWalker, last: Node | None, zero_if_nil: bool) -> None:
+    def __init__(self, way: _PathWalker, last: PlanNode | None, zero_if_nil: bool) -> None:
         super().__init__(way.type)
         self.size = way.areas[0].size
         self.align = min(_WORD, (self.size & -self.size) or 1)
@@ -300,7 +300,7 @@ class _Asserted(Reader):
                 return OTHER_TYPE
             name = payload.context.type_name(word)
             if name is None:
-                return Unavailable("type not known")
+                return UnavailableValue("type not known")
             if name != assertion.name:
                 return OTHER_TYPE
         return self._reader.read(payload)
@@ -337,7 +337,7 @@ def path_node(
     root: GoType,
     steps: Sequence[PathStep],
     text_bytes: int | None = None,
-) -> tuple[Node, int]:
+) -> tuple[PlanNode, int]:
     """Return the node of what a path leads to, and where in the root's image its own begins.
 
     ``text_bytes``: how many bytes to copy of a string or slice of bytes at its end, where that is
@@ -346,7 +346,7 @@ def path_node(
     way = _PathWalker(root, factory.limits.struct_bytes)
     way.walk(steps)
     measured = way.word or way.constant is not None
-    last: Node | None = None
+    last: PlanNode | None = None
     if way.is_type:
         last = DynamicTypeNode(way.type)
     elif way.span is not None:
@@ -366,12 +366,12 @@ def _ends_in_header(root: GoType, steps: Sequence[PathStep]) -> bool:
     return isinstance(way.type, MapType | ChanType)
 
 
-class _Inside(Node):
+class _Inside(PlanNode):
     """The whole image of a value of which a part is wanted: a register holds more of it."""
 
     __slots__ = ("_node", "_start")
 
-    def __init__(self, root: GoType, node: Node, start: int) -> None:
+    def __init__(self, root: GoType, node: PlanNode, start: int) -> None:
         super().__init__(root)
         self.type = node.type
         self._node = node

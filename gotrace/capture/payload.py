@@ -22,7 +22,7 @@ from gotrace.capture.ops import (
     Rest,
 )
 from gotrace.gotypes.types import GoType, InterfaceType
-from gotrace.values.model import Nil, Unavailable, Value
+from gotrace.values.model import Nil, UnavailableValue, Value
 
 __all__ = [
     "BEYOND",
@@ -52,15 +52,15 @@ _LIMIT = -4
 _UNKNOWN = -5
 _KNOWN = -6
 
-NIL_POINTER = Unavailable("nil pointer")
+NIL_POINTER = UnavailableValue("nil pointer")
 _WHY = {
     _NIL: NIL_POINTER,
-    _FAULT: Unavailable("memory not readable"),
-    _LIMIT: Unavailable("capture limit reached"),
-    _UNKNOWN: Unavailable("type not known"),
+    _FAULT: UnavailableValue("memory not readable"),
+    _LIMIT: UnavailableValue("capture limit reached"),
+    _UNKNOWN: UnavailableValue("type not known"),
 }
-BEYOND = Unavailable("beyond the bytes captured")
-REFUSED = Unavailable("capture limit reached")
+BEYOND = UnavailableValue("beyond the bytes captured")
+REFUSED = UnavailableValue("capture limit reached")
 
 _header_at = struct.Struct("<I").unpack_from
 
@@ -333,7 +333,7 @@ class PayloadReader:
         """Return whether a block is missing because its pointer was nil."""
         return self.lengths[block] == _NIL
 
-    def why(self, block: int) -> Unavailable:
+    def why(self, block: int) -> UnavailableValue:
         """Return why bytes of a block are missing."""
         sources = {step.number: step.block for step in self._steps}
         for _ in range(MAX_BLOCKS):

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gotrace.abi.assign import FloatReg, IntReg, Label, Piece, Saved, Stack
-from gotrace.capture.builder import Builder, FloatHole, Node, with_key
+from gotrace.capture.builder import Builder, FloatHole, PlanNode, with_key
 from gotrace.capture.ops import (
     BlockOp,
     CaptureLimits,
@@ -45,7 +45,7 @@ from gotrace.capture.payload import (
     Reader,
 )
 from gotrace.gotypes.types import InterfaceType
-from gotrace.values.model import Unavailable, Value
+from gotrace.values.model import UnavailableValue, Value
 
 __all__ = [
     "PhasePlan",
@@ -69,7 +69,7 @@ class PlacedNode(NamedTuple):
     """
 
     name: str
-    node: Node
+    node: PlanNode
     pieces: tuple[Piece, ...] | None
     problem: str | None = None
     first: bool = False
@@ -89,7 +89,7 @@ class PhasePlan:
     """
 
     ops: tuple[Op, ...]
-    root: tuple[tuple[str, int, Node], ...]
+    root: tuple[tuple[str, int, PlanNode], ...]
     readers: tuple[Reader, ...]
     image_size: int
     payload_bound: int
@@ -163,8 +163,8 @@ def plan_phase(values: Sequence[PlacedNode], limits: CaptureLimits) -> PhasePlan
     )
 
 
-def _reader(builder: Builder, value: PlacedNode, position: Position | Unavailable) -> Reader:
-    if isinstance(position, Unavailable):
+def _reader(builder: Builder, value: PlacedNode, position: Position | UnavailableValue) -> Reader:
+    if isinstance(position, UnavailableValue):
         return FixedReader(position)
     return value.node.plan(builder, position)
 
@@ -176,10 +176,10 @@ class _Image:
         self._builder = builder
         self.size = 0
 
-    def add(self, value: PlacedNode) -> Position | Unavailable:
+    def add(self, value: PlacedNode) -> Position | UnavailableValue:
         """Append a value's image; return where it is, or why it is not."""
         if value.pieces is None:
-            return Unavailable(value.problem or "its place is not known")
+            return UnavailableValue(value.problem or "its place is not known")
         limits = self._builder.limits
         node = value.node
         size = min(node.size, limits.struct_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gotrace.capture.builder import Builder, Node
+from gotrace.capture.builder import Builder, PlanNode
 from gotrace.capture.ops import (
     MAX_CONTEXTS,
     MAX_REPORTED_CONTEXTS,
@@ -18,7 +18,7 @@ from gotrace.capture.ops import (
 )
 from gotrace.capture.payload import REFUSED, FixedReader, PayloadReader, Reader, int_at, word_at
 from gotrace.gotypes.types import Kind, basic_type
-from gotrace.values.model import StringValue, Unavailable, Value
+from gotrace.values.model import StringValue, UnavailableValue, Value
 
 __all__ = ["SpanNode"]
 
@@ -28,11 +28,11 @@ _DIGITS = {
     SpanPart.SPAN_ID: 16,
     SpanPart.CONTEXTS: _WORD * MAX_REPORTED_CONTEXTS,
 }
-_TOO_LONG = Unavailable(f"no span in the first {MAX_CONTEXTS} contexts, and there are more")
+_TOO_LONG = UnavailableValue(f"no span in the first {MAX_CONTEXTS} contexts, and there are more")
 _INT = basic_type(Kind.INT)
 
 
-class SpanNode(Node):
+class SpanNode(PlanNode):
     """A context of which an id of its span is wanted, as text, or whether that is sampled.
 
     Or what is wanted are the addresses of the context and those that it was made from, as the bytes
@@ -99,11 +99,11 @@ class _SpanReader(Reader):
         return [Op(OpCode.KEY_TEXT, block=self._block, at2=self._block + 1, limit=digits)]
 
 
-def _unknown(payload: PayloadReader, start: int, result: int) -> Unavailable:
+def _unknown(payload: PayloadReader, start: int, result: int) -> UnavailableValue:
     """Return why it is not known whether there is a span."""
     if result == WalkResult.TOO_LONG:
         return _TOO_LONG
     (word,) = word_at(payload.data, start + _WORD)
     name = payload.context.type_name(word) if word else None
     what = "span" if result == WalkResult.UNKNOWN_SPAN else "context"
-    return Unavailable(f"{what} of a type that is not followed: {name or 'not known'}")
+    return UnavailableValue(f"{what} of a type that is not followed: {name or 'not known'}")

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import struct
 
-from gotrace.capture.builder import Builder, Node
+from gotrace.capture.builder import Builder, PlanNode
 from gotrace.capture.nodes import StringNode
 from gotrace.capture.ops import Position
 from gotrace.capture.payload import REFUSED, PayloadReader, Reader, int_at, word_at
 from gotrace.gotypes.types import Kind, PointerType, StructType, basic_type
-from gotrace.values.model import StringValue, TextValue, TimeValue, Unavailable, Value
+from gotrace.values.model import StringValue, TextValue, TimeValue, UnavailableValue, Value
 from gotrace.values.stdlib_text import ipv6_text
 
 __all__ = [
@@ -32,7 +32,7 @@ _LOCATION = {"name": 0, "zone": 16, "cacheStart": 80, "cacheEnd": 88, "cacheZone
 _ZONE_BYTES = 24
 
 
-class TimeNode(Node):
+class TimeNode(PlanNode):
     """A time.Time (src/time/time.go: wall, ext, loc) and its zone.
 
     The zone is the one that the location keeps at hand, which is that of the present; times of
@@ -143,7 +143,7 @@ class _TimeReader(Reader):
         return bool(name_bytes), count
 
 
-class NetipAddrNode(Node):
+class NetipAddrNode(PlanNode):
     """A netip.Addr (src/net/netip/netip.go: addr as two words, z as a pointer).
 
     Since Go 1.23, z leads to an addrDetail {isV6 bool; zoneV6 string}. Before, it leads to an
@@ -216,7 +216,7 @@ class _NetipAddrReader(Reader):
         zone = ""
         if not self._has_detail and not word_at(payload.data, start)[0]:
             if maybe_v4:
-                return Unavailable(f"{v4} or ::ffff:{v4}")
+                return UnavailableValue(f"{v4} or ::ffff:{v4}")
         else:
             # Without its zone it would be another address.
             found = self.zone.read(payload) if self.zone is not None else REFUSED

@@ -25,7 +25,7 @@ from gotrace.gotypes.symbols import short_name
 from gotrace.kernel.attach import AttachMethod
 from gotrace.probes.pattern import NameList, split_target
 from gotrace.report.order import Order
-from gotrace.session.probing import Returns
+from gotrace.session.probing import ReturnMode
 from gotrace.session.waits.probes import WaitState
 from gotrace.target.command import resolve_command
 from gotrace.target.process import file_test, process_numbers, runs_go
@@ -264,7 +264,7 @@ def _rungs(**_: object) -> list[str]:
 
 
 def _returns(**_: object) -> list[str]:
-    return [choice.value for choice in Returns]
+    return [choice.value for choice in ReturnMode]
 
 
 def _orders(parser: argparse.ArgumentParser, **_: object) -> list[str]:

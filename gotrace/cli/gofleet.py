@@ -19,7 +19,7 @@ from gotrace.errors import GotraceError, UsageError
 from gotrace.hosts.bundle import Bundle, read_bundles
 from gotrace.hosts.kubernetes import Kubernetes
 from gotrace.hosts.names import are_pods, host_names, selections
-from gotrace.hosts.remote import Way
+from gotrace.hosts.remote import Reach
 from gotrace.hosts.run import HostResult, HostRuns
 from gotrace.hosts.ssh import Ssh
 from gotrace.profiles.write import check_place, is_profile, write_profile
@@ -209,7 +209,7 @@ def _ask(options: argparse.Namespace, command: Sequence[str]) -> int:
     return failed[0] if len({*failed}) == 1 and not merged.hosts and failed[0] in (2, 3) else 1
 
 
-def _way(options: argparse.Namespace, command: Sequence[str]) -> tuple[Way, list[str]]:
+def _way(options: argparse.Namespace, command: Sequence[str]) -> tuple[Reach, list[str]]:
     """Return how hosts or pods are reached, and their names. Raises UsageError, HostError."""
     of_pods = {*map(are_pods, options.on)}
     if len(of_pods) > 1:

@@ -25,7 +25,7 @@ from gotrace.cli.run import make_output, run_command
 from gotrace.errors import NoMatchError, UsageError
 from gotrace.goroutines.core import CoreGoroutines
 from gotrace.goroutines.dump import Dump
-from gotrace.goroutines.groups import Choice, Group, GroupKey, changes, grouped
+from gotrace.goroutines.groups import GoroutineFilter, GoroutineGroup, GroupKey, changes, grouped
 from gotrace.goroutines.live import LiveGoroutines
 from gotrace.goroutines.model import Goroutine, State
 from gotrace.goroutines.profile import profile_of
@@ -182,7 +182,7 @@ def _run(arguments: Sequence[str]) -> int:
     options.pid = one_process(options.processes, "gostacks reads") if options.processes else None
     _check(options)
     output = make_output(options)
-    choice = Choice(
+    choice = GoroutineFilter(
         frozenset(options.state),
         tuple(options.reason),
         tuple(options.patterns),
@@ -250,7 +250,7 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("-i prints changes: leave out -a, -f, -o and --speedscope")
 
 
-def _chosen(dump: Dump, choice: Choice) -> list[Goroutine]:
+def _chosen(dump: Dump, choice: GoroutineFilter) -> list[Goroutine]:
     """Return the goroutines that are wanted; raise NoMatchError where there are none."""
     chosen = choice.of(dump)
     if not chosen:
@@ -301,7 +301,9 @@ def _write(
         _note_rest(options, groups, output)
 
 
-def _note_rest(options: argparse.Namespace, groups: Sequence[Group], output: Output) -> None:
+def _note_rest(
+    options: argparse.Namespace, groups: Sequence[GoroutineGroup], output: Output
+) -> None:
     rest = groups[options.top :] if options.top else ()
     if rest and not isinstance(output, JsonOutput):
         count = sum(len(group.goroutines) for group in rest)
@@ -338,7 +340,7 @@ def _repeat(
     options: argparse.Namespace,
     target: Target,
     source: LiveGoroutines | CoreGoroutines,
-    choice: Choice,
+    choice: GoroutineFilter,
     output: Output,
     name: str,
 ) -> None:

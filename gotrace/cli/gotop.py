@@ -33,7 +33,7 @@ from gotrace.target.wait import Reason, SignalWaiter
 from gotrace.text import counted
 
 if TYPE_CHECKING:  # loaded where something is attached
-    from gotrace.live.attached import AcceptPrice, Price
+    from gotrace.live.attached import AcceptPrice, AttachPrice
 
 __all__ = ["main"]
 
@@ -165,7 +165,7 @@ def _attach(options: argparse.Namespace, monitor: Monitor, accept: AcceptPrice) 
 def _accepting(options: argparse.Namespace, output: Output | None) -> AcceptPrice:
     """Return what says a price, where there is an output, and refuses to pay too much."""
 
-    def accept(price: Price) -> None:
+    def accept(price: AttachPrice) -> None:
         from gotrace.session.why.price import MAX_SHARE
 
         if price.share > MAX_SHARE and not options.force:

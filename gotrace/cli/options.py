@@ -315,14 +315,16 @@ def add_watching_options(parser: argparse.ArgumentParser, has_budget: bool = Tru
 
 def add_return_options(parser: argparse.ArgumentParser) -> None:
     """Add where calls are seen returning."""
-    from gotrace.session.probing import Returns
+    from gotrace.session.probing import ReturnMode
 
     where = (
         "see calls return at RETs (ret) or, which costs a tenth, in their callers (landing);"
         " auto, the default: in the callers of functions that are called often"
     )
-    kind = one_of(Returns, "choice")
-    parser.add_argument("--returns", type=kind, metavar="WHERE", default=Returns.AUTO, help=where)
+    kind = one_of(ReturnMode, "choice")
+    parser.add_argument(
+        "--returns", type=kind, metavar="WHERE", default=ReturnMode.AUTO, help=where
+    )
 
 
 def _recipes_keys(patterns: Sequence[str]) -> list[str] | None:

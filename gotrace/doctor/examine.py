@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gotrace.doctor import machine
-from gotrace.doctor.finding import Finding, State
+from gotrace.doctor.finding import CheckState, Finding
 from gotrace.doctor.privileges import read_privileges
 from gotrace.doctor.target import examine_target
 
@@ -23,13 +23,13 @@ def examine(pid: int | None = None) -> Iterator[Finding]:
     """
     sound = True
     for finding in _machine():
-        sound = sound and finding.state is not State.FAIL
+        sound = sound and finding.state is not CheckState.FAIL
         yield finding
     if sound:
         from gotrace.doctor.trials import run_trials
 
         for finding in run_trials():
-            sound = sound and finding.state is not State.FAIL
+            sound = sound and finding.state is not CheckState.FAIL
             yield finding
     if pid is not None:
         yield from examine_target(pid, attach=sound)
@@ -40,12 +40,12 @@ def _machine() -> Iterator[Finding]:
     yield machine.kernel_release()
     mounts = machine.mounts()
     yield mounts
-    if mounts.state is State.FAIL:
+    if mounts.state is CheckState.FAIL:
         return
     own = read_privileges()
     privileges = machine.privileges(own)
     yield privileges
-    if privileges.state is not State.FAIL:
+    if privileges.state is not CheckState.FAIL:
         yield machine.bpf_call(own)
         yield machine.perf_call(own)
     yield machine.lockdown()

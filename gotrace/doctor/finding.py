@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 __all__ = [
+    "CheckState",
     "Finding",
-    "State",
 ]
 
 
-class State(Enum):
+class CheckState(Enum):
     """What a check's result means for tracing."""
 
     OK = "ok"
@@ -29,7 +29,7 @@ class Finding:
     """
 
     check: str
-    state: State
+    state: CheckState
     found: str
     advice: str | None = None
     log: str = ""

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 from gotrace.architecture import ARCHITECTURES, HOST
-from gotrace.doctor.finding import Finding, State
+from gotrace.doctor.finding import CheckState, Finding
 from gotrace.doctor.privileges import Privileges
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.btf import task_fsbase_offset
@@ -63,21 +63,21 @@ def architecture() -> Finding:
     """Check that the machine is one whose instructions and calling convention are known."""
     if HOST is not None:
         found = "" if HOST.was_tried else ": not tried on hardware, only on emulated machines"
-        return Finding("architecture", State.OK, HOST.name + found)
+        return Finding("architecture", CheckState.OK, HOST.name + found)
     names = " or ".join(arch.name for arch in ARCHITECTURES)
     advice = f"use an {names} machine: programs are traced on no other"
-    return Finding("architecture", State.FAIL, os.uname().machine, advice)
+    return Finding("architecture", CheckState.FAIL, os.uname().machine, advice)
 
 
 def kernel_release() -> Finding:
     """Return the kernel's release; its features are probed, as distributions backport them."""
-    return Finding("kernel", State.OK, f"Linux {os.uname().release}")
+    return Finding("kernel", CheckState.OK, f"Linux {os.uname().release}")
 
 
 def python() -> Finding:
     """Return which interpreter runs this: it has to be one that sees the BCC binding."""
     version = ".".join(map(str, sys.version_info[:3]))
-    return Finding("python", State.OK, f"{version}, {sys.executable}")
+    return Finding("python", CheckState.OK, f"{version}, {sys.executable}")
 
 
 def privileges(own: Privileges) -> Finding:
@@ -85,12 +85,12 @@ def privileges(own: Privileges) -> Finding:
     lacking = own.lacks(Capability.BPF, Capability.PERFMON)
     if own.in_user_namespace or lacking:
         found = "those of a user namespace" if own.in_user_namespace else f"no {', '.join(lacking)}"
-        return Finding("privileges", State.FAIL, found, own.advice())
+        return Finding("privileges", CheckState.FAIL, found, own.advice())
     if not own.has(Capability.SYS_PTRACE):
         advice = "-p cannot name processes of others, or with more rights"
-        return Finding("privileges", State.WARN, "no CAP_SYS_PTRACE", advice)
+        return Finding("privileges", CheckState.WARN, "no CAP_SYS_PTRACE", advice)
     who = "root" if own.is_root else "not root, but"
-    return Finding("privileges", State.OK, f"{who} with all capabilities that matter")
+    return Finding("privileges", CheckState.OK, f"{who} with all capabilities that matter")
 
 
 def bpf_call(own: Privileges) -> Finding:
@@ -101,8 +101,8 @@ def bpf_call(own: Privileges) -> Finding:
         advice = own.advice()
         if error.errno == errno.ENOSYS and not own.has_seccomp_filter:
             advice = "use a kernel with CONFIG_BPF_SYSCALL"
-        return Finding("bpf(2)", State.FAIL, error.strerror or str(error), advice)
-    return Finding("bpf(2)", State.OK, "may be called")
+        return Finding("bpf(2)", CheckState.FAIL, error.strerror or str(error), advice)
+    return Finding("bpf(2)", CheckState.OK, "may be called")
 
 
 def perf_call(own: Privileges) -> Finding:
@@ -119,12 +119,12 @@ def perf_call(own: Privileges) -> Finding:
         found = error.strerror or str(error)
         if error.errno == errno.ENOENT:  # there is no /sys/bus/event_source/devices/uprobe
             advice = "perf-cookie and perf-ip need Linux 4.17 and, in a container, all of /sys"
-            return Finding(name, State.WARN, found, advice)
+            return Finding(name, CheckState.WARN, found, advice)
         if not own.has(Capability.SYS_ADMIN):
             advice = "perf-cookie and perf-ip need CAP_SYS_ADMIN; multi does not"
-            return Finding(name, State.WARN, f"no uprobes: {found}", advice)
-        return Finding(name, State.FAIL, found, own.advice())
-    return Finding(name, State.OK, "may be called, for uprobes too")
+            return Finding(name, CheckState.WARN, f"no uprobes: {found}", advice)
+        return Finding(name, CheckState.FAIL, found, own.advice())
+    return Finding(name, CheckState.OK, "may be called, for uprobes too")
 
 
 def mounts(root: Path = _ROOT) -> Finding:
@@ -135,11 +135,11 @@ def mounts(root: Path = _ROOT) -> Finding:
         seen = ""
     if seen != str(os.getpid()):
         found = "/proc is another pid namespace's" if seen else "/proc is not mounted"
-        return Finding("mounts", State.FAIL, found, "mount -t proc proc /proc")
+        return Finding("mounts", CheckState.FAIL, found, "mount -t proc proc /proc")
     if not (root / "sys/devices/system/cpu/possible").exists():
         advice = "mount -t sysfs -o ro sysfs /sys, or -v /sys:/sys:ro for the container"
-        return Finding("mounts", State.FAIL, "/sys is not mounted", advice)
-    return Finding("mounts", State.OK, "/proc and /sys are there")
+        return Finding("mounts", CheckState.FAIL, "/sys is not mounted", advice)
+    return Finding("mounts", CheckState.OK, "/proc and /sys are there")
 
 
 def lockdown(root: Path = _ROOT) -> Finding:
@@ -150,54 +150,56 @@ def lockdown(root: Path = _ROOT) -> Finding:
     text = _read(root / "sys/kernel/security/lockdown")
     mode = re.search(r"\[(\w+)\]", text or "")
     if mode is None:
-        return Finding("lockdown", State.OK, "not in force, as far as can be seen")
+        return Finding("lockdown", CheckState.OK, "not in force, as far as can be seen")
     if mode[1] != "confidentiality":
-        return Finding("lockdown", State.OK, mode[1])
+        return Finding("lockdown", CheckState.OK, mode[1])
     advice = (
         "boot with lockdown=integrity: gofunclatency and gotrace have BPF programs that read"
         " kernel memory"
     )
-    return Finding("lockdown", State.FAIL, mode[1], advice)
+    return Finding("lockdown", CheckState.FAIL, mode[1], advice)
 
 
 def unprivileged_bpf(root: Path = _ROOT) -> Finding:
     """Return kernel.unprivileged_bpf_disabled, which never opens what tracing needs to others."""
     value = _read(root / "proc/sys/kernel/unprivileged_bpf_disabled")
     found = "not there" if value is None else value
-    return Finding("unprivileged_bpf_disabled", State.OK, f"{found}: concerns no privileged user")
+    return Finding(
+        "unprivileged_bpf_disabled", CheckState.OK, f"{found}: concerns no privileged user"
+    )
 
 
 def ptrace_scope(root: Path = _ROOT) -> Finding:
     """Return Yama's ptrace_scope, which restricts debuggers (admin-guide/LSM/Yama)."""
     value = _read(root / "proc/sys/kernel/yama/ptrace_scope")
     found = "no Yama" if value is None else f"{value}: concerns debuggers; none is used here"
-    return Finding("ptrace_scope", State.OK, found)
+    return Finding("ptrace_scope", CheckState.OK, found)
 
 
 def btf() -> Finding:
     """Check that the kernel's BTF says where it keeps a thread's TLS base."""
     if HOST is not None and HOST.keeps_g:
-        return Finding("BTF", State.OK, "not needed: all of Go's code keeps g in a register")
+        return Finding("BTF", CheckState.OK, "not needed: all of Go's code keeps g in a register")
     offset = task_fsbase_offset()
     if offset is not None:
-        return Finding("BTF", State.OK, f"a thread's TLS base is at {offset} in task_struct")
+        return Finding("BTF", CheckState.OK, f"a thread's TLS base is at {offset} in task_struct")
     advice = (
         "calls of assembly functions, and of programs built with Go 1.16 or older, are counted but"
         " not timed or shown: that takes a kernel with CONFIG_DEBUG_INFO_BTF, seen through /sys"
     )
     found = "/sys/kernel/btf/vmlinux does not say where a thread's TLS base is"
-    return Finding("BTF", State.WARN, found, advice)
+    return Finding("BTF", CheckState.WARN, found, advice)
 
 
 def pid_namespace() -> Finding:
     """Check whether all processes have a number here."""
     if in_initial_pid_namespace():
-        return Finding("pid namespace", State.OK, "the initial one")
+        return Finding("pid namespace", CheckState.OK, "the initial one")
     advice = (
         "without -p or -c, processes of other containers that run the same file are traced too,"
         " and shown with PID 0"
     )
-    return Finding("pid namespace", State.WARN, "not the initial one", advice)
+    return Finding("pid namespace", CheckState.WARN, "not the initial one", advice)
 
 
 def open_files(own: Privileges) -> Finding:
@@ -205,11 +207,11 @@ def open_files(own: Privileges) -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = f"{_limit(soft)}, may be raised to {_limit(hard)}"
     if own.has(Capability.SYS_RESOURCE):
-        return Finding("open files", State.OK, f"{_limit(soft)}, may be raised")
+        return Finding("open files", CheckState.OK, f"{_limit(soft)}, may be raised")
     if hard == resource.RLIM_INFINITY or hard >= _ENOUGH_FILES:
-        return Finding("open files", State.OK, found)
+        return Finding("open files", CheckState.OK, found)
     advice = "attaching by perf events is limited to few functions: raise ulimit -n"
-    return Finding("open files", State.WARN, found, advice)
+    return Finding("open files", CheckState.WARN, found, advice)
 
 
 def memory_limits(own: Privileges, root: Path = _ROOT) -> Finding:
@@ -222,7 +224,7 @@ def memory_limits(own: Privileges, root: Path = _ROOT) -> Finding:
     per_cpu = _read(root / "proc/sys/kernel/perf_event_mlock_kb")
     limits += f"; perf_event_mlock_kb {per_cpu} for each CPU"
     free = "; CAP_IPC_LOCK lifts them for event buffers" if own.has(Capability.IPC_LOCK) else ""
-    return Finding("locked memory", State.OK, limits + free)
+    return Finding("locked memory", CheckState.OK, limits + free)
 
 
 def _limit(value: int) -> str:
@@ -248,7 +250,7 @@ def bcc_binding() -> Finding:
         found = f"{where} is PyPI's package of that name, which is something else"
         return _no_compiler(found, f"pip uninstall bcc, then {cure}")
     found = f"{getattr(bcc, '__version__', 'unknown version')}, {where}"
-    return Finding("bcc", State.OK, found)
+    return Finding("bcc", CheckState.OK, found)
 
 
 def _no_compiler(found: str, cure: str) -> Finding:
@@ -256,22 +258,24 @@ def _no_compiler(found: str, cure: str) -> Finding:
     packaged = packaged_programs()
     if packaged is not None and packaged.problem is None:
         found += ": what neither comes with the package nor is kept cannot run"
-        return Finding("bcc", State.WARN, found, cure)
+        return Finding("bcc", CheckState.WARN, found, cure)
     if not cached_programs().programs:
-        return Finding("bcc", State.FAIL, found, cure)
-    return Finding("bcc", State.WARN, f"{found}: what is not kept cannot run", cure)
+        return Finding("bcc", CheckState.FAIL, found, cure)
+    return Finding("bcc", CheckState.WARN, f"{found}: what is not kept cannot run", cure)
 
 
 def packaged_compiled() -> Finding:
     """Say how many compiled programs the package carries, and who has compiled them."""
     name, packaged = "packaged programs", packaged_programs()
     if packaged is None:
-        return Finding(name, State.OK, "not there: this is a clone, or was installed from sources")
+        return Finding(
+            name, CheckState.OK, "not there: this is a clone, or was installed from sources"
+        )
     found = f"{packaged.programs}, {packaged.size >> 10} kB, {packaged.path}"
     if packaged.problem is not None:
         advice = "install the package for this machine again: until then each program is compiled"
-        return Finding(name, State.WARN, f"{found} is not used: {packaged.problem}", advice)
-    return Finding(name, State.OK, f"{found}, compiled by {packaged.compiler}")
+        return Finding(name, CheckState.WARN, f"{found} is not used: {packaged.problem}", advice)
+    return Finding(name, CheckState.OK, f"{found}, compiled by {packaged.compiler}")
 
 
 def compiled_programs() -> Finding:
@@ -280,9 +284,9 @@ def compiled_programs() -> Finding:
     refused = "; ".join(f"{path} is not used: {why}" for path, why in kept.refused)
     if kept.path is None:
         advice = "set XDG_CACHE_HOME to a folder of your own: without it each start compiles"
-        return Finding(name, State.WARN, refused or "there is no place for them", advice)
+        return Finding(name, CheckState.WARN, refused or "there is no place for them", advice)
     found = f"{kept.programs}, {kept.size >> 10} kB, {kept.path}"
-    return Finding(name, State.OK, f"{found}; {refused}" if refused else found)
+    return Finding(name, CheckState.OK, f"{found}; {refused}" if refused else found)
 
 
 def capstone_library() -> Finding:
@@ -306,12 +310,12 @@ def _library(name: str, module: str, oldest: tuple[int, ...]) -> Finding:
     try:
         library = import_module(module)
     except ImportError as error:
-        return Finding(name, State.FAIL, f"cannot be imported: {error}", advice)
+        return Finding(name, CheckState.FAIL, f"cannot be imported: {error}", advice)
     found = f"{library.__version__}, {os.path.dirname(library.__file__ or '')}"
     numbers = tuple(int(number) for number in re.findall(r"\d+", library.__version__)[:3])
     # tabulate knows its version from the metadata beside it, which a copy may lack.
     return (
-        Finding(name, State.OK, found)
+        Finding(name, CheckState.OK, found)
         if not numbers or numbers >= oldest
-        else Finding(name, State.FAIL, found, advice)
+        else Finding(name, CheckState.FAIL, found, advice)
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from gotrace.doctor.finding import Finding, State
+from gotrace.doctor.finding import CheckState, Finding
 from gotrace.report.output import JsonOutput, Output
 from gotrace.text import printable
 
@@ -14,13 +14,13 @@ __all__ = [
     "write_findings",
 ]
 
-_STATE_WIDTH = max(len(state.value) for state in State)
+_STATE_WIDTH = max(len(state.value) for state in CheckState)
 _CHECK_WIDTH = 25  # that of the longest name
 
 
 def write_findings(output: Output, findings: Iterable[Finding]) -> bool:
     """Write findings as they come, then the verdict; return whether tracing is possible."""
-    states: Counter[State] = Counter()
+    states: Counter[CheckState] = Counter()
     for finding in findings:
         states[finding.state] += 1
         if isinstance(output, JsonOutput):
@@ -28,7 +28,7 @@ def write_findings(output: Output, findings: Iterable[Finding]) -> bool:
         else:
             output.out.write(_lines(finding))
         output.out.flush()
-    possible = not states[State.FAIL]
+    possible = not states[CheckState.FAIL]
     message = _verdict(states)
     if isinstance(output, JsonOutput):
         output.write("verdict", {"possible": possible, "message": message})
@@ -55,11 +55,11 @@ def _lines(finding: Finding) -> str:
     return text
 
 
-def _verdict(states: Counter[State]) -> str:
-    if states[State.FAIL]:
-        return f"Tracing will not work in full: fix the {_problems(states[State.FAIL])} above."
-    if states[State.WARN]:
-        return f"Tracing works, with {_problems(states[State.WARN], 'limitation')}: see above."
+def _verdict(states: Counter[CheckState]) -> str:
+    if states[CheckState.FAIL]:
+        return f"Tracing will not work in full: fix the {_problems(states[CheckState.FAIL])} above."
+    if states[CheckState.WARN]:
+        return f"Tracing works, with {_problems(states[CheckState.WARN], 'limitation')}: see above."
     return "Tracing works."
 
 

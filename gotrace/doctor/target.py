@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from gotrace.doctor.finding import Finding, State
+from gotrace.doctor.finding import CheckState, Finding
 from gotrace.elf.functions import FunctionTable
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
@@ -34,7 +34,7 @@ def examine_target(pid: int, attach: bool) -> Iterator[Finding]:
         target = Target.of(pid, None)
     except GotraceError as error:
         advice = "give the number of a live process that this user may look into"
-        yield Finding("process", State.FAIL, str(error), advice)
+        yield Finding("process", CheckState.FAIL, str(error), advice)
         return
     try:
         assert target.process is not None
@@ -44,7 +44,7 @@ def examine_target(pid: int, attach: bool) -> Iterator[Finding]:
             image, table = binary.image, binary.functions
         except GotraceError as error:
             advice = "trace an ELF file for this machine that has a Go function table or symbols"
-            yield Finding("program", State.FAIL, str(error), advice)
+            yield Finding("program", CheckState.FAIL, str(error), advice)
             return
         yield _program(target.process, image, table)
         yield _go_version(image, table)
@@ -63,7 +63,7 @@ def _process(process: Process) -> Finding:
     found = f"{process.tgid} may be looked into"
     same = process.pid_namespace() == Process(os.getpid()).pid_namespace()
     inner = "" if same else ", and has another number in its own pid namespace"
-    return Finding("process", State.OK, found + inner)
+    return Finding("process", CheckState.OK, found + inner)
 
 
 def _program(process: Process, image: ElfImage, table: FunctionTable) -> Finding:
@@ -71,36 +71,36 @@ def _program(process: Process, image: ElfImage, table: FunctionTable) -> Finding
     replaced = ", deleted or replaced since it was started" if deleted else ""
     kind = "position independent" if image.is_pie else "at fixed addresses"
     found = f"{image.display}{replaced}: {len(table.names)} functions, {kind}"
-    return Finding("program", State.OK, found)
+    return Finding("program", CheckState.OK, found)
 
 
 def _go_version(image: ElfImage, table: FunctionTable) -> Finding:
     if table.go_version is not None:
-        return Finding("Go version", State.OK, table.go_version.text)
+        return Finding("Go version", CheckState.OK, table.go_version.text)
     if table.has_pclntab:
-        return Finding("Go version", State.OK, "not recorded; a Go function table is there")
+        return Finding("Go version", CheckState.OK, "not recorded; a Go function table is there")
     advice = "its functions are known from symbols, its calls are distinguished by thread"
-    return Finding("Go version", State.WARN, f"{image.display} is not Go's linker's", advice)
+    return Finding("Go version", CheckState.WARN, f"{image.display} is not Go's linker's", advice)
 
 
 def _runtime(binary: Binary) -> Finding:
     name = "goroutines"
     if not binary.functions.has_pclntab:
-        return Finding(name, State.WARN, "no Go runtime that is known", "threads are used")
+        return Finding(name, CheckState.WARN, "no Go runtime that is known", "threads are used")
     only_counts = "gofunccount works, gofunclatency and gotrace do not"
     try:
         layout = binary.runtime
     except GotraceError as error:
-        return Finding(name, State.WARN, str(error), only_counts)
+        return Finding(name, CheckState.WARN, str(error), only_counts)
     if layout.assumed:
         advice = "its goroutines are assumed to look like those of the nearest release known"
-        return Finding(name, State.WARN, "this Go release is not known", advice)
+        return Finding(name, CheckState.WARN, "this Go release is not known", advice)
     if not layout.g_in_register and (layout.tls_offset is None or task_fsbase_offset() is None):
         found = "found through thread-local storage only, which cannot be reached"
-        return Finding(name, State.WARN, found, only_counts)
+        return Finding(name, CheckState.WARN, found, only_counts)
     where = "the g register" if layout.g_in_register else "thread-local storage"
     found = f"found through {where}; offsets from {_SOURCES[layout.source.value]}"
-    return Finding(name, State.OK, found)
+    return Finding(name, CheckState.OK, found)
 
 
 def _stacks(target: Target) -> Finding:
@@ -110,8 +110,8 @@ def _stacks(target: Target) -> Finding:
         with LiveGoroutines(target) as goroutines:
             count = len(goroutines.take().goroutines)
     except GotraceError as error:
-        return Finding(name, State.WARN, str(error), "gostacks does not work, the others do")
-    return Finding(name, State.OK, f"gostacks reads {count:,} goroutines, without stopping it")
+        return Finding(name, CheckState.WARN, str(error), "gostacks does not work, the others do")
+    return Finding(name, CheckState.OK, f"gostacks reads {count:,} goroutines, without stopping it")
 
 
 def _scheduler(target: Target) -> Finding:
@@ -121,12 +121,12 @@ def _scheduler(target: Target) -> Finding:
         probes = wait_probes(target, WaitState.WAITING)
     except GotraceError as error:
         advice = "gooffcpu and --why do not work, all else does"
-        return Finding(name, State.WARN, str(error), advice)
+        return Finding(name, CheckState.WARN, str(error), advice)
     if not probes.reasons:
         advice = "gooffcpu and gostacks do not say why, --why does not work"
-        return Finding(name, State.WARN, "why goroutines wait was not found in it", advice)
+        return Finding(name, CheckState.WARN, "why goroutines wait was not found in it", advice)
     found = f"gooffcpu and --why know its scheduler and {len(probes.reasons)} reasons to wait"
-    return Finding(name, State.OK, found)
+    return Finding(name, CheckState.OK, found)
 
 
 _SOURCES = {"dwarf": "the program's DWARF", "table": "what is known of the release"}
@@ -134,19 +134,19 @@ _SOURCES = {"dwarf": "the program's DWARF", "table": "what is known of the relea
 
 def _symbols(image: ElfImage, table: FunctionTable) -> Finding:
     if image.section(".symtab") is not None:
-        return Finding("symbols", State.OK, "not stripped")
+        return Finding("symbols", CheckState.OK, "not stripped")
     names = "; names come from Go's function table" if table.has_pclntab else ""
-    return Finding("symbols", State.OK, f"stripped{names}")
+    return Finding("symbols", CheckState.OK, f"stripped{names}")
 
 
 def _debugging_information(image: ElfImage) -> Finding:
     if image.debug_section("info") is not None:
-        return Finding("DWARF", State.OK, "there: gotrace knows parameters, results and types")
+        return Finding("DWARF", CheckState.OK, "there: gotrace knows parameters, results and types")
     advice = (
         "gotrace shows values of functions whose signature it is given:"
         " 'main.add(x int, y int) int'; gofunccount and gofunclatency need none"
     )
-    return Finding("DWARF", State.WARN, "none", advice)
+    return Finding("DWARF", CheckState.WARN, "none", advice)
 
 
 def _attach(target: Target, table: FunctionTable) -> Finding:
@@ -154,15 +154,15 @@ def _attach(target: Target, table: FunctionTable) -> Finding:
     name = "attach to it"
     chosen = next((each for each in _QUIET if table.rows_named(each)), None)
     if chosen is None:
-        return Finding(name, State.OK, f"not tried: there is none of {', '.join(_QUIET)}")
+        return Finding(name, CheckState.OK, f"not tried: there is none of {', '.join(_QUIET)}")
     try:
         request = CountRequest(target=target, asked=Asked([chosen]))
         with open_run(request) as run:
             attached = run.attached
     except GotraceError as error:
-        return Finding(name, State.FAIL, str(error), "see the kernel's log, and --debug")
+        return Finding(name, CheckState.FAIL, str(error), "see the kernel's log, and --debug")
     if attached.failed:
         reason = next(iter(attached.failed.values()))
         advice = "the file system that the program is on may not support uprobes"
-        return Finding(name, State.FAIL, f"{chosen}: {reason.strerror}", advice)
-    return Finding(name, State.OK, f"works through {attached.method.value}")
+        return Finding(name, CheckState.FAIL, f"{chosen}: {reason.strerror}", advice)
+    return Finding(name, CheckState.OK, f"works through {attached.method.value}")

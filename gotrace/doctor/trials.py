@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from gotrace.doctor.finding import Finding, State
+from gotrace.doctor.finding import CheckState, Finding
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
 from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.kernel.children import Child
-from gotrace.kernel.compiler import NoCompilerError, Origin, load_compiler
+from gotrace.kernel.compiler import NoCompilerError, ProgramOrigin, load_compiler
 from gotrace.kernel.cookie import cookie
 from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.own_function import OwnFunction, own_code, own_function
@@ -88,11 +88,11 @@ def _run(trial: _Trial, answer: int) -> None:
 def _findings(trial: _Trial, child: Child | GotraceError) -> Sequence[Finding]:
     advice = "use a newer kernel or BCC: the BPF compiler cannot serve this pair"
     if isinstance(child, GotraceError):
-        return [Finding(trial.name, State.FAIL, str(child))]
+        return [Finding(trial.name, CheckState.FAIL, str(child))]
     data = child.whole_answer()
     child.wait()
     if not data:
-        return [Finding(trial.name, State.FAIL, child.why_ended(), advice)]
+        return [Finding(trial.name, CheckState.FAIL, child.why_ended(), advice)]
     found: Sequence[Finding] = pickle.loads(data)
     return found
 
@@ -166,15 +166,15 @@ def _program_of(tool: str, program: BpfProgram | LoadError) -> Finding:
     """Return where a tool's program comes from and whether it has been verified."""
     name = f"program of {tool}"
     if isinstance(program, LoadError):
-        return Finding(name, State.FAIL, str(program), _NEWER, program.log)
+        return Finding(name, CheckState.FAIL, str(program), _NEWER, program.log)
     found = _COMES[program.origin]
-    return Finding(name, State.OK, f"{found}, and the kernel's verifier accepts it")
+    return Finding(name, CheckState.OK, f"{found}, and the kernel's verifier accepts it")
 
 
 _COMES = {
-    Origin.PACKAGE: "comes with the package",
-    Origin.CACHE: "is kept",
-    Origin.COMPILER: "compiles",
+    ProgramOrigin.PACKAGE: "comes with the package",
+    ProgramOrigin.CACHE: "is kept",
+    ProgramOrigin.COMPILER: "compiles",
 }
 
 
@@ -265,8 +265,8 @@ def _buffers(program: BpfProgram) -> Finding:
             "gotrace and gofunclatency --slower need CAP_IPC_LOCK, or"
             f" sysctl kernel.perf_event_mlock_kb={(pages + 1) * _PAGE >> 10}"
         )
-        return Finding(name, State.FAIL, f"{size}: not permitted", advice, error.log)
-    return Finding(name, State.OK, size)
+        return Finding(name, CheckState.FAIL, f"{size}: not permitted", advice, error.log)
+    return Finding(name, CheckState.OK, size)
 
 
 def _fetch() -> list[Finding]:
@@ -275,8 +275,8 @@ def _fetch() -> list[Finding]:
         BpfProgram(TrialSettings(fetch=1)).load(["fetch"], AttachKind.PERF_EVENT)
     except LoadError as error:
         advice = "use Linux 5.12 or newer: gofunclatency and gotrace need it, gofunccount does not"
-        return [Finding(name, State.FAIL, str(error), advice, error.log)]
-    return [Finding(name, State.OK, "the kernel knows the instructions")]
+        return [Finding(name, CheckState.FAIL, str(error), advice, error.log)]
+    return [Finding(name, CheckState.OK, "the kernel knows the instructions")]
 
 
 def _signal() -> list[Finding]:
@@ -293,10 +293,10 @@ def _signal() -> list[Finding]:
             finally:
                 attached.close()
     except GotraceError as error:
-        return [Finding(name, State.WARN, str(error), advice, getattr(error, "log", ""))]
+        return [Finding(name, CheckState.WARN, str(error), advice, getattr(error, "log", ""))]
     if seen is None:
-        return [Finding(name, State.WARN, "sent, but never came", advice)]
-    return [Finding(name, State.OK, "a thread gets its SIGURG")]
+        return [Finding(name, CheckState.WARN, "sent, but never came", advice)]
+    return [Finding(name, CheckState.OK, "a thread gets its SIGURG")]
 
 
 def _attach(
@@ -352,12 +352,12 @@ def _rung_finding(
     name = f"attach: {method.value}"
     if problem is None and method is AttachMethod.MULTI and not filters:
         advice = "the programs filter by themselves: hits of other processes cost more (Linux 6.10)"
-        return Finding(name, State.WARN, "works, but not for one process only", advice)
+        return Finding(name, CheckState.WARN, "works, but not for one process only", advice)
     if problem is None:
-        return Finding(name, State.OK, "works" + (", and is used" if method is best else ""))
+        return Finding(name, CheckState.OK, "works" + (", and is used" if method is best else ""))
     if best is None:
-        return Finding(name, State.FAIL, problem, f"use {_NEEDS[method]}")
-    return Finding(name, State.WARN, problem, f"{best.value} is used instead")
+        return Finding(name, CheckState.FAIL, problem, f"use {_NEEDS[method]}")
+    return Finding(name, CheckState.WARN, problem, f"{best.value} is used instead")
 
 
 _NEEDS = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from gotrace.errors import UsageError
 from gotrace.fleet.config import Config, Limit, MetricSpec, TargetSpec, parse_part
 
-__all__ = ["Asked", "Snippet", "beside", "read_snippet"]
+__all__ = ["Snippet", "Snippets", "beside", "read_snippet"]
 
 _MOST = 32
 _MOST_METRICS = 64
@@ -61,7 +61,7 @@ def beside(config: Config, snippets: Iterable[Snippet]) -> Config:
 
 
 @dataclass
-class Asked:
+class Snippets:
     """What there is at the moment; ``file`` is what the file says by itself."""
 
     file: Config

@@ -32,7 +32,7 @@ from gotrace.fleet.config import Config
 from gotrace.fleet.threads import LastingThread, apart
 from gotrace.text import printable
 
-__all__ = ["MAX_BYTES", "Control", "Order", "settle"]
+__all__ = ["MAX_BYTES", "Control", "ControlOrder", "settle"]
 
 log = logging.getLogger("gotraced")
 
@@ -47,7 +47,7 @@ _MAX_SECONDS = 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ControlOrder:
     """What is to be done: begin a snippet, end the one of a name, or say what there is."""
 
     begin: Snippet | None = None
@@ -62,7 +62,7 @@ class Control:
         """Listen; ``file`` returns the configuration. Raises GotraceError."""
         self.path = path
         self._file = file
-        self._orders: SimpleQueue[Order] = SimpleQueue()
+        self._orders: SimpleQueue[ControlOrder] = SimpleQueue()
         self._socket = _listening(path)
         self._closing = threading.Event()
         self._thread = LastingThread("control", self._serve, self._closing.wait)
@@ -71,7 +71,7 @@ class Control:
         """Begin to answer."""
         self._thread.start()
 
-    def take(self) -> Order | None:
+    def take(self) -> ControlOrder | None:
         """Return the next order, None if there is none."""
         try:
             return self._orders.get_nowait()
@@ -126,22 +126,22 @@ class Control:
         except NotInTime as error:
             raise GotraceError("gotraced is busy: type gotraced ctl list later") from error
 
-    def _order(self, request: Mapping[str, Any]) -> Order:
+    def _order(self, request: Mapping[str, Any]) -> ControlOrder:
         """Return what a request asks for. Raises UsageError."""
         texts = ("do", "name", "snippet", "ttl", "budget")
         if unknown := request.keys() - set(texts):
             raise UsageError(f"unknown key {sorted(unknown)[0]!r}")
         do, name, snippet, ttl, budget = (request.get(key) for key in texts)
         if do == "list":
-            return Order()
+            return ControlOrder()
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise UsageError(f"{name!r} is not a name: letters, digits, _, - and .")
         if do == "end":
-            return Order(end=name)
+            return ControlOrder(end=name)
         if do != "start" or not isinstance(snippet, str):
             raise UsageError(f"{do!r}: there is start, list and end")
         ends = time.monotonic() + _seconds(ttl)
-        return Order(read_snippet(name, snippet, _share(budget), ends, self._file()))
+        return ControlOrder(read_snippet(name, snippet, _share(budget), ends, self._file()))
 
 
 def _seconds(text: object) -> float:
@@ -220,7 +220,7 @@ def _remove_stale(path: str) -> None:
     raise GotraceError(f"--control {path}: another process listens there")
 
 
-def settle(order: Order, said: list[str] | GotraceError) -> None:
+def settle(order: ControlOrder, said: list[str] | GotraceError) -> None:
     """Answer an order, whose asker may have given up."""
     with suppress(InvalidStateError):
         if isinstance(said, GotraceError):

@@ -13,9 +13,9 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from gotrace.errors import GotraceError, NoMatchError
-from gotrace.fleet.asked import Asked, Snippet, beside
+from gotrace.fleet.asked import Snippet, Snippets, beside
 from gotrace.fleet.config import Config, load_config
-from gotrace.fleet.control import Control, Order, settle
+from gotrace.fleet.control import Control, ControlOrder, settle
 from gotrace.fleet.engine import DETAILS, Engine, StartSpan, measure_cost
 from gotrace.fleet.exposition import EngineCollector, OtlpCounts, Reloads, registry_of
 from gotrace.fleet.threads import apart, note_failure
@@ -43,7 +43,7 @@ class Daemon:
     def __init__(self, path: str, config: Config, control: str | None = None) -> None:
         """Listen, at ``control`` for root's requests. Raises GotraceError if that fails."""
         self._path = path
-        self._asked = Asked(config)
+        self._asked = Snippets(config)
         self._control: Control | None = None
         if control is not None:
             self._control = Control(control, lambda: self._asked.file)
@@ -154,7 +154,7 @@ class Daemon:
             return self._engine.turn()
         return _AGAIN
 
-    def _obey(self, order: Order) -> list[str]:
+    def _obey(self, order: ControlOrder) -> list[str]:
         """Do what root asks for, and return what there is to say. Raises GotraceError."""
         asked, begin = self._asked, order.begin
         if order.end is not None:
@@ -218,7 +218,7 @@ class Daemon:
         if self._go_over(make, "not reloaded") is not None:
             self._reloads.failed += 1
             return
-        self._asked = Asked(file, kept)
+        self._asked = Snippets(file, kept)
         for problem in problems:
             log.warning("ended by the reload: %s", printable(problem))
         self._reloads.done += 1

@@ -22,7 +22,7 @@ from gotrace.fleet.probing import (
     SKIPPED,
     MetricProbe,
     Probe,
-    State,
+    ProbeState,
     metric_losses,
     open_target,
     try_metric,
@@ -32,9 +32,9 @@ from gotrace.fleet.targets import Finder, Program, ProgramKey
 from gotrace.fleet.telemetry.price import OverBudgetError
 from gotrace.fleet.telemetry.waits import (
     WAIT_LOSSES,
+    TargetWaits,
     WaitPoint,
     WaitsProbe,
-    WaitTotals,
     plan_waits,
 )
 from gotrace.fleet.threads import apart, note_failure
@@ -122,7 +122,7 @@ class _Tally:
     failures: int = 0
     unmeasured: int = 0
     sent: Counter[str] = field(default_factory=Counter)
-    seconds: dict[State, float] = field(default_factory=lambda: dict.fromkeys(State, 0.0))
+    seconds: dict[ProbeState, float] = field(default_factory=lambda: dict.fromkeys(ProbeState, 0.0))
 
     def add(
         self, spent: Spent, lost: Mapping[str, int], unmeasured: int, sent: Counter[str]
@@ -152,7 +152,7 @@ class ProbeStatus:
     failures: int
     lost: dict[str, int]
     unmeasured: int
-    seconds: Mapping[State, float]
+    seconds: Mapping[ProbeState, float]
     sent: Counter[str] | None = None
 
 
@@ -203,7 +203,7 @@ class Engine:
         self._found: dict[ProgramKey, Program] = {}
         self._budgets: dict[str, Budget[_Place]] = {}
         self._pauses: Pauses[_Place] = Pauses()
-        self._waits = WaitTotals()
+        self._waits = TargetWaits()
         self._flights: Flights | None = None  # while there are any, or were
         self._said: dict[_Place, str] = {}
         self._takers = ThreadPoolExecutor(_TAKERS, "take")
@@ -573,7 +573,7 @@ class Engine:
             for job in self._jobs.values():
                 if key.target not in job.targets or job.name in running.hopeless:
                     continue
-                state = State.OFF
+                state = ProbeState.OFF
                 if attached := running.probes.get(job.name):
                     state = attached.state
                 self._tallies[job.name, key.target].seconds[state] += passed

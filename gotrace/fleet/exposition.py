@@ -26,7 +26,7 @@ from prometheus_client.utils import floatToGoString
 from gotrace import __version__
 from gotrace.fleet import threads
 from gotrace.fleet.engine import Engine
-from gotrace.fleet.probing import State
+from gotrace.fleet.probing import ProbeState
 from gotrace.fleet.series import Bucketed, Metric
 from gotrace.fleet.telemetry.traces import EDGES
 from gotrace.fleet.telemetry.waits import families
@@ -139,7 +139,7 @@ class EngineCollector(Collector):
             failures.add_metric(labels, status.failures)
             unmeasured.add_metric(labels, status.unmeasured)
             for state, seconds in status.seconds.items():
-                if state is not State.NO_EDGES or status.sent is not None:
+                if state is not ProbeState.NO_EDGES or status.sent is not None:
                     states.add_metric([*labels, state.value], seconds)
             if status.sent is not None:
                 for edge in EDGES:
@@ -233,7 +233,7 @@ def _of_flights(tallies: list[FlightTally]) -> Iterator[Family]:
 
 
 def _of_otlp(counts: OtlpCounts) -> Iterator[Family]:
-    from gotrace.fleet.transport import Reason  # loads protobuf
+    from gotrace.fleet.transport import SendFailure  # loads protobuf
 
     sent = CounterMetricFamily(
         "gotraced_otlp_items",
@@ -249,7 +249,7 @@ def _of_otlp(counts: OtlpCounts) -> Iterator[Family]:
         "gotraced_otlp_failures", "Requests that a collector did not take", labels=_BY_REASON
     )
     for signal in ("metrics", "spans"):
-        for reason in Reason:  # from the start, so that the first rise is seen
+        for reason in SendFailure:  # from the start, so that the first rise is seen
             at = signal, reason.value
             dropped.add_metric(at, counts.dropped[at])
             failures.add_metric(at, counts.failures[at])

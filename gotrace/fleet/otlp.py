@@ -30,11 +30,11 @@ from gotrace import __version__
 from gotrace.fleet.config import OtlpSpec, Protocol, TargetSpec
 from gotrace.fleet.naming import Attribute, exported
 from gotrace.fleet.privacy import without_users
-from gotrace.fleet.series import Bucketed, Metric, Point
+from gotrace.fleet.series import Bucketed, Metric, SeriesPoint
 from gotrace.fleet.spool import Spool
 from gotrace.fleet.telemetry.waits import WaitPoint, families
 from gotrace.fleet.threads import LastingThread, apart
-from gotrace.fleet.transport import BY_REQUEST, TEMPORARY, Outcome, Reason, sender, spans_in
+from gotrace.fleet.transport import BY_REQUEST, TEMPORARY, Outcome, SendFailure, sender, spans_in
 from gotrace.target.containers import Container, Containers
 from gotrace.text import encodable, printable
 
@@ -99,7 +99,7 @@ class _Aside:
     count: int
     calls: Sequence[FinishedCall]
     refused: int = 0
-    reason: Reason = Reason.FULL
+    reason: SendFailure = SendFailure.FULL
 
 
 class Otlp:
@@ -127,7 +127,7 @@ class Otlp:
         self._pods = {one.name: one.kubernetes for one in targets if one.kubernetes is not None}
         self._containers = containers or Containers()
         self._resources: dict[tuple[str, Container | None], Resource] = {}
-        self._failing: dict[str, Reason | None] = {}
+        self._failing: dict[str, SendFailure | None] = {}
         self._retry_at = 0.0
         self._aside: deque[_Aside] = deque()
         self._waiting_aside = 0  # spans
@@ -147,7 +147,7 @@ class Otlp:
         """Have a call sent, or drop it where the queue is full. Any thread may do that."""
         with self._waiting:
             if self.waiting >= self._spec.queue:
-                self._drop("spans", 1, self._failing.get("spans") or Reason.FULL)
+                self._drop("spans", 1, self._failing.get("spans") or SendFailure.FULL)
                 return
             self._queue.append(call)
             if len(self._queue) == _BATCH:
@@ -217,7 +217,7 @@ class Otlp:
                 try:
                     is_done = not count or self._deliver(_Aside(data, count, calls), thread)
                 except Exception:  # a bug: to try them again would be to fail again
-                    self._drop("spans", count, Reason.OTHER)
+                    self._drop("spans", count, SendFailure.OTHER)
                     raise
                 if not is_done:
                     self._hand_on()
@@ -237,7 +237,7 @@ class Otlp:
         except Exception as error:
             if len(calls) == 1:
                 log.error("a span cannot be sent: %s", printable(f"{error!r}"[:200]))
-                self._drop("spans", 1, Reason.INVALID)
+                self._drop("spans", 1, SendFailure.INVALID)
                 return b"", 0
         parts = [self._encoded([call]) for call in calls]
         # Requests one after the other are one: all that they have is in repeated fields.
@@ -280,7 +280,7 @@ class Otlp:
                 self._put_aside(one, outcome.reason)
                 return True
 
-    def _put_aside(self, one: _Aside, reason: Reason) -> None:
+    def _put_aside(self, one: _Aside, reason: SendFailure) -> None:
         """Have others sent first; if many are aside, the first of them is kept on disk instead."""
         one.reason = reason
         self._aside.append(one)
@@ -381,7 +381,7 @@ class Otlp:
         A file that was written as the power failed can be shorter, or all zeros.
         """
         if spans_in(data) != count:
-            return Outcome(Reason.DAMAGED, detail=f"a file of {len(data)} bytes")
+            return Outcome(SendFailure.DAMAGED, detail=f"a file of {len(data)} bytes")
         return self._sender.send("spans", data)
 
     def _done(self, signal: str, count: int, outcome: Outcome) -> None:
@@ -391,21 +391,21 @@ class Otlp:
             return
         rejected = min(outcome.rejected, count)
         if rejected:
-            self._drop(signal, rejected, Reason.REJECTED)
+            self._drop(signal, rejected, SendFailure.REJECTED)
         self._tally.add(signal, "sent", count - rejected)
 
-    def _drop(self, signal: str, count: int, reason: Reason) -> None:
+    def _drop(self, signal: str, count: int, reason: SendFailure) -> None:
         self._tally.add(signal, "dropped", count)
         with self._tally.lock:
             self._tally.dropped[signal, reason.value] += count
 
-    def _count_failure(self, signal: str, reason: Reason) -> None:
+    def _count_failure(self, signal: str, reason: SendFailure) -> None:
         with self._tally.lock:
             self._tally.failures[signal, reason.value] += 1
 
     def _note(self, signal: str, outcome: Outcome) -> None:
         """Say once what fails, and when it works again."""
-        reason = outcome.reason or (Reason.REJECTED if outcome.rejected else None)
+        reason = outcome.reason or (SendFailure.REJECTED if outcome.rejected else None)
         if reason is not None:
             self._count_failure(signal, reason)
         before, self._failing[signal] = self._failing.get(signal), reason
@@ -501,7 +501,7 @@ class Otlp:
             if self._heir is not None:
                 self._heir.put(call)
             else:
-                self._drop("spans", 1, self._failing.get("spans") or Reason.TIMEOUT)
+                self._drop("spans", 1, self._failing.get("spans") or SendFailure.TIMEOUT)
 
 
 def _encodable(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
@@ -536,7 +536,7 @@ def metrics_data(
     """Return metrics as OTLP has them: cumulative, each target a resource of its own."""
     by_target: dict[str, list[sdk.Metric]] = {}
     for metric in metrics:
-        rows: dict[str, list[tuple[Point, Bucketed | None]]] = {}
+        rows: dict[str, list[tuple[SeriesPoint, Bucketed | None]]] = {}
         for point, bucketed in metric.points(_READER):
             rows.setdefault(point.values[0], []).append((point, bucketed))
         for target, found in rows.items():
@@ -569,7 +569,9 @@ def _waits(points: Sequence[WaitPoint], now: int) -> Iterator[sdk.Metric]:
         yield sdk.Metric(family.name, family.help, unit, data)
 
 
-def _metric(metric: Metric, rows: Sequence[tuple[Point, Bucketed | None]], now: int) -> sdk.Metric:
+def _metric(
+    metric: Metric, rows: Sequence[tuple[SeriesPoint, Bucketed | None]], now: int
+) -> sdk.Metric:
     spec, names = metric.spec, metric.labels[1:]
     cumulative = sdk.AggregationTemporality.CUMULATIVE
     if not metric.is_histogram:

@@ -33,7 +33,7 @@ from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod, KeyRequest
 from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
-from gotrace.session.probing import Returns
+from gotrace.session.probing import ReturnMode
 from gotrace.session.request import Asked
 from gotrace.session.run import Run, open_run
 from gotrace.session.trace import CallTracer, expected_types
@@ -48,8 +48,8 @@ __all__ = [
     "MetricProbe",
     "PresentProbe",
     "Probe",
+    "ProbeState",
     "RecordProbe",
-    "State",
     "metric_losses",
     "metric_request",
     "open_target",
@@ -67,7 +67,7 @@ _LAST_TURNS = 10
 SKIPPED = "skipped"
 
 
-class State(Enum):
+class ProbeState(Enum):
     """What a probe does; the values are those of the label ``state``."""
 
     ON = "on"  # all that it is for
@@ -97,7 +97,7 @@ class Probe(abc.ABC):
         self._is_open = True
         self._final = Spent()
         self._unmeasured = 0
-        self.state = State.ON
+        self.state = ProbeState.ON
         self._lost: Counter[str] = Counter()
 
     def _take(self) -> None:  # noqa: B027
@@ -164,7 +164,7 @@ class Probe(abc.ABC):
     @property
     def is_light(self) -> bool:
         """Return whether it does less than all that it is for, to cost less."""
-        return self.state is not State.ON
+        return self.state is not ProbeState.ON
 
     def lighten(self) -> str | None:
         """Do less, to cost less; return what, None if nothing is left to leave out."""
@@ -175,7 +175,7 @@ class Probe(abc.ABC):
         """Have calls counted and not followed."""
         if not self._run.meter.lighten_all():
             return None
-        self.state = State.COUNTED
+        self.state = ProbeState.COUNTED
         self._rest()
         return "its calls are only counted"
 
@@ -197,7 +197,7 @@ class Probe(abc.ABC):
             return self._count_unmeasured() if self._is_open else self._unmeasured
 
     def _count_unmeasured(self) -> int:
-        return sum(self._hits.counted().values()) if self.state is State.COUNTED else 0
+        return sum(self._hits.counted().values()) if self.state is ProbeState.COUNTED else 0
 
     def spent(self) -> Spent:
         """Return the hits so far and their cost, as far as that is known."""
@@ -365,7 +365,7 @@ def metric_request(
             of=spec.of,
             text_bytes=_TEXT_BYTES,
             follows_returns=times,
-            returns=Returns.AUTO,
+            returns=ReturnMode.AUTO,
             is_minded=True,
             no_parts="a metric cannot group by parts of the time",
             options=KeyOptions(
@@ -378,7 +378,7 @@ def metric_request(
         per_function=spec.functions, intervals=True, open_calls=spec.open_calls
     )
     return LatencyRequest(
-        target=target, asked=asked, options=options, returns=Returns.AUTO, is_minded=True
+        target=target, asked=asked, options=options, returns=ReturnMode.AUTO, is_minded=True
     )
 
 

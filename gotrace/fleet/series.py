@@ -16,7 +16,7 @@ from gotrace.fleet.naming import OTHERS
 from gotrace.histogram import Histogram, ValueHistogram, bucket_bounds
 from gotrace.text import encodable
 
-__all__ = ["Bucketed", "Increment", "Metric", "Point", "Presence", "Room", "bucketed"]
+__all__ = ["Bucketed", "Increment", "Metric", "Presence", "Room", "SeriesPoint", "bucketed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Increment:
 
 
 @dataclass
-class Point:
+class SeriesPoint:
     """One series: its label values, the target's first, and since when it has been added to.
 
     ``used`` is when it was last added to (``time.monotonic``).
@@ -179,7 +179,7 @@ class Metric:
     ended: int = 0
     presence: Presence = field(default_factory=Presence)
     _room: Room | None = None
-    _points: dict[tuple[str, ...], Point] = field(default_factory=dict)
+    _points: dict[tuple[str, ...], SeriesPoint] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -245,7 +245,7 @@ class Metric:
                 if self._room is not None:
                     self._room.take(values[0], -1)
 
-    def points(self, reader: str = "") -> list[tuple[Point, Bucketed | None]]:
+    def points(self, reader: str = "") -> list[tuple[SeriesPoint, Bucketed | None]]:
         """Return a copy of the series for a reader, in the order in which they began.
 
         A reader with a name has those of targets without a probe once more, and then no more.
@@ -298,9 +298,9 @@ class Metric:
             return False
         return self._room is None or self._room.has(values[0])
 
-    def _point(self, values: tuple[str, ...]) -> Point:
+    def _point(self, values: tuple[str, ...]) -> SeriesPoint:
         if values not in self._points:
-            self._points[values] = Point(values, time.time(), time.monotonic())
+            self._points[values] = SeriesPoint(values, time.time(), time.monotonic())
             if self._room is not None and len(values) > 1:
                 self._room.take(values[0], 1)
         return self._points[values]

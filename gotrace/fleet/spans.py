@@ -19,7 +19,7 @@ from gotrace.fleet.config import SpanSpec
 from gotrace.fleet.naming import Attribute, private_attribute
 from gotrace.fleet.otlp import FinishedCall
 from gotrace.fleet.privacy import Errors
-from gotrace.fleet.probing import RecordProbe, State
+from gotrace.fleet.probing import ProbeState, RecordProbe
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.price import OverBudgetError, refuse_price
 from gotrace.fleet.telemetry.traces import PROGRAM, LeftOut, Traces, Via
@@ -335,7 +335,7 @@ class SpanProbe(RecordProbe):
             alone = Via.ROOT
         else:
             alone = Via.UNATTRIBUTED
-            self.state = State.NO_EDGES if is_dear else State.ON
+            self.state = ProbeState.NO_EDGES if is_dear else ProbeState.ON
         unknown = Via.UNATTRIBUTED if inherits else Via.ROOT
         self._traces: Traces[_Seen, _Above] = Traces(self._send, alone, unknown)
         self._vias: Counter[str] = Counter()
@@ -379,9 +379,9 @@ class SpanProbe(RecordProbe):
 
     def _lighten(self) -> str | None:
         """Do without edges."""
-        if self.state is not State.ON or not self._tracer.drop_edges():
+        if self.state is not ProbeState.ON or not self._tracer.drop_edges():
             return super()._lighten()
-        self.state = State.NO_EDGES
+        self.state = ProbeState.NO_EDGES
         self._traces.alone = Via.UNATTRIBUTED
         self._traces.lose(time.monotonic_ns())
         return _ALONE

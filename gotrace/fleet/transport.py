@@ -31,7 +31,7 @@ __all__ = [
     "BY_REQUEST",
     "TEMPORARY",
     "Outcome",
-    "Reason",
+    "SendFailure",
     "Sender",
     "check_sender",
     "sender",
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-class Reason(Enum):
+class SendFailure(Enum):
     """Why data was not taken; values are those of the label ``reason``."""
 
     REFUSED = "refused"
@@ -67,22 +67,27 @@ class Reason(Enum):
 #: What may get better: the data is kept meanwhile.
 TEMPORARY = frozenset(
     {
-        Reason.REFUSED,
-        Reason.UNREACHABLE,
-        Reason.TIMEOUT,
-        Reason.TLS,
-        Reason.UNAVAILABLE,
-        Reason.THROTTLED,
-        Reason.UNAUTHORIZED,
-        Reason.FORBIDDEN,
-        Reason.NOT_FOUND,
-        Reason.CREDENTIALS,
+        SendFailure.REFUSED,
+        SendFailure.UNREACHABLE,
+        SendFailure.TIMEOUT,
+        SendFailure.TLS,
+        SendFailure.UNAVAILABLE,
+        SendFailure.THROTTLED,
+        SendFailure.UNAUTHORIZED,
+        SendFailure.FORBIDDEN,
+        SendFailure.NOT_FOUND,
+        SendFailure.CREDENTIALS,
     }
 )
 
 
 #: What may be of one request alone: others may be taken meanwhile.
-BY_REQUEST = TEMPORARY - {Reason.REFUSED, Reason.TLS, Reason.THROTTLED, Reason.CREDENTIALS}
+BY_REQUEST = TEMPORARY - {
+    SendFailure.REFUSED,
+    SendFailure.TLS,
+    SendFailure.THROTTLED,
+    SendFailure.CREDENTIALS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ class Outcome:
     ``detail`` is for the log. ``wait`` is how long the collector asks to wait, in seconds.
     """
 
-    reason: Reason | None = None
+    reason: SendFailure | None = None
     rejected: int = 0
     detail: str = ""
     wait: float = 0.0
@@ -262,7 +267,9 @@ class _Http(Sender):
         with wire.bounded(self._spec.timeout) as is_late:
             outcome = self._send(session, signal, data)
         if is_late.is_set():
-            return Outcome(Reason.TIMEOUT, detail=f"it takes more than {self._spec.timeout:g} s")
+            return Outcome(
+                SendFailure.TIMEOUT, detail=f"it takes more than {self._spec.timeout:g} s"
+            )
         return outcome
 
     def _send(self, session: Any, signal: str, data: bytes) -> Outcome:
@@ -284,11 +291,11 @@ class _Http(Sender):
             with answer:
                 body = answer.raw.read(_MAX_ANSWER, decode_content=True)
         except GotraceError as error:
-            return Outcome(Reason.CREDENTIALS, detail=str(error))
+            return Outcome(SendFailure.CREDENTIALS, detail=str(error))
         except errors.SSLError as error:
-            return Outcome(Reason.TLS, detail=_innermost(error))
+            return Outcome(SendFailure.TLS, detail=_innermost(error))
         except errors.Timeout as error:
-            return Outcome(Reason.TIMEOUT, detail=_innermost(error))
+            return Outcome(SendFailure.TIMEOUT, detail=_innermost(error))
         except self._failures as error:
             return Outcome(_of_connection(error), detail=_innermost(error))
         if 200 <= answer.status_code < 300:
@@ -321,31 +328,31 @@ def _innermost(error: BaseException) -> str:
     return " ".join(str(_chain(error)[-1]).split())[:200]
 
 
-def _of_connection(error: BaseException) -> Reason:
+def _of_connection(error: BaseException) -> SendFailure:
     for one in _chain(error):
         if isinstance(one, ConnectionRefusedError):
-            return Reason.REFUSED
+            return SendFailure.REFUSED
         if isinstance(one, ssl.SSLError):
-            return Reason.TLS
+            return SendFailure.TLS
         if isinstance(one, TimeoutError):
-            return Reason.TIMEOUT
+            return SendFailure.TIMEOUT
         if isinstance(one, socket.gaierror):
-            return Reason.UNREACHABLE
+            return SendFailure.UNREACHABLE
         if isinstance(one, FileNotFoundError | PermissionError) or "invalid path" in str(one):
-            return Reason.CREDENTIALS
-    return Reason.UNREACHABLE
+            return SendFailure.CREDENTIALS
+    return SendFailure.UNREACHABLE
 
 
-def _of_status(status: int) -> Reason:
+def _of_status(status: int) -> SendFailure:
     if status in (401, 403, 404):
-        return Reason(str(status))
+        return SendFailure(str(status))
     if status == 413:
-        return Reason.TOO_LARGE
+        return SendFailure.TOO_LARGE
     if status == 429:
-        return Reason.THROTTLED
+        return SendFailure.THROTTLED
     if status in (500, 502, 503, 504):
-        return Reason.UNAVAILABLE
-    return Reason.INVALID if 400 <= status < 500 else Reason.OTHER
+        return SendFailure.UNAVAILABLE
+    return SendFailure.INVALID if 400 <= status < 500 else SendFailure.OTHER
 
 
 class _Grpc(Sender):
@@ -391,39 +398,39 @@ class _Grpc(Sender):
                 compression=self._grpc.Compression.Gzip,
             )
         except GotraceError as error:
-            return Outcome(Reason.CREDENTIALS, detail=str(error))
+            return Outcome(SendFailure.CREDENTIALS, detail=str(error))
         except self._grpc.RpcError as error:
             text = " ".join(str(error.details()).split())
             return Outcome(self._reason(error.code(), text), detail=text[:200])
         except ValueError as error:  # the channel is closed
-            return Outcome(Reason.OTHER, detail=str(error)[:200])
+            return Outcome(SendFailure.OTHER, detail=str(error)[:200])
         return _taken(signal, answer)
 
-    def _reason(self, code: Any, text: str) -> Reason:
+    def _reason(self, code: Any, text: str) -> SendFailure:
         codes = self._grpc.StatusCode
         if code is codes.UNAVAILABLE:
             low = text.lower()
             if any(word in low for word in ("ssl", "tls", "certificate", "handshake")):
-                return Reason.TLS
+                return SendFailure.TLS
             if "refused" in low:
-                return Reason.REFUSED
+                return SendFailure.REFUSED
             if any(word in low for word in ("dns", "resolution", "unreachable")):
-                return Reason.UNREACHABLE
-            return Reason.UNAVAILABLE
+                return SendFailure.UNREACHABLE
+            return SendFailure.UNAVAILABLE
         return {
-            codes.UNAUTHENTICATED: Reason.UNAUTHORIZED,
-            codes.PERMISSION_DENIED: Reason.FORBIDDEN,
-            codes.UNIMPLEMENTED: Reason.NOT_FOUND,
-            codes.NOT_FOUND: Reason.NOT_FOUND,
-            codes.INVALID_ARGUMENT: Reason.INVALID,
-            codes.FAILED_PRECONDITION: Reason.INVALID,
-            codes.RESOURCE_EXHAUSTED: Reason.THROTTLED,
-            codes.DEADLINE_EXCEEDED: Reason.TIMEOUT,
-            codes.CANCELLED: Reason.UNAVAILABLE,
-            codes.ABORTED: Reason.UNAVAILABLE,
-            codes.OUT_OF_RANGE: Reason.UNAVAILABLE,
-            codes.DATA_LOSS: Reason.UNAVAILABLE,
-        }.get(code, Reason.OTHER)
+            codes.UNAUTHENTICATED: SendFailure.UNAUTHORIZED,
+            codes.PERMISSION_DENIED: SendFailure.FORBIDDEN,
+            codes.UNIMPLEMENTED: SendFailure.NOT_FOUND,
+            codes.NOT_FOUND: SendFailure.NOT_FOUND,
+            codes.INVALID_ARGUMENT: SendFailure.INVALID,
+            codes.FAILED_PRECONDITION: SendFailure.INVALID,
+            codes.RESOURCE_EXHAUSTED: SendFailure.THROTTLED,
+            codes.DEADLINE_EXCEEDED: SendFailure.TIMEOUT,
+            codes.CANCELLED: SendFailure.UNAVAILABLE,
+            codes.ABORTED: SendFailure.UNAVAILABLE,
+            codes.OUT_OF_RANGE: SendFailure.UNAVAILABLE,
+            codes.DATA_LOSS: SendFailure.UNAVAILABLE,
+        }.get(code, SendFailure.OTHER)
 
     def close(self) -> None:
         self._channel.close()

@@ -31,10 +31,10 @@ from gotrace.elf.dwarf.loclist import LocationPiece, PieceKind
 from gotrace.errors import GotraceError
 from gotrace.goroutines.memory import Memory, words_at
 from gotrace.goroutines.model import Goroutine, State
-from gotrace.goroutines.program import TRAPPED, Module, Program
+from gotrace.goroutines.program import TRAPPED, CodeNames, Module
 from gotrace.goroutines.spills import Slots
 from gotrace.gotypes.runtime import RuntimeLayout
-from gotrace.values.model import Unavailable, Value
+from gotrace.values.model import UnavailableValue, Value
 
 if TYPE_CHECKING:
     from gotrace.elf.dwarf.reader import DwarfReader, FunctionSignature, Variable
@@ -87,7 +87,7 @@ class _Memory(ReadContext):
 class Arguments:
     """A reader of the arguments of a program's goroutines."""
 
-    def __init__(self, program: Program, memory: Memory, layout: RuntimeLayout) -> None:
+    def __init__(self, program: CodeNames, memory: Memory, layout: RuntimeLayout) -> None:
         """Take the program and its memory, which stays open."""
         self._program = program
         self._memory = memory
@@ -165,7 +165,7 @@ class Arguments:
         known = {
             name: value
             for name, value in zip(plan.names, values, strict=True)
-            if name not in lost and not isinstance(value, Unavailable)
+            if name not in lost and not isinstance(value, UnavailableValue)
         }
         return FrameArguments(known, plan.is_whole and len(known) == len(plan.names))
 

@@ -23,7 +23,7 @@ from gotrace.elf.image import PT_LOAD, ElfImage
 from gotrace.errors import GotraceError
 from gotrace.goroutines.dump import Dump, take_dump
 from gotrace.goroutines.memory import is_loaded
-from gotrace.goroutines.program import Module, Program, allgs_of, module_of
+from gotrace.goroutines.program import CodeNames, Module, allgs_of, module_of
 from gotrace.gotypes.binary import Binary
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class CoreGoroutines:
         try:
             main = self._main(core, self._binaries[0])
             self._memory.lay_under(main)
-            self.program = Program(main, self._find_more)
+            self.program = CodeNames(main, self._find_more)
             self._layout = main.binary.runtime
             self.wait_reasons = main.binary.wait_reasons
             self._allgs = allgs_of(main.binary) + main.bias

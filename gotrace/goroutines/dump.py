@@ -29,7 +29,7 @@ from gotrace.errors import GotraceError
 from gotrace.goroutines.labels import NO_LABELS, Labels, read_labels
 from gotrace.goroutines.memory import MAX_AT_ONCE, Memory, words_at
 from gotrace.goroutines.model import Awaited, Goroutine, Stack, State
-from gotrace.goroutines.program import SOMETIMES_SYSTEM, TRAPPED, Program
+from gotrace.goroutines.program import SOMETIMES_SYSTEM, TRAPPED, CodeNames
 from gotrace.goroutines.samples import Sample
 from gotrace.gotypes.runtime import RuntimeLayout
 from gotrace.gotypes.wait_reasons import (
@@ -44,7 +44,16 @@ from gotrace.gotypes.wait_reasons import (
     reason_numbers,
 )
 
-__all__ = ["STATES", "Dump", "Fields", "Reader", "listed", "stride_of", "take_dump", "uncollected"]
+__all__ = [
+    "STATES",
+    "Dump",
+    "Fields",
+    "GoroutineReader",
+    "listed",
+    "stride_of",
+    "take_dump",
+    "uncollected",
+]
 
 #: Those of g.atomicstatus but for _Gscan, which says that the collector looks at the stack.
 _STATUS_BITS = 0xFFFFEFFF
@@ -115,7 +124,7 @@ class Dump:
     ``reasons`` may be None: then no goroutine has a reason.
     """
 
-    program: Program
+    program: CodeNames
     goroutines: list[Goroutine] = field(default_factory=list)
     #: Labels by where they are.
     labels: Mapping[int, Labels] = field(default_factory=dict)
@@ -131,7 +140,7 @@ class Dump:
 
 
 def take_dump(
-    program: Program,
+    program: CodeNames,
     memory: Memory,
     layout: RuntimeLayout,
     reasons: WaitReasons | None,
@@ -147,7 +156,7 @@ def take_dump(
     where there is no list of goroutines at that address.
     """
     batches = listed(memory, allgs)
-    goroutines = Reader(program, memory, layout, reasons).read(batches, now, sample)
+    goroutines = GoroutineReader(program, memory, layout, reasons).read(batches, now, sample)
     labels = read_labels(memory, map(_LABELS, goroutines), layout.labels_are_map)
     if labels:
         goroutines = _with_current_labels(memory, layout, goroutines)
@@ -321,12 +330,12 @@ class _Waiter(NamedTuple):
     slot: int
 
 
-class Reader:
+class GoroutineReader:
     """A reader of goroutines, which knows the stacks that it has followed."""
 
     def __init__(
         self,
-        program: Program,
+        program: CodeNames,
         memory: Memory,
         layout: RuntimeLayout,
         reasons: WaitReasons | None,
@@ -870,7 +879,7 @@ class _Walker:
     places are the same.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: CodeNames) -> None:
         self._program = program
         #: Pc and length in words -> places of return addresses -> these -> the stack.
         self._known: dict[tuple[int, int], dict[tuple[int, ...], dict[tuple[int, ...], _Walk]]] = {}

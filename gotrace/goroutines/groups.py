@@ -17,11 +17,11 @@ from gotrace.errors import UsageError
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.labels import NO_LABELS, Labels
 from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State
-from gotrace.goroutines.program import Program
+from gotrace.goroutines.program import CodeNames
 
 __all__ = [
-    "Choice",
-    "Group",
+    "GoroutineFilter",
+    "GoroutineGroup",
     "GroupKey",
     "changes",
     "check_reasons",
@@ -42,7 +42,7 @@ _IS_SYSTEM, _LABELS = attrgetter("is_system"), attrgetter("labels")
 
 
 @dataclass(frozen=True)
-class Choice:
+class GoroutineFilter:
     """Which goroutines are wanted: those that meet all conditions that are given.
 
     ``functions`` are patterns, one of which a frame has to match; ``reasons`` are texts in which
@@ -59,7 +59,7 @@ class Choice:
 
     def of(self, dump: Dump) -> list[Goroutine]:
         """Return the goroutines of a dump that are wanted. Raises UsageError for a bad pattern."""
-        if self == Choice():  # not one by one: there can be very many
+        if self == GoroutineFilter():  # not one by one: there can be very many
             return list(filterfalse(_IS_SYSTEM, dump.goroutines))
         stacks = None
         if self.functions:
@@ -82,7 +82,9 @@ class Choice:
         ]
 
 
-def stacks_with(program: Program, stacks: Iterable[Stack], functions: Sequence[str]) -> set[Stack]:
+def stacks_with(
+    program: CodeNames, stacks: Iterable[Stack], functions: Sequence[str]
+) -> set[Stack]:
     """Return the stacks that have a function on them which one of the patterns matches.
 
     Raises UsageError for a bad pattern.
@@ -121,11 +123,11 @@ def check_reasons(patterns: Iterable[str], known: Iterable[str]) -> None:
 
 
 @dataclass
-class Group:
+class GoroutineGroup:
     """Goroutines that are alike."""
 
     key: GroupKey
-    program: Program
+    program: CodeNames
     goroutines: list[Goroutine] = field(default_factory=list)
     #: Of the program's goroutines, by where they are.
     all_labels: Mapping[int, Labels] = field(default_factory=dict)
@@ -182,7 +184,7 @@ class Group:
 
 def grouped(
     dump: Dump, goroutines: Iterable[Goroutine], system: bool = False, by: Sequence[str] = ()
-) -> list[Group]:
+) -> list[GoroutineGroup]:
     """Return goroutines of a dump in groups, the largest first.
 
     ``system``: wrappers and the runtime's functions are shown as well. The latter are where all
@@ -193,18 +195,18 @@ def grouped(
     for one in goroutines:
         _, state, reason, _, _, _, _, _, _, created_by, _, _, _, labels, stack = one
         cells[id(state), reason, id(stack), created_by, labels if by else 0].append(one)
-    groups: dict[GroupKey, Group] = {}
+    groups: dict[GroupKey, GoroutineGroup] = {}
     for alike in cells.values():
         key = key_of(dump.program, alike[0], system)
         if by:
             chosen = tuple(label for label in dump.labels_of(alike[0]) if label[0] in by)
             key = *key[:-1], chosen
-        group = groups.setdefault(key, Group(key, dump.program, all_labels=dump.labels))
+        group = groups.setdefault(key, GoroutineGroup(key, dump.program, all_labels=dump.labels))
         group.goroutines += alike
     return sorted(groups.values(), key=lambda group: (-len(group.goroutines), _first(group)))
 
 
-def key_of(program: Program, one: Goroutine, system: bool = False) -> GroupKey:
+def key_of(program: CodeNames, one: Goroutine, system: bool = False) -> GroupKey:
     """Return what makes goroutines alike of which ``one`` is one; ``system`` is as for groups."""
     every = [f for f in program.frames(one.stack) if system or not f.is_elided]
     chosen = every if system else [frame for frame in every if frame.is_shown]
@@ -214,12 +216,12 @@ def key_of(program: Program, one: Goroutine, system: bool = False) -> GroupKey:
     return one.state, one.reason, tuple(chosen or every), creation, NO_LABELS
 
 
-def _first(group: Group) -> int:
+def _first(group: GoroutineGroup) -> int:
     return min(one.goid for one in group.goroutines)
 
 
 def changes(
-    before: Mapping[GroupKey, int], groups: Sequence[Group]
+    before: Mapping[GroupKey, int], groups: Sequence[GoroutineGroup]
 ) -> list[tuple[GroupKey, int, int]]:
     """Return (group, how many there are, how many more than before), the most growth first.
 

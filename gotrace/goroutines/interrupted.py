@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 
 from gotrace.goroutines.model import Frame, Stack
-from gotrace.goroutines.program import TRAPPED, Program
+from gotrace.goroutines.program import TRAPPED, CodeNames
 from gotrace.profiles.rows import Line, PprofLocation
 
-__all__ = ["InterruptedStacks", "Work", "work_of"]
+__all__ = ["InterruptedStacks", "WorkKind", "work_of"]
 
 #: Marks of the second address, which may be that of the caller: bpf/interrupted.h.
 CALLER_AT_0, CALLER_AT_8, CALLER_IN_LINK, CALLER_IN_LINK_ONLY = 1 << 62, 1 << 61, 1 << 60, 1 << 59
 _ADDRESS = CALLER_IN_LINK_ONLY - 1
 
 
-class Work(Enum):
+class WorkKind(Enum):
     """What a thread's time is spent for; the values are what the commands print."""
 
     PROGRAM = "program"
@@ -63,20 +63,20 @@ _SCHEDULER = frozenset(
 )
 
 
-def work_of(functions: Sequence[str]) -> Work:
+def work_of(functions: Sequence[str]) -> WorkKind:
     """Return what the functions of a stack are at work for."""
     own = [name for name in functions if name.startswith("runtime.")]
     if any(name.startswith(_ASSISTS) for name in own):
-        return Work.ASSIST
+        return WorkKind.ASSIST
     if any(name.startswith(_COLLECTOR) for name in own):
-        return Work.COLLECTOR
-    return Work.SCHEDULER if _SCHEDULER.intersection(own) else Work.PROGRAM
+        return WorkKind.COLLECTOR
+    return WorkKind.SCHEDULER if _SCHEDULER.intersection(own) else WorkKind.PROGRAM
 
 
 class InterruptedStacks:
     """Names the stacks that bpf/oncpu.c keeps; ``code_name`` says what holds code without names."""
 
-    def __init__(self, program: Program, code_name: Callable[[int], str]) -> None:
+    def __init__(self, program: CodeNames, code_name: Callable[[int], str]) -> None:
         self._program = program
         self._code_name = code_name
         self._stacks: dict[Stack, Stack] = {}

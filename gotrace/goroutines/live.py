@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from gotrace.elf.functions import FunctionTable
 from gotrace.errors import GotraceError
-from gotrace.goroutines.dump import Dump, Fields, Reader, take_dump
+from gotrace.goroutines.dump import Dump, Fields, GoroutineReader, take_dump
 from gotrace.goroutines.memory import ProcessMemory, is_loaded
-from gotrace.goroutines.program import Module, Program, allgs_of, module_of
+from gotrace.goroutines.program import CodeNames, Module, allgs_of, module_of
 from gotrace.goroutines.samples import Sample, sample_threads
 from gotrace.gotypes.binary import Binary
 from gotrace.target.process import MemoryMapping, Process, ProcessError
@@ -97,9 +97,9 @@ class GoFiles:
                 return self.module(library) if library is not None else None
         return None
 
-    def program(self) -> Program:
+    def program(self) -> CodeNames:
         """Return what names addresses. Raises GotraceError where there is no Go program."""
-        return Program(self.module(self.runtime()), self.find)
+        return CodeNames(self.module(self.runtime()), self.find)
 
     def check_functions(self, patterns: Iterable[str]) -> None:
         """Raise NoMatchError for a pattern that no function can match, inlined ones included.
@@ -198,7 +198,7 @@ class LiveGoroutines:
         """Return what reads all goroutines again and again, and only those anew that have run."""
         from gotrace.goroutines.watch import GoroutineWatch
 
-        reader = Reader(self.program, self._memory, self._layout, self.wait_reasons)
+        reader = GoroutineReader(self.program, self._memory, self._layout, self.wait_reasons)
         return GoroutineWatch(
             *(self.program, self._memory, Fields(self._layout), reader, self._allgs),
             now=self.now,

@@ -21,7 +21,7 @@ from gotrace.gotypes.binary import Binary
 from gotrace.profiles.rows import CodeMapping, Line, PprofLocation
 from gotrace.sites.machine import machine_code
 
-__all__ = ["SOMETIMES_SYSTEM", "TRAPPED", "Module", "Program", "Step", "allgs_of", "module_of"]
+__all__ = ["SOMETIMES_SYSTEM", "TRAPPED", "CodeNames", "Module", "Step", "allgs_of", "module_of"]
 
 #: Marks an address in a stack as that of an interrupted instruction, not of a return.
 TRAPPED = 1 << 63
@@ -110,7 +110,7 @@ def module_of(binary: Binary, bias: int) -> Module:
     return Module(binary, bias, bias + start, bias + end)
 
 
-class Program:
+class CodeNames:
     """All the Go code of a process, and what else has names.
 
     ``more`` finds the module that holds an address that none of the modules does, plugins for

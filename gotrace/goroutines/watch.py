@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from gotrace.goroutines.dump import STATES, Fields, Reader, listed, stride_of, uncollected
+from gotrace.goroutines.dump import STATES, Fields, GoroutineReader, listed, stride_of, uncollected
 from gotrace.goroutines.groups import GroupKey, key_of
 from gotrace.goroutines.memory import Memory
 from gotrace.goroutines.model import Goroutine, Stack, State
-from gotrace.goroutines.program import Program
+from gotrace.goroutines.program import CodeNames
 from gotrace.goroutines.samples import Sample
 
 __all__ = ["GoroutineWatch", "GroupWatch"]
@@ -192,10 +192,10 @@ class GoroutineWatch:
 
     def __init__(
         self,
-        program: Program,
+        program: CodeNames,
         memory: Memory,
         fields: Fields,
-        reader: Reader,
+        reader: GoroutineReader,
         allgs: int,
         now: Callable[[], int],
         sample: Callable[[], Iterable[Sample]],

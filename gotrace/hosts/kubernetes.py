@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gotrace.errors import UsageError
-from gotrace.hosts.names import Selection
+from gotrace.hosts.names import PodSelection
 from gotrace.hosts.remote import GRACE, STOPPED, HostError, remote_script
 
 __all__ = ["Kubernetes", "Place"]
@@ -80,7 +80,7 @@ class Kubernetes:
     bundles = ()
     brings = "--image has to be an image with the tools"
 
-    def find(self, wanted: Iterable[Selection], container: str | None = None) -> list[str]:
+    def find(self, wanted: Iterable[PodSelection], container: str | None = None) -> list[str]:
         """Return names for the pods of selections: NODE/POD.
 
         ``container`` is the name of the container to look at. Raises UsageError, HostError.
@@ -100,7 +100,7 @@ class Kubernetes:
         # Pods of a node are asked together, so that its own pod need not wait for the last.
         return sorted(self._places, key=lambda name: self._places[name].node)
 
-    def _pods(self, wanted: Selection) -> list[_Object]:
+    def _pods(self, wanted: PodSelection) -> list[_Object]:
         within = ["-n", wanted.namespace] if wanted.namespace else []
         labels = wanted.labels
         if wanted.object is not None:

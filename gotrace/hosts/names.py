@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gotrace.errors import UsageError
 
-__all__ = ["Selection", "are_pods", "host_names", "selections"]
+__all__ = ["PodSelection", "are_pods", "host_names", "selections"]
 
 _MOST = 10_000
 _RANGE = re.compile(r"\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\]")
@@ -26,7 +26,7 @@ _SELECTION = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class PodSelection:
     """The pods of an object, ``deploy/web``, or of labels, as ``place`` of ``--on`` has them."""
 
     place: str
@@ -40,7 +40,7 @@ def are_pods(place: str) -> bool:
     return place.startswith(_PODS)
 
 
-def selections(places: Iterable[str]) -> list[Selection]:
+def selections(places: Iterable[str]) -> list[PodSelection]:
     """Return what ``k8s:NAMESPACE/deploy/NAME`` or ``k8s:-l LABELS`` means. Raises UsageError.
 
     >>> selections(["k8s:shop/sts/db"])[0].object
@@ -54,7 +54,7 @@ def selections(places: Iterable[str]) -> list[Selection]:
                 f"--on {place!r}: pods are given as in k8s:deploy/shop, k8s:shop/pod/web-0 or"
                 " k8s:-l app=shop"
             )
-        found.append(Selection(place, **match.groupdict()))
+        found.append(PodSelection(place, **match.groupdict()))
     return found
 
 

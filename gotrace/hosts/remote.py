@@ -31,8 +31,8 @@ __all__ = [
     "STOPPED",
     "TIMED_OUT",
     "HostError",
+    "Reach",
     "RemoteRun",
-    "Way",
     "remote_script",
 ]
 
@@ -55,7 +55,7 @@ class HostError(GotraceError):
     """Why a host cannot be asked, in one line."""
 
 
-class Way(Protocol):
+class Reach(Protocol):
     """How hosts are reached. All may be called in any thread."""
 
     @property

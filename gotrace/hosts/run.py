@@ -17,8 +17,8 @@ from gotrace.hosts.remote import (
     STOPPED,
     TIMED_OUT,
     HostError,
+    Reach,
     RemoteRun,
-    Way,
 )
 
 __all__ = ["HostResult", "HostRuns"]
@@ -54,7 +54,7 @@ class HostRuns:
 
     def __init__(
         self,
-        way: Way,
+        way: Reach,
         hosts: Sequence[str],
         words: Sequence[str],
         at_once: int,

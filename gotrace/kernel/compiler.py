@@ -31,7 +31,7 @@ __all__ = [
     "LoadError",
     "MapShape",
     "NoCompilerError",
-    "Origin",
+    "ProgramOrigin",
     "bpf_directory",
     "compile_program",
     "compiler_flags",
@@ -112,7 +112,7 @@ class MapShape:
     flags: int
 
 
-class Origin(Enum):
+class ProgramOrigin(Enum):
     """Where a compiled program comes from."""
 
     PACKAGE = "the package"
@@ -131,7 +131,7 @@ class Compiled:
     maps: tuple[MapShape, ...]
     functions: Mapping[str, bytes]
     made_by: tuple[str, ...] = ()
-    origin: Origin = field(default=Origin.COMPILER, compare=False)
+    origin: ProgramOrigin = field(default=ProgramOrigin.COMPILER, compare=False)
 
 
 _MARK = 0x676F_7472_6163  # SETTING of bpf/common.h, above 16 bits of number

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.instructions import CALL, INSTRUCTION, LD_IMM64
 
-__all__ = ["Linked", "Part", "linked", "load_linked"]
+__all__ = ["Linked", "LinkedFunction", "linked", "load_linked"]
 
 #: Functions that programs call; enum called of bpf/common.h.
 _CALLED = (
@@ -31,7 +31,7 @@ _CALL_FUNCTION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LinkedFunction:
     """One function of a linked program.
 
     ``at`` is its first instruction's number. ``argument`` is the size of what it is given the
@@ -48,7 +48,7 @@ class Linked:
     """A program's instructions, those of the functions that it calls included."""
 
     code: bytes
-    parts: tuple[Part, ...]
+    parts: tuple[LinkedFunction, ...]
 
 
 def linked(name: str, functions: Mapping[str, bytes]) -> Linked:
@@ -56,7 +56,7 @@ def linked(name: str, functions: Mapping[str, bytes]) -> Linked:
 
     ``functions`` are those of its source. Raises LookupError where one is missing.
     """
-    parts = [Part(name, 0, 0)]
+    parts = [LinkedFunction(name, 0, 0)]
     code = bytearray(functions[name])
     for at, mark in _calls(code):
         number, argument = mark >> _NUMBER_SHIFT, mark & (1 << _NUMBER_SHIFT) - 1
@@ -64,7 +64,7 @@ def linked(name: str, functions: Mapping[str, bytes]) -> Linked:
         start = next((part.at for part in parts if part.name == called), None)
         if start is None:
             start = len(code) // INSTRUCTION.size
-            parts.append(Part(called, start, argument))
+            parts.append(LinkedFunction(called, start, argument))
             code += functions[called]
         distance = start - (at // INSTRUCTION.size + 1)
         INSTRUCTION.pack_into(code, at, CALL, _CALL_FUNCTION << 4, 0, distance)
@@ -109,7 +109,7 @@ _GLOBAL = 1
 _SIGNED_32_BITS = 1 << 24 | 32
 
 
-def _types(parts: tuple[Part, ...]) -> tuple[bytes, bytes]:
+def _types(parts: tuple[LinkedFunction, ...]) -> tuple[bytes, bytes]:
     """Return the BTF of functions that return an int, and what says which of them is where."""
     strings, types = bytearray(b"\0"), bytearray()
     where = b""

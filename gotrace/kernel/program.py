@@ -15,7 +15,7 @@ from typing import TypeVar
 from weakref import WeakSet
 
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.compiler import LoadError, MapShape, Origin, load_error, patched
+from gotrace.kernel.compiler import LoadError, MapShape, ProgramOrigin, load_error, patched
 from gotrace.kernel.features import preempts_at_system_calls
 from gotrace.kernel.linked import Linked, linked, load_linked
 from gotrace.kernel.missing_features import missing_feature
@@ -176,7 +176,7 @@ class BpfProgram:
             raise load_error(what, str(error), "") from error
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> ProgramOrigin:
         """Return where the compiled source comes from."""
         return self._compiled.origin
 

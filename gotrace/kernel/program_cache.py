@@ -40,7 +40,7 @@ from gotrace.kernel.compiler import (
     LoadError,
     MapShape,
     NoCompilerError,
-    Origin,
+    ProgramOrigin,
     bpf_directory,
     compile_program,
     compiler_flags,
@@ -222,7 +222,7 @@ class _Folder:
             used = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mtime
             if time.time() - used > _DAY:  # those used last are kept longest
                 os.utime(name, dir_fd=self.descriptor, follow_symlinks=False)
-        return replace(compiled, origin=Origin.CACHE)
+        return replace(compiled, origin=ProgramOrigin.CACHE)
 
     def all_of(self, key: str) -> Iterator[Compiled]:
         """Yield the programs of a source and shape, for whatever kernel and by what compiler."""
@@ -446,7 +446,7 @@ def _packaged(key: str) -> Compiled | None:
         compiled = _unpacked(zlib.decompress(data))
     except zlib.error:
         return None
-    return None if compiled is None else replace(compiled, origin=Origin.PACKAGE)
+    return None if compiled is None else replace(compiled, origin=ProgramOrigin.PACKAGE)
 
 
 def is_packaged(settings: ProgramSettings) -> bool:

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.model import Frame
-from gotrace.goroutines.program import Program
+from gotrace.goroutines.program import CodeNames
 from gotrace.histogram import Histogram
 from gotrace.live.model import Attachment, FunctionRow, WaitGroupRow
 from gotrace.overhead import ProbeCost
@@ -35,7 +35,7 @@ from gotrace.session.why.price import price_of
 from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target
 
-__all__ = ["HISTORY", "AcceptPrice", "Functions", "Price", "Waits", "percent"]
+__all__ = ["HISTORY", "AcceptPrice", "AttachPrice", "FunctionWatch", "WaitWatch", "percent"]
 
 #: Snapshots whose numbers are kept, and rows that are kept while they have none.
 HISTORY = 300
@@ -47,7 +47,7 @@ _READING = 0.02  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class AttachPrice:
     """What attaching something will take: ``share`` is the part of one CPU, ``text`` says it."""
 
     text: str
@@ -55,7 +55,7 @@ class Price:
 
 
 #: Is shown a price before it is paid, and raises GotraceError if that is not wanted.
-AcceptPrice = Callable[[Price], None]
+AcceptPrice = Callable[[AttachPrice], None]
 
 
 _K = TypeVar("_K")
@@ -91,7 +91,7 @@ def _passed(since: float) -> tuple[float, float]:
     return now - since, now
 
 
-class Waits:
+class WaitWatch:
     """Where goroutines wait, from when this is made on; a context manager that detaches."""
 
     def __init__(self, target: Target, accept: AcceptPrice | None) -> None:
@@ -106,7 +106,7 @@ class Waits:
                     f"this program changes {round(price.changes):,} states a second: waits will"
                     f" take about {percent(price.share)} of one CPU"
                 )
-                accept(Price(text, price.share))
+                accept(AttachPrice(text, price.share))
 
         request = WaitRequest(target=target)
         self._run: Run[WaitMeter, None] = open_run(request, accept=accept_probes)
@@ -121,7 +121,7 @@ class Waits:
         self.others = (0, 0)
 
     @property
-    def program(self) -> Program:
+    def program(self) -> CodeNames:
         """Return what names addresses in stacks."""
         return self._run.meter.program
 
@@ -162,7 +162,7 @@ class Waits:
         """Detach."""
         self._run.close()
 
-    def __enter__(self) -> Waits:
+    def __enter__(self) -> WaitWatch:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -173,7 +173,7 @@ class Waits:
 _BY_FUNCTION = parse_key("$func")
 
 
-class Functions:
+class FunctionWatch:
     """Calls of functions, from when this is made on; a context manager that detaches."""
 
     def __init__(self, target: Target, patterns: Sequence[str], accept: AcceptPrice | None) -> None:
@@ -206,7 +206,7 @@ class Functions:
         self.seconds = 0.0
 
     @staticmethod
-    def _price(target: Target, asked: Asked) -> Price:
+    def _price(target: Target, asked: Asked) -> AttachPrice:
         """Count the calls for a moment; return what measuring them will take."""
         with Calibration(lambda: probe_cost(SiteForm.EMULATED, None)) as calibration:
             with open_run(CountRequest(target=target, asked=asked)) as run:
@@ -221,7 +221,7 @@ class Functions:
                 hit = _USUAL_HIT
         share = 2 * calls * hit / 1e9
         what = "1 function is" if functions == 1 else f"{functions:,} functions are"
-        return Price(
+        return AttachPrice(
             f"{what} called {round(calls):,} times a second: measuring that will take about"
             f" {percent(share)} of one CPU",
             share,
@@ -286,7 +286,7 @@ class Functions:
         """Detach."""
         self._opened.close()
 
-    def __enter__(self) -> Functions:
+    def __enter__(self) -> FunctionWatch:
         return self
 
     def __exit__(self, *error: object) -> None:

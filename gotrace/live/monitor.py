@@ -19,7 +19,7 @@ from gotrace.target.target import Target
 from gotrace.target.usage import Usage, cpu_quota, usage_of
 
 if TYPE_CHECKING:  # loaded where something is attached
-    from gotrace.live.attached import AcceptPrice, Functions, Waits
+    from gotrace.live.attached import AcceptPrice, FunctionWatch, WaitWatch
     from gotrace.live.traced import Calls, Requests
 
 __all__ = ["Monitor"]
@@ -54,8 +54,8 @@ class Monitor:
         self._numbers: dict[tuple[GroupKey, bool], int] = {}
         self._groups: dict[int, GroupWatch] = {}
         #: What is attached, None where it is not.
-        self.waits: Waits | None = None
-        self.functions: Functions | None = None
+        self.waits: WaitWatch | None = None
+        self.functions: FunctionWatch | None = None
         self.requests: Requests | None = None
         self.calls: Calls | None = None
 
@@ -168,17 +168,17 @@ class Monitor:
 
     def attach_waits(self, accept: AcceptPrice | None = None) -> None:
         """Attach what adds waits up; ``accept`` is shown the price first. Raises GotraceError."""
-        from gotrace.live.attached import Waits
+        from gotrace.live.attached import WaitWatch
 
         if self.waits is None:
-            self.waits = Waits(self._target, accept)
+            self.waits = WaitWatch(self._target, accept)
 
     def attach_functions(self, patterns: Sequence[str], accept: AcceptPrice | None = None) -> None:
         """Measure calls of functions; ``accept`` is shown the price first. Raises GotraceError."""
-        from gotrace.live.attached import Functions
+        from gotrace.live.attached import FunctionWatch
 
         self.detach_functions()
-        self.functions = Functions(self._target, patterns, accept)
+        self.functions = FunctionWatch(self._target, patterns, accept)
 
     def attach_requests(
         self, root: str, accept: AcceptPrice | None = None, brief: bool = False

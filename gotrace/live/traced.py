@@ -19,7 +19,7 @@ from gotrace.calls import StackFrame
 from gotrace.errors import GotraceError, UsageError
 from gotrace.histogram import Histogram
 from gotrace.kernel.rings import pages_of
-from gotrace.live.attached import HISTORY, AcceptPrice, Price, percent
+from gotrace.live.attached import HISTORY, AcceptPrice, AttachPrice, percent
 from gotrace.live.model import Attachment, Caller, FunctionCalls, RequestRow, SlowRequest
 from gotrace.requests.assemble import Assembler, request_probes
 from gotrace.requests.model import Node, Request
@@ -162,7 +162,7 @@ class Requests(_Traced):
                     f" functions of its own {round(own.calls):,} times: requests will take about"
                     f" {percent(self.share)} of one CPU"
                 )
-                accept(Price(text, self.share))
+                accept(AttachPrice(text, self.share))
 
         request = TraceRequest(
             target=target,
@@ -321,7 +321,7 @@ class Calls(_Traced):
                 text += f", and this program changes {round(price.changes):,} states"
             if accept is not None:
                 text += f": looking at each call will take about {percent(self.share)} of one CPU"
-                accept(Price(text, self.share))
+                accept(AttachPrice(text, self.share))
 
         has_asked = False
 

@@ -61,7 +61,7 @@ from gotrace.values.model import (
     SequenceValue,
     StringValue,
     StructValue,
-    Unavailable,
+    UnavailableValue,
     Value,
     unwrapped,
 )
@@ -83,10 +83,10 @@ class _Text(NamedTuple):
     most: int | None
 
 
-_NOT_CAPTURED = Unavailable("not captured")
+_NOT_CAPTURED = UnavailableValue("not captured")
 _CUT_TEXT = "a string is longer than what is copied of it"
-DIVIDED_BY_ZERO = Unavailable("division by zero")
-NO_ELEMENT = Unavailable("there is no such element")
+DIVIDED_BY_ZERO = UnavailableValue("division by zero")
+NO_ELEMENT = UnavailableValue("there is no such element")
 _DIVISIONS = {BinaryOperator.DIVIDE, BinaryOperator.REMAINDER}
 _FLOAT_OPERATIONS: dict[BinaryOperator, Callable[[float, float], float]] = {
     BinaryOperator.ADD: operator.add,
@@ -94,7 +94,7 @@ _FLOAT_OPERATIONS: dict[BinaryOperator, Callable[[float, float], float]] = {
     BinaryOperator.MULTIPLY: operator.mul,
 }
 #: The value of the results of a call that did not return.
-NO_RESULT = Unavailable("the call did not return")
+NO_RESULT = UnavailableValue("the call did not return")
 #: What does not exist, and so makes no condition true.
 _NOTHING = (NIL_POINTER, NO_RESULT, OTHER_TYPE, DIVIDED_BY_ZERO, NO_ELEMENT)
 
@@ -116,7 +116,7 @@ def evaluate(expression: Typed, values: Mapping[AccessPath, Value], specials: Sp
     if found is not None:
         return found
     truth = _Evaluation(values, specials).truth(expression)
-    return Unavailable("an operand is unavailable") if truth is None else truth
+    return UnavailableValue("an operand is unavailable") if truth is None else truth
 
 
 def decide(predicate: Typed, values: Mapping[AccessPath, Value], specials: Specials) -> bool | None:
@@ -141,7 +141,7 @@ def why_undecided(predicate: Typed, values: Mapping[AccessPath, Value], specials
 def _special(name: SpecialName, specials: Specials) -> Value:
     value = specials.get(name)
     if value is None:
-        return Unavailable(f"${name.value} is not known here")
+        return UnavailableValue(f"${name.value} is not known here")
     if isinstance(value, SequenceValue):
         return value
     if isinstance(value, str):
@@ -174,7 +174,7 @@ class _Evaluation:
         if isinstance(expression, TextTest):
             return self._text_test(expression)
         value = self._value(expression.operand if isinstance(expression, NilTest) else expression)
-        if isinstance(value, Unavailable):
+        if isinstance(value, UnavailableValue):
             return None
         if isinstance(expression, NilTest):
             return isinstance(value, Nil) is expression.equal
@@ -220,7 +220,7 @@ class _Evaluation:
             elif isinstance(expression, NilTest | TextTest):
                 parts = [expression.operand]
             found = map(self._value, parts)
-            reasons = [value.why for value in found if isinstance(value, Unavailable)]
+            reasons = [value.why for value in found if isinstance(value, UnavailableValue)]
             yield reasons[0] if reasons else _CUT_TEXT
 
     def _is_missing(self, operand: Operand) -> bool:
@@ -259,11 +259,11 @@ class _Evaluation:
     def _arithmetic(self, expression: Arithmetic) -> Value:
         sides = self._value(expression.left), self._value(expression.right)
         for side in sides:
-            if isinstance(side, Unavailable):
+            if isinstance(side, UnavailableValue):
                 return side
         left, right = _number(sides[0]), _number(sides[1])
         if left is None or right is None:
-            return Unavailable("an operand is unavailable")
+            return UnavailableValue("an operand is unavailable")
         of, how = expression.of, expression.operator
         if of.kind in FLOATS:
             left, right = _as_float(left, of.kind), _as_float(right, of.kind)
@@ -272,7 +272,7 @@ class _Evaluation:
         if how in _DIVISIONS and not right:
             return DIVIDED_BY_ZERO
         if how in SHIFTS and right < 0:
-            return Unavailable("shifted by less than zero")
+            return UnavailableValue("shifted by less than zero")
         bits = 8 * of.size
         result = whole_arithmetic(how, left, right) & (1 << bits) - 1
         if of.kind in SIGNED and result >> bits - 1:
@@ -282,7 +282,7 @@ class _Evaluation:
     def _lookup(self, expression: Lookup) -> Value:
         found, key = self._value(expression.operand), self._value(expression.key)
         for value in (found, key):
-            if isinstance(value, Unavailable):
+            if isinstance(value, UnavailableValue):
                 return value
         if not isinstance(expression.operand.type, MapType):
             index = _number(key)
@@ -358,11 +358,11 @@ _CHANGES: dict[ChangeFunction, Callable[[str], str]] = {
 
 def _changed(value: Value, change: Callable[[str], str]) -> Value:
     """Return a text with each character changed; of one that is cut as much as is certain."""
-    if isinstance(value, Unavailable):
+    if isinstance(value, UnavailableValue):
         return value
     found = _Text(b"", 0, 0) if isinstance(value, Nil) else _text(value)
     if found is None:
-        return Unavailable("an operand is unavailable")
+        return UnavailableValue("an operand is unavailable")
     is_whole = len(found.known) == found.most
     text = found.known.decode("utf-8", "surrogateescape")
     if not is_whole and text and "\udc80" <= text[-1] <= "\udcff":
@@ -376,7 +376,7 @@ def _changed(value: Value, change: Callable[[str], str]) -> Value:
 def _walked(value: Value, steps: Sequence[PathStep], of: GoType) -> Value:
     """Return what steps lead to within a value."""
     for step in steps:
-        if isinstance(value, Unavailable):
+        if isinstance(value, UnavailableValue):
             return value
         if isinstance(step, str):
             plain = unwrapped(value)
@@ -446,7 +446,7 @@ def _zero(of: GoType) -> Value:
     if of.kind in FLOATS:
         return _numeric(0.0, of)
     if of.kind in (Kind.STRUCT, Kind.ARRAY, Kind.INVALID):
-        return Unavailable("the map has no such entry")
+        return UnavailableValue("the map has no such entry")
     return Nil(of.name)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 
-from gotrace.probes.tokens import Source, Span, SpecError, Token, TokenKind
+from gotrace.probes.tokens import Source, SpecError, TextRange, Token, TokenKind
 
 __all__ = [
     "CONTEXTS",
@@ -49,7 +49,7 @@ __all__ = [
 class Expression:
     """A part of what the user typed; ``span`` is its place in the probe's text."""
 
-    span: Span = field(default=Span(0, 0), kw_only=True, compare=False)
+    span: TextRange = field(default=TextRange(0, 0), kw_only=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +335,7 @@ class Parser:
         operand = self._unary()
         self._depth -= 1
         self._count()
-        span = Span(token.span.start, operand.span.end)
+        span = TextRange(token.span.start, operand.span.end)
         if token.text == "*":
             return DerefExpr(operand, span=span)
         return UnaryExpr(UnaryOperator(token.text), operand, span=span)
@@ -367,7 +367,7 @@ class Parser:
         if self.token.kind is not TokenKind.NAME:
             raise self.error("expected the name of a field after the dot")
         name = self.take()
-        return FieldExpr(operand, name.text, span=Span(operand.span.start, name.span.end))
+        return FieldExpr(operand, name.text, span=TextRange(operand.span.start, name.span.end))
 
     def _assertion(self, operand: Expression) -> Expression:
         """Parse what follows the dot of a type assertion."""
@@ -379,7 +379,7 @@ class Parser:
             if token.kind is TokenKind.OPERATOR:
                 depth += (token.text == "(") - (token.text == ")")
         text = self._source.text[opening.span.end : token.span.start].strip()
-        span = Span(operand.span.start, token.span.end)
+        span = TextRange(operand.span.start, token.span.end)
         if text in ("", "type"):
             raise self._source.error(span, "expected a type, as in rw.(*net/http.response)")
         return AssertExpr(operand, text, span=span)
@@ -394,7 +394,7 @@ class Parser:
         if not self.at("]"):
             raise self.error("expected ] after the index")
         end = self.take().span.end
-        span = Span(operand.span.start, end)
+        span = TextRange(operand.span.start, end)
         if isinstance(key, LiteralExpr) and key.kind in (LiteralKind.INT, LiteralKind.RUNE):
             assert isinstance(key.value, int)
             return IndexExpr(operand, key.value, span=span)
@@ -409,10 +409,10 @@ class Parser:
         span = token.span
         if token.text == "$exit" and self.at("("):
             inside = self._parenthesis()
-            return ExitExpr(inside, span=Span(span.start, inside.span.end))
+            return ExitExpr(inside, span=TextRange(span.start, inside.span.end))
         if token.text[1:] in SPAN_NAMES and token.kind is TokenKind.SPECIAL and self.at("("):
             inside = self._parenthesis()
-            return SpanExpr(token.text[1:], inside, span=Span(span.start, inside.span.end))
+            return SpanExpr(token.text[1:], inside, span=TextRange(span.start, inside.span.end))
         if token.text == LABEL and self.at("("):
             return self._label(token)
         if token.kind is TokenKind.SPECIAL:
@@ -429,7 +429,7 @@ class Parser:
 
     def _label(self, name: Token) -> LabelExpr:
         inside = self._parenthesis()
-        span = Span(name.span.start, inside.span.end)
+        span = TextRange(name.span.start, inside.span.end)
         if isinstance(inside, NameExpr):
             return LabelExpr(inside.name, span=span)
         if not isinstance(inside, LiteralExpr) or inside.kind is not LiteralKind.STRING:
@@ -461,7 +461,7 @@ class Parser:
                 raise self.error("expected , or )")
         end = self.take().span.end
         self._depth -= 1
-        span = Span(name.span.start, end)
+        span = TextRange(name.span.start, end)
         if len(arguments) != expected:
             form = 'a string and a constant, as in prefix(key, "user:")'
             wanted = form.replace("prefix", name.text) if expected == 2 else "one value"
@@ -482,7 +482,7 @@ class Parser:
             raise self.error("expected ), or an operator such as ==, && or ||")
         end = self.take().span.end
         self._depth -= 1
-        return _respanned(inside, Span(token.span.start, end))
+        return _respanned(inside, TextRange(token.span.start, end))
 
     def _enter(self) -> None:
         self._depth += 1
@@ -495,9 +495,9 @@ class Parser:
             raise self.error(f"an expression has at most {_MAX_NODES} parts")
 
 
-def _joined(left: Expression, right: Expression) -> Span:
-    return Span(left.span.start, right.span.end)
+def _joined(left: Expression, right: Expression) -> TextRange:
+    return TextRange(left.span.start, right.span.end)
 
 
-def _respanned(expression: Expression, span: Span) -> Expression:
+def _respanned(expression: Expression, span: TextRange) -> Expression:
     return replace(expression, span=span)

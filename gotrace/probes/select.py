@@ -25,7 +25,7 @@ from gotrace.gotypes.symbols import display_name, elide_type_arguments, package_
 from gotrace.probes.pattern import Match, NameList, Pattern, quote
 from gotrace.text import printable
 
-__all__ = ["Selection", "Selector", "Table"]
+__all__ = ["Selection", "Selector", "SymbolTable"]
 
 _SHOWN = 3  # suggestions, inlined places, patterns: as many as one line bears
 _MAX_FUZZY = 200  # characters: longer names are pasted, not mistyped
@@ -62,7 +62,7 @@ class _InlinedCall(Protocol):
     def line(self) -> int: ...
 
 
-class Table(Protocol):
+class SymbolTable(Protocol):
     """What selection needs of `gotrace.elf.functions.FunctionTable`.
 
     The rows of one origin are in the order of their addresses.
@@ -126,7 +126,7 @@ class Selector:
         chosen.patterns, chosen.excludes = list(patterns), self.excludes
         return chosen
 
-    def select(self, table: Table, *, verb: str = "count") -> Selection:
+    def select(self, table: SymbolTable, *, verb: str = "count") -> Selection:
         """Select rows of the table; ``verb`` is what the user wants done to them, for messages.
 
         Raises NoMatchError, with the nearest names, when there is nothing to select; UsageError
@@ -163,7 +163,12 @@ class Selector:
         return Selection(rows, tuple(unmatched), stand_ins)
 
     def _stand_ins(
-        self, table: Table, names: NameList, pattern: Pattern, match: Match, skipped: Sequence[int]
+        self,
+        table: SymbolTable,
+        names: NameList,
+        pattern: Pattern,
+        match: Match,
+        skipped: Sequence[int],
     ) -> Iterator[tuple[int, str]]:
         """Yield the wrappers that have a method inlined which a pattern means, and its name."""
         rows = set(skipped)
@@ -187,7 +192,7 @@ class Selector:
         names = NameList([name])
         return any(pattern.match(names).rows for pattern in self.patterns)
 
-    def only_inlined(self, table: Table, inlined: Iterable[str]) -> list[str]:
+    def only_inlined(self, table: SymbolTable, inlined: Iterable[str]) -> list[str]:
         """Return which functions, of those ``inlined``, are meant by patterns and are nowhere else.
 
         A pattern without a wildcard means one function, which it selects.
@@ -211,7 +216,7 @@ class Selector:
         return [found.names[row] for row in sorted(chosen)]
 
     @staticmethod
-    def _matched(table: Table, names: NameList, pattern: Pattern) -> Match:
+    def _matched(table: SymbolTable, names: NameList, pattern: Pattern) -> Match:
         """Return what a pattern matches; raise UsageError where it fits several packages."""
         match = pattern.match(names)
         if len(match.heads) > 1:
@@ -223,7 +228,7 @@ class Selector:
         return match
 
 
-def _split_wrappers(table: Table, match: Match) -> tuple[list[int], list[int]]:
+def _split_wrappers(table: SymbolTable, match: Match) -> tuple[list[int], list[int]]:
     names = table.names
     wrappers = {
         row
@@ -246,7 +251,7 @@ def _wrappers_of(name: str) -> list[str]:
     return names
 
 
-def _by_address(table: Table, rows: list[int]) -> list[int]:
+def _by_address(table: SymbolTable, rows: list[int]) -> list[int]:
     if table.function(rows[0]).origin is table.function(rows[-1]).origin:
         return rows
     return sorted(rows, key=lambda row: table.function(row).entry)
@@ -255,7 +260,7 @@ def _by_address(table: Table, rows: list[int]) -> list[int]:
 class _Explanation:
     """Why one pattern selects nothing, and what would."""
 
-    def __init__(self, table: Table, names: NameList, pattern: Pattern, verb: str) -> None:
+    def __init__(self, table: SymbolTable, names: NameList, pattern: Pattern, verb: str) -> None:
         self.table = table
         self.names = names
         self.pattern = pattern

@@ -29,7 +29,7 @@ from gotrace.probes.parser import (
 from gotrace.probes.pattern import CLOSING, QUOTES, closing, split_target
 from gotrace.probes.resolve import resolve, resolve_predicate
 from gotrace.probes.scope import Phase, Scope
-from gotrace.probes.tokens import Source, Span, SpecError, Token, TokenKind, tokenize
+from gotrace.probes.tokens import Source, SpecError, TextRange, Token, TokenKind, tokenize
 from gotrace.probes.typed import Typed, phase_of
 from gotrace.values.fmt import Format, FormatError, parse_format, verb_problem
 
@@ -184,16 +184,16 @@ def parse_probe(text: str, *, regex: bool = False, split: _Split = split_target)
     source = Source(text)
     start = len(text) - len(text.lstrip())
     if start == len(text):
-        raise source.error(Span(start, start), "expected a function, as in main.main")
+        raise source.error(TextRange(start, start), "expected a function, as in main.main")
     binary, rest = split(text[start:])
     start = len(text) - len(rest)
     if len(rest) > _MAX_LENGTH:
         reason = f"a probe has at most {_MAX_LENGTH} characters"
-        raise source.error(Span(start + _MAX_LENGTH, start + _MAX_LENGTH + 1), reason)
+        raise source.error(TextRange(start + _MAX_LENGTH, start + _MAX_LENGTH + 1), reason)
     start = _past_spaces(text, start)
     end = _name_end(text, start, regex)
     if end == start:
-        raise source.error(Span(start, start + 1), "expected a function, as in main.main")
+        raise source.error(TextRange(start, start + 1), "expected a function, as in main.main")
     after = end
     if not regex and text.startswith("(", end):
         after = _signature_end(source, end)
@@ -205,7 +205,7 @@ def parse_probe(text: str, *, regex: bool = False, split: _Split = split_target)
     values = _values(parser) if parsed is not None else ()
     if parser.token.kind is not TokenKind.END:
         if text[start:end] == "func":
-            raise source.error(Span(start, end), "functions are written without 'func'")
+            raise source.error(TextRange(start, end), "functions are written without 'func'")
         raise _unexpected(parser, predicate is not None, parsed is not None)
     if parsed is not None:
         _check_count(source, parsed[0], parsed[1], values)
@@ -225,7 +225,7 @@ def parse_key(text: str) -> KeyText:
     source = Source(text)
     if len(text) > _MAX_LENGTH:
         reason = f"expressions have at most {_MAX_LENGTH} characters"
-        raise source.error(Span(_MAX_LENGTH, _MAX_LENGTH + 1), reason)
+        raise source.error(TextRange(_MAX_LENGTH, _MAX_LENGTH + 1), reason)
     parser = Parser(source, tokenize(source, 0))
     expressions = [parser.expression()]
     while parser.at(","):
@@ -275,11 +275,11 @@ def _signature_end(source: Source, start: int) -> int:
     text = source.text
     close = closing(text, start)
     if close < 0:
-        raise source.error(Span(start, len(text)), "the closing ) is missing")
+        raise source.error(TextRange(start, len(text)), "the closing ) is missing")
     inside = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text[start : close + 1])
     if '""' in inside or _CONDITION.search(inside):
         raise source.error(
-            Span(start, close + 1),
+            TextRange(start, close + 1),
             "put a space before a predicate: without one, the parentheses hold the types of"
             " parameters",
         )
@@ -323,7 +323,7 @@ def _type_end(text: str, at: int) -> int:
 def _check_separated(source: Source, at: int) -> None:
     text = source.text
     if at < len(text) and not text[at].isspace() and text[at] not in QUOTES:
-        raise source.error(Span(at, at + 1), f"{_EXPECTED} after a space")
+        raise source.error(TextRange(at, at + 1), f"{_EXPECTED} after a space")
 
 
 def _predicate(parser: Parser) -> Expression | None:
@@ -343,13 +343,13 @@ def _format(source: Source, parser: Parser) -> tuple[Token, Format] | None:
         raise source.error(_within(token, text, error.start, error.end), error.reason) from error
 
 
-def _within(token: Token, text: str, start: int, end: int) -> Span:
+def _within(token: Token, text: str, start: int, end: int) -> TextRange:
     """Return the place in the probe of characters of a string's content."""
     before, inside = (len(_bytes_of(part)) for part in (text[:start], text[start:end]))
     origins = token.origins[before : before + inside]
     if not origins:
         return token.span
-    return Span(origins[0], origins[-1] + 1)
+    return TextRange(origins[0], origins[-1] + 1)
 
 
 def _bytes_of(text: str) -> bytes:

@@ -21,8 +21,8 @@ from gotrace.units import whole_nanoseconds
 __all__ = [
     "LiteralError",
     "Source",
-    "Span",
     "SpecError",
+    "TextRange",
     "Token",
     "TokenKind",
     "duration",
@@ -193,7 +193,7 @@ def _encoded(character: str, at: int) -> bytes:
 _SHOWN_AROUND = 60  # characters of a long probe on either side of what is wrong
 
 
-class Span(NamedTuple):
+class TextRange(NamedTuple):
     """A stretch of the probe's text: indices from 0, the end exclusive."""
 
     start: int
@@ -206,7 +206,7 @@ class SpecError(UsageError):
     The message is one line: the probe, the column and the words there, and what would be right.
     """
 
-    def __init__(self, probe: str, span: Span, reason: str) -> None:
+    def __init__(self, probe: str, span: TextRange, reason: str) -> None:
         """Take the probe's whole text, the place in it, and what is wrong there."""
         there = probe[span.start : span.end]
         at = f"at {quote(_clipped(there))}" if there.strip() else "at the end"
@@ -220,7 +220,7 @@ def _clipped(text: str) -> str:
     return text if len(text) <= _SHOWN_AROUND else text[:_SHOWN_AROUND] + "..."
 
 
-def _window(probe: str, span: Span) -> str:
+def _window(probe: str, span: TextRange) -> str:
     """Quote the probe, of a long one only what is near the place."""
     if len(probe) <= 4 * _SHOWN_AROUND:
         return quote(probe)
@@ -234,7 +234,7 @@ class Source:
 
     text: str
 
-    def error(self, span: Span, reason: str) -> SpecError:
+    def error(self, span: TextRange, reason: str) -> SpecError:
         """Return the error that says what is wrong at a place."""
         return SpecError(self.text, span, reason)
 
@@ -261,7 +261,7 @@ class Token:
     """
 
     kind: TokenKind
-    span: Span
+    span: TextRange
     text: str
     value: int | Fraction | bytes | None = None
     origins: tuple[int, ...] = ()
@@ -285,11 +285,11 @@ def tokenize(source: Source, start: int = 0) -> list[Token]:
     at = _skip(text, start)
     while at < len(text):
         if len(tokens) == _LIMIT:
-            raise source.error(Span(at, at + 1), f"a probe has at most {_LIMIT} words")
+            raise source.error(TextRange(at, at + 1), f"a probe has at most {_LIMIT} words")
         token = _token(source, at)
         tokens.append(token)
         at = _skip(text, token.span.end)
-    return [*tokens, Token(TokenKind.END, Span(at, at), "")]
+    return [*tokens, Token(TokenKind.END, TextRange(at, at), "")]
 
 
 def _skip(text: str, at: int) -> int:
@@ -300,24 +300,24 @@ def _skip(text: str, at: int) -> int:
 def _token(source: Source, at: int) -> Token:
     text = source.text
     if match := _HEX_NUMBER.match(text, at) or _NUMBER.match(text, at):
-        return _number_token(source, Span(at, match.end()))
+        return _number_token(source, TextRange(at, match.end()))
     if match := _WORD.match(text, at):
         kind = TokenKind.SPECIAL if match[0].startswith("$") else TokenKind.NAME
-        return Token(kind, Span(at, match.end()), match[0])
+        return Token(kind, TextRange(at, match.end()), match[0])
     if text[at] in "\"`'":
         return _quoted_token(source, at)
     if match := _OPERATOR.match(text, at):
-        return Token(TokenKind.OPERATOR, Span(at, match.end()), match[0])
+        return Token(TokenKind.OPERATOR, TextRange(at, match.end()), match[0])
     if text[at] == "$":
         reason = "expected a name after $, such as $ret, $duration or $goid"
-        raise source.error(Span(at, at + 1), reason)
+        raise source.error(TextRange(at, at + 1), reason)
     reason = "unexpected character"
     if text[at] in "\u201c\u201d\u2018\u2019":
         reason = 'a typographic quote: write "..."'
-    raise source.error(Span(at, at + 1), reason)
+    raise source.error(TextRange(at, at + 1), reason)
 
 
-def _number_token(source: Source, span: Span) -> Token:
+def _number_token(source: Source, span: TextRange) -> Token:
     text = source.text[span.start : span.end]
     try:
         length = duration(text)
@@ -336,21 +336,21 @@ def _quoted_token(source: Source, at: int) -> Token:
     match = _RUNE.match(text, at) if mark == "'" else _STRING.match(text, at)
     if match is None:
         if text.startswith("''", at):
-            raise source.error(Span(at, at + 2), 'an empty rune: strings are written "..."')
-        raise source.error(Span(at, len(text)), f"the closing {mark} is missing")
-    span, inside = Span(at, match.end()), match[match.lastgroup or 0]
+            raise source.error(TextRange(at, at + 2), 'an empty rune: strings are written "..."')
+        raise source.error(TextRange(at, len(text)), f"the closing {mark} is missing")
+    span, inside = TextRange(at, match.end()), match[match.lastgroup or 0]
     try:
         value, origins = unquote(inside, mark)
     except LiteralError as error:
         place = at + 1 + error.at
-        raise source.error(Span(place, min(place + 2, span.end)), error.reason) from error
+        raise source.error(TextRange(place, min(place + 2, span.end)), error.reason) from error
     if mark == "'":
         return Token(TokenKind.RUNE, span, match[0], _rune(source, span, inside, value))
     shifted = tuple(at + 1 + origin for origin in origins)
     return Token(TokenKind.STRING, span, match[0], value, shifted)
 
 
-def _rune(source: Source, span: Span, inside: str, value: bytes) -> int:
+def _rune(source: Source, span: TextRange, inside: str, value: bytes) -> int:
     if len(value) == 1:
         return value[0]  # '\xff' is 255, no half of a character
     try:

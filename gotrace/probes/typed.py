@@ -12,7 +12,7 @@ from gotrace.capture.paths import PathMark, PathStep
 from gotrace.gotypes.types import GoType, Kind, SliceType, basic_type
 from gotrace.probes.parser import BinaryOperator, ChangeFunction, TextFunction
 from gotrace.probes.scope import LATE_SPECIALS, PART_SPECIALS, Phase, Root, SpecialName
-from gotrace.probes.tokens import Span
+from gotrace.probes.tokens import TextRange
 
 __all__ = [
     "AccessPath",
@@ -61,7 +61,7 @@ _STRING = basic_type(Kind.STRING)
 class Typed:
     """A part of a checked expression; ``span`` is its place in the probe's text."""
 
-    span: Span = field(default=Span(0, 0), kw_only=True, compare=False)
+    span: TextRange = field(default=TextRange(0, 0), kw_only=True, compare=False)
 
     @property
     def type(self) -> GoType:

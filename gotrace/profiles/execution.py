@@ -33,10 +33,10 @@ __all__ = [
     "TRACE",
     "UNKNOWN",
     "WAITING",
-    "Change",
     "ExecutionFile",
     "Recorded",
     "Region",
+    "StateChange",
     "Written",
     "execution_trace",
     "is_execution_trace",
@@ -82,7 +82,7 @@ def is_execution_trace(path: str | os.PathLike[str]) -> bool:
 
 
 # Tuples: there may be a million of them, and frozen dataclasses take five times as long to make.
-class Change(NamedTuple):
+class StateChange(NamedTuple):
     """A goroutine's state from a time on, in ns: one of the words above.
 
     ``reason`` is Go's of a wait, ``by`` is the goroutine that has done it, 0 if nobody has, ``tid``
@@ -126,7 +126,7 @@ class Recorded:
 
     pid: int
     regions: Sequence[Region]
-    changes: Sequence[Change] = ()
+    changes: Sequence[StateChange] = ()
     is_request: bool = True
 
 
@@ -264,7 +264,7 @@ class _Goroutine:
     encoded: bytes
     offset: int
     calls: list[tuple[Region, bytes]] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)
+    changes: list[StateChange] = field(default_factory=list)
     actions: list[_Action] = field(default_factory=list)
     known: list[tuple[int, int]] = field(default_factory=list)
     state: str = WAITING

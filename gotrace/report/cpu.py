@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from gotrace.goroutines.interrupted import Work
+from gotrace.goroutines.interrupted import WorkKind
 from gotrace.goroutines.model import Frame
 from gotrace.report.durations import duration
 from gotrace.report.goroutines import frame_json, write_frames
@@ -95,7 +95,7 @@ class _Text:
             self._stacks(top)
         else:
             works = reading.sums(lambda one: one.work.value)
-            if any(name != Work.PROGRAM.value for name, _ in works):
+            if any(name != WorkKind.PROGRAM.value for name, _ in works):
                 self._table("FOR", works, None)
             self._functions(top)
         if reading.others:

@@ -10,7 +10,7 @@ from html import escape
 from gotrace.report.durations import duration, four_digits
 from gotrace.report.output import JsonOutput, Output
 from gotrace.report.page import page
-from gotrace.results.changes import Amount, Change, Diff, Recording
+from gotrace.results.changes import Amount, Change, Diff, Rates
 from gotrace.text import counted, encodable, printable
 
 __all__ = ["diff_page", "write_diff"]
@@ -94,7 +94,7 @@ def _details(found: Diff, one: Change) -> Iterator[str]:
         yield printable(function)
 
 
-def _sides(found: Diff, one: Change) -> tuple[tuple[Amount, Recording], ...]:
+def _sides(found: Diff, one: Change) -> tuple[tuple[Amount, Rates], ...]:
     return (one.first, found.a), (one.second, found.b)
 
 

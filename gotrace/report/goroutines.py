@@ -11,10 +11,10 @@ from heapq import nsmallest
 from operator import attrgetter
 from typing import TYPE_CHECKING, TextIO
 
-from gotrace.goroutines.groups import Group, GroupKey
+from gotrace.goroutines.groups import GoroutineGroup, GroupKey
 from gotrace.goroutines.labels import NO_LABELS, Labels
 from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State, own_function
-from gotrace.goroutines.program import Program
+from gotrace.goroutines.program import CodeNames
 from gotrace.report.output import JsonOutput
 from gotrace.text import encodable, printable
 
@@ -57,7 +57,7 @@ def summary(goroutines: Sequence[Goroutine], name: str) -> str:
     return f"{len(goroutines):,} goroutine{plural} of {name}: {', '.join(listed)}"
 
 
-def write_groups(out: TextIO, groups: Iterable[Group]) -> None:
+def write_groups(out: TextIO, groups: Iterable[GoroutineGroup]) -> None:
     """Write groups, each with its stack."""
     for group in groups:
         out.write(f"\n{_group_header(group)}:{_named(group.goroutines)}\n")
@@ -68,7 +68,9 @@ def write_groups(out: TextIO, groups: Iterable[Group]) -> None:
 
 
 def write_changes(
-    out: TextIO, changed: Iterable[tuple[GroupKey, int, int]], groups: Mapping[GroupKey, Group]
+    out: TextIO,
+    changed: Iterable[tuple[GroupKey, int, int]],
+    groups: Mapping[GroupKey, GoroutineGroup],
 ) -> None:
     """Write groups that have grown or shrunk: (group, how many there are, how many more)."""
     for key, count, change in changed:
@@ -89,7 +91,7 @@ def write_changes(
 
 
 def write_table(
-    out: TextIO, groups: Iterable[Group], before: Mapping[GroupKey, int], lines: int
+    out: TextIO, groups: Iterable[GoroutineGroup], before: Mapping[GroupKey, int], lines: int
 ) -> None:
     """Write one line a group, at most ``lines`` of them: how many, how many more, where."""
     out.write(f"{'COUNT':>8} {'CHANGE':>8}  {'STATE':<24} {'WHERE':<44} CREATED BY\n")
@@ -107,7 +109,7 @@ def write_table(
 
 def write_goroutines(
     out: TextIO,
-    program: Program,
+    program: CodeNames,
     goroutines: Iterable[Goroutine],
     system: bool,
     arguments: Arguments | None = None,
@@ -142,7 +144,7 @@ def write_goroutines(
 
 
 def _placed(
-    program: Program, one: Goroutine, arguments: Arguments | None
+    program: CodeNames, one: Goroutine, arguments: Arguments | None
 ) -> list[tuple[Frame, FrameArguments | None]]:
     """Return all logical frames with their arguments, as far as these are known."""
     known = arguments.of(one) if arguments else {}
@@ -165,7 +167,7 @@ def _arguments_text(known: FrameArguments | None) -> str:
 
 def write_json(
     output: JsonOutput,
-    program: Program,
+    program: CodeNames,
     goroutines: Iterable[Goroutine],
     arguments: Arguments | None = None,
     labels: Mapping[int, Labels] | None = None,
@@ -214,7 +216,7 @@ def _encodable(label: tuple[str, str]) -> tuple[str, str]:
     return encodable(label[0]), encodable(label[1])
 
 
-def _stack_json(program: Program, one: Goroutine, arguments: Arguments) -> str:
+def _stack_json(program: CodeNames, one: Goroutine, arguments: Arguments) -> str:
     from gotrace.values.to_json import to_json
 
     frames = []
@@ -233,7 +235,7 @@ def frame_json(frame: Frame) -> dict[str, object]:
     return {"func": frame.function, "file": frame.file, "line": frame.line}
 
 
-def _group_header(group: Group) -> str:
+def _group_header(group: GoroutineGroup) -> str:
     count = len(group.goroutines)
     notes = [group.status]
     if group.waiting_ns is not None:
@@ -277,7 +279,7 @@ def _named(goroutines: Sequence[Goroutine]) -> str:
     return f" {', '.join(map(str, ids))}{more}"
 
 
-def _write_awaited(out: TextIO, group: Group) -> None:
+def _write_awaited(out: TextIO, group: GoroutineGroup) -> None:
     named = group.awaited(_MAX_AWAITED)
     for what, count in named:
         verb = "waits" if count == 1 else "wait"
@@ -318,7 +320,7 @@ def write_frames(out: TextIO, frames: Sequence[Frame], arguments: Sequence[str] 
             out.write(f"{_name(frame)}({inside})\n\t{_place(frame)}\n")
 
 
-def _write_creation(out: TextIO, group: Group) -> None:
+def _write_creation(out: TextIO, group: GoroutineGroup) -> None:
     creation = group.created_by
     if creation is None or group.goroutines[0].goid == 1:
         return

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from gotrace.calls import StackFrame
-from gotrace.goroutines.interrupted import Work
+from gotrace.goroutines.interrupted import WorkKind
 from gotrace.goroutines.model import Frame, Stack, State
 from gotrace.histogram import Histogram, bucket_between
 from gotrace.probes.scope import STACK_TYPE
@@ -44,7 +44,7 @@ from gotrace.values.model import (
     StringValue,
     StructValue,
     TextValue,
-    Unavailable,
+    UnavailableValue,
     Value,
 )
 
@@ -155,7 +155,7 @@ def _value(value: Any) -> Value:
         return StringValue(value.encode(), len(value.encode()))
     if isinstance(value, dict):
         if "$unavailable" in value:
-            return Unavailable(str(value["$unavailable"]))
+            return UnavailableValue(str(value["$unavailable"]))
         if "$string" in value:
             return StringValue(str(value["$string"]).encode(), value.get("$len"))
     import json
@@ -317,7 +317,7 @@ def _write_cpu(
         period = head["period_ns"]
         samples = [
             NamedSamples(
-                *(Work(row["work"]), row["group"], 0, 0, tuple(map(_frame, row["stack"])), ()),
+                *(WorkKind(row["work"]), row["group"], 0, 0, tuple(map(_frame, row["stack"])), ()),
                 *(False, row["samples"]),
             )
             for row in rows["cpu_stack"]

@@ -33,7 +33,7 @@ __all__ = [
     "LOST_REQUESTS",
     "REQUEST_ORDERS",
     "WAIT_ORDERS",
-    "Line",
+    "ScreenLine",
     "function_lines",
     "goroutine_lines",
     "group_lines",
@@ -56,7 +56,7 @@ LOST_REQUESTS = "{:,} request{s} not shown: records of calls were lost"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScreenLine:
     """A line of text; ``is_marked``: the reader should see it first."""
 
     text: str
@@ -177,7 +177,7 @@ def fitted(name: str, room: int | None) -> str:
 
 def group_lines(
     rows: Sequence[GroupRow], is_ascii: bool, width: int | None = None
-) -> tuple[str, list[Line]]:
+) -> tuple[str, list[ScreenLine]]:
     """Return the heads of columns, and a line for each group, of that ``width`` at most."""
     head = f"{'COUNT':>8} {'GROWTH':>8}   {'TREND':<{_TREND}} {'WAITING':>8}  {'STATE':<16} WHERE"
     lines = []
@@ -188,11 +188,13 @@ def group_lines(
         trend = spark(row.history, _TREND, is_ascii)
         text = f"{row.count:>8,} {growth:>8} {mark} {trend} {waiting:>8}  {row.status:<16} "
         room = None if width is None else max(_LEAST_NAME, width - len(text))
-        lines.append(Line(text + _named(row.frames, room), row.leaks))
+        lines.append(ScreenLine(text + _named(row.frames, room), row.leaks))
     return head, lines
 
 
-def wait_lines(rows: Sequence[WaitGroupRow], is_ascii: bool, width: int) -> tuple[str, list[Line]]:
+def wait_lines(
+    rows: Sequence[WaitGroupRow], is_ascii: bool, width: int
+) -> tuple[str, list[ScreenLine]]:
     """Return the heads of columns, and a line for each stack of waits.
 
     Functions have what is left of the ``width`` of lines.
@@ -213,13 +215,13 @@ def wait_lines(rows: Sequence[WaitGroupRow], is_ascii: bool, width: int) -> tupl
             f"{rate:>7} {took:>7} {each:>7} {trend}  {row.reason:<14.14}"
             f" {_named(row.frames, wide):<{wide}} {waker}"
         )
-        lines.append(Line(text.rstrip()))
+        lines.append(ScreenLine(text.rstrip()))
     return head, lines
 
 
 def function_lines(
     rows: Sequence[FunctionRow], is_ascii: bool, width: int | None = None
-) -> tuple[str, list[Line]]:
+) -> tuple[str, list[ScreenLine]]:
     """Return the heads of columns, and a line for each function, of that ``width`` at most."""
     head = f"{'CALLS/S':>8} {'P50':>8} {'P99':>8} {'ERRORS/S':>8} {'TREND':<{_TREND}}  FUNCTION"
     lines = []
@@ -233,13 +235,13 @@ def function_lines(
         rate = times.count / row.seconds
         text = f"{rate:>8,.4g} {p50:>8} {p99:>8} {errors:>8} {trend}  "
         room = None if width is None else max(_LEAST_NAME, width - len(text))
-        lines.append(Line(text + fitted(printable(spoken(row.name)), room), bool(row.errors)))
+        lines.append(ScreenLine(text + fitted(printable(spoken(row.name)), room), bool(row.errors)))
     return head, lines
 
 
 def root_lines(
     rows: Sequence[RequestRow], is_ascii: bool, width: int | None = None
-) -> tuple[str, list[Line]]:
+) -> tuple[str, list[ScreenLine]]:
     """Return the heads of columns, and a line for each root, of that ``width`` at most."""
     head = (
         f"{'COUNT':>7} {'RATE/S':>7} {'P50':>7} {'P99':>7} {'SLOWEST':>7} {'AT':<8}"
@@ -257,11 +259,11 @@ def root_lines(
         trend = spark(row.history, _SHORT, is_ascii)
         text = f"{times.count:>7,} {rate:>7,.4g} {p50:>7} {p99:>7} {most:>7} {at:<8} {trend}  "
         room = None if width is None else max(_LEAST_NAME, width - len(text))
-        lines.append(Line(text + fitted(printable(spoken(row.name)), room)))
+        lines.append(ScreenLine(text + fitted(printable(spoken(row.name)), room)))
     return head, lines
 
 
-def goroutine_lines(rows: Sequence[StackView]) -> tuple[str, list[Line]]:
+def goroutine_lines(rows: Sequence[StackView]) -> tuple[str, list[ScreenLine]]:
     """Return the heads of columns, and a line for each goroutine."""
     head = f"{'GOROUTINE':>10} {'WAITING':>8}  {'STATE':<20} {'FOR':<24} CREATED BY"
     lines = []
@@ -272,7 +274,9 @@ def goroutine_lines(rows: Sequence[StackView]) -> tuple[str, list[Line]]:
         parent = f" in {one.parent}" if one.parent else ""
         created = f"{_frame(row.created_by)}{parent}" if row.created_by else ""
         lines.append(
-            Line(f"{one.goid:>10} {waiting:>8}  {one.status:<20} {awaited:<24} {created}".rstrip())
+            ScreenLine(
+                f"{one.goid:>10} {waiting:>8}  {one.status:<20} {awaited:<24} {created}".rstrip()
+            )
         )
     return head, lines
 
@@ -281,14 +285,17 @@ def _frame(frame: Frame) -> str:
     return printable(spoken(frame.function))
 
 
-def stack_lines(frames: Sequence[Frame], created_by: Frame | None) -> list[Line]:
+def stack_lines(frames: Sequence[Frame], created_by: Frame | None) -> list[ScreenLine]:
     """Return a stack as Go's own dumps have it, two lines a frame."""
-    lines: list[Line] = []
+    lines: list[ScreenLine] = []
     for frame in frames:
-        lines += [Line(f"{_frame(frame)}(...)"), Line(f"    {_place(frame)}")]
+        lines += [ScreenLine(f"{_frame(frame)}(...)"), ScreenLine(f"    {_place(frame)}")]
     if created_by is not None:
-        lines += [Line(f"created by {_frame(created_by)}"), Line(f"    {_place(created_by)}")]
-    return lines or [Line("stack unavailable")]
+        lines += [
+            ScreenLine(f"created by {_frame(created_by)}"),
+            ScreenLine(f"    {_place(created_by)}"),
+        ]
+    return lines or [ScreenLine("stack unavailable")]
 
 
 def _place(frame: Frame) -> str:

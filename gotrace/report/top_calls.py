@@ -10,7 +10,7 @@ from gotrace.live.model import FunctionCalls, SlowRequest
 from gotrace.report.calls import Clock, LineStyle, TimeStyle, bracket_of, call_text
 from gotrace.report.durations import duration
 from gotrace.report.requests import REQUEST_HEADING, request_lines
-from gotrace.report.top import Line
+from gotrace.report.top import ScreenLine
 from gotrace.text import counted, printable
 
 __all__ = ["REQUEST_HEADING", "calls_lines", "slow_lines", "tree_lines"]
@@ -24,7 +24,7 @@ def _clock(epoch: int) -> Clock:
     return Clock(TimeStyle.TIME_OF_DAY, 0, epoch)
 
 
-def slow_lines(rows: Sequence[SlowRequest], width: int) -> tuple[str, list[Line]]:
+def slow_lines(rows: Sequence[SlowRequest], width: int) -> tuple[str, list[ScreenLine]]:
     """Return the heads of columns, and a line for each request, of that ``width`` at most."""
     head = f"{'DURATION':>9} {'AT':<12} {'CALLS':>6} {'GOROUTINES':>10}  REQUEST"
     lines = []
@@ -33,56 +33,57 @@ def slow_lines(rows: Sequence[SlowRequest], width: int) -> tuple[str, list[Line]
         at = _clock(row.epoch_ns).text(call.end_ns)[:12]
         text = f"{duration(row.duration_ns):>9} {at:<12} {row.calls:>6,} {row.goroutines:>10,}  "
         style = LineStyle(max(_LEAST, width - len(text)), short=True)
-        lines.append(Line(text + call_text(call, style)))
+        lines.append(ScreenLine(text + call_text(call, style)))
     return head, lines
 
 
-def tree_lines(row: SlowRequest, width: int) -> list[Line]:
+def tree_lines(row: SlowRequest, width: int) -> list[ScreenLine]:
     """Return the tree of a request and its critical path, as ``gotrace --tree`` writes them."""
     style = LineStyle(max(_LEAST, width), short=True)
     lines = [
-        Line(line.rstrip("\n")) for line in request_lines(row.traced, _clock(row.epoch_ns), style)
+        ScreenLine(line.rstrip("\n"))
+        for line in request_lines(row.traced, _clock(row.epoch_ns), style)
     ]
     if row.is_cut:
         text = counted("its {:,} call{s} are too many to be kept here", row.calls)
-        lines.append(Line(f"{text}: gotrace --tree shows them"))
+        lines.append(ScreenLine(f"{text}: gotrace --tree shows them"))
     return lines
 
 
-def calls_lines(calls: FunctionCalls, width: int) -> list[Line]:
+def calls_lines(calls: FunctionCalls, width: int) -> list[ScreenLine]:
     """Return what the time of a function's calls went into, their callers, and the latest ones."""
     text = f"{counted('{:,} call{s}', calls.calls)} looked at in {calls.seconds:.0f}s"
     if calls.lost:
         text += f", {calls.lost:,} more lost"
-    lines = [Line(text)]
+    lines = [ScreenLine(text)]
     if not calls.calls:
         return lines
     if calls.parts:
-        lines += [Line(""), Line(f"{'TIME':>9} {'SHARE':>6}  WHERE THE TIME WENT")]
+        lines += [ScreenLine(""), ScreenLine(f"{'TIME':>9} {'SHARE':>6}  WHERE THE TIME WENT")]
         lines += _parts(calls.parts, calls.ns)
-    lines += [Line(""), Line(f"{'CALLS':>9} {'SHARE':>6}  CALLED BY")]
+    lines += [ScreenLine(""), ScreenLine(f"{'CALLS':>9} {'SHARE':>6}  CALLED BY")]
     for one in calls.callers[:_MOST]:
         share = f"{100 * one.calls / calls.calls:.1f}%"
-        lines.append(Line(f"{one.calls:>9,} {share:>6}  {_place(one.frame)}"))
+        lines.append(ScreenLine(f"{one.calls:>9,} {share:>6}  {_place(one.frame)}"))
     if more := len(calls.callers) - _MOST:
-        lines += [Line(f"and {more:,} more")] if more > 0 else []
-    lines += [Line(""), Line(f"{'TIME':<15} {'DURATION':<9} {'GOID':<8} LATEST CALLS")]
+        lines += [ScreenLine(f"and {more:,} more")] if more > 0 else []
+    lines += [ScreenLine(""), ScreenLine(f"{'TIME':<15} {'DURATION':<9} {'GOID':<8} LATEST CALLS")]
     clock = _clock(calls.epoch_ns)
     for call in calls.traced:
         took = duration(call.duration_ns) if call.duration_ns is not None else ""
         text = f"{clock.text(call.end_ns):<15} {took:<9} {call.goid:<8} "
         style = LineStyle(max(_LEAST, width - len(text)), short=True)
-        lines.append(Line(text + printable(bracket_of(call)) + call_text(call, style)))
+        lines.append(ScreenLine(text + printable(bracket_of(call)) + call_text(call, style)))
     return lines
 
 
-def _parts(parts: Mapping[str, int], whole: int) -> list[Line]:
+def _parts(parts: Mapping[str, int], whole: int) -> list[ScreenLine]:
     lines = []
     for name, ns in parts.items():
         share = ns / whole if whole else 0.0
         bar = "*" * round(_BAR * share)
         lines.append(
-            Line(f"{duration(ns):>9} {f'{100 * share:.1f}%':>6}  {printable(name):<24} {bar}")
+            ScreenLine(f"{duration(ns):>9} {f'{100 * share:.1f}%':>6}  {printable(name):<24} {bar}")
         )
     return lines
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from gotrace.goroutines.model import Frame, Names
-from gotrace.goroutines.program import Program
+from gotrace.goroutines.program import CodeNames
 from gotrace.kernel.kept_stacks import MAX_FRAMES
 from gotrace.report.durations import duration
 from gotrace.report.goroutines import frame_json, spoken, write_frames
@@ -168,7 +168,7 @@ def _waker(wait: NamedWait) -> str:
 
 def write_waits_json(
     output: JsonOutput,
-    program: Program,
+    program: CodeNames,
     waits: Sequence[NamedWait],
     totals: WaitTotals,
     fields: Mapping[str, object],
@@ -194,7 +194,7 @@ def write_waits_json(
     output.out.flush()
 
 
-def _stack_json(program: Program, stack: tuple[int, ...]) -> list[dict[str, object]]:
+def _stack_json(program: CodeNames, stack: tuple[int, ...]) -> list[dict[str, object]]:
     return [
         {**frame_json(frame), "inlined": frame.is_inlined}
         for frame in shown_frames(program, stack, system=True)

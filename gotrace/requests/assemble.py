@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from gotrace.probes.spec import ProbeSpec, parse_key
-from gotrace.profiles.execution import Change
+from gotrace.profiles.execution import StateChange
 from gotrace.requests.belonging import Belonging, Link, Span, Task, Work
-from gotrace.requests.critical import Part, States, critical_path
+from gotrace.requests.critical import PathPart, States, critical_path
 from gotrace.requests.edges import FIRST, EdgeKind, edge_of
 from gotrace.requests.model import Node, Request
 from gotrace.requests.nest import Nest, wrong_spans
@@ -431,13 +431,13 @@ class Assembler:
         states = tuple(self._states_of(waiting, root)) if self._reasons else ()
         return Request(made[id(root)][0], waiting.work.working, new, critical, states)
 
-    def _states_of(self, waiting: _Waiting, root: _Entry) -> Iterator[Change]:
+    def _states_of(self, waiting: _Waiting, root: _Entry) -> Iterator[StateChange]:
         """Yield the states of goroutines while they worked for a request."""
         end = max(call.end for calls in waiting.calls.values() for call in calls)
         spans = dict.fromkeys((*waiting.work.spans, *waiting.calls))
         return self._states.while_working(spans, root.start, end, self._reasons)
 
-    def _critical(self, work: Work, root: _Entry, tree: _Tree) -> tuple[Part, ...]:
+    def _critical(self, work: Work, root: _Entry, tree: _Tree) -> tuple[PathPart, ...]:
         """Return the parts of a request's critical path."""
         spans: dict[Task, list[Span]] = {}
         wrong = set(wrong_spans(work.spans, self._belonging.contexts))

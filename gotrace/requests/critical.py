@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 
 from gotrace.gotypes.wait_reasons import COROUTINE
 from gotrace.profiles import execution
-from gotrace.profiles.execution import Change
+from gotrace.profiles.execution import StateChange
 from gotrace.requests.belonging import Span, Task
 from gotrace.requests.edges import Edge, EdgeKind
 
-__all__ = ["Part", "States", "critical_path", "reason_of"]
+__all__ = ["PathPart", "States", "critical_path", "reason_of"]
 
 RUNNABLE, RUNNING, WAITING = 1, 2, 4  # statuses of Go's runtime, all releases from 1.19 to 1.27
 
@@ -49,7 +49,7 @@ _MAX_STEPS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PathPart:
     """A part of a critical path: what a goroutine did for ``ns``, in a call of a function.
 
     ``what`` is "running", which includes system calls, "runnable", "blocked: " and Go's reason, or
@@ -172,7 +172,7 @@ class States:
 
     def while_working(
         self, spans: Iterable[Span], begin: int, end: int, reasons: Sequence[str]
-    ) -> Iterator[Change]:
+    ) -> Iterator[StateChange]:
         """Yield what goroutines did in these spans, until ``end``; times are since ``begin``."""
         times: dict[Task, list[tuple[int, int]]] = {}
         for span in spans:
@@ -191,26 +191,26 @@ class States:
 
     def _between(
         self, task: Task, low: int, high: int, begin: int, reasons: Sequence[str]
-    ) -> Iterator[Change]:
+    ) -> Iterator[StateChange]:
         """Yield a goroutine's state at a time, and its changes up to another one."""
         goid, changes = task[1], self.of(task)
         row = bisect_right(changes.times, low)
         created, ended = changes.created, changes.ended
         if created is not None and low <= created[0] <= high:
-            yield Change(created[0] - begin, goid, execution.CREATED, "", created[1])
+            yield StateChange(created[0] - begin, goid, execution.CREATED, "", created[1])
             row = bisect_right(changes.times, created[0])
         elif row == 0:
             # As in ``before``: it is in a call that was seen.
             state = execution.UNKNOWN if changes.is_cut else execution.RUNNING
-            yield Change(low - begin, goid, state)
+            yield StateChange(low - begin, goid, state)
         else:
             yield _change(changes, row - 1, low - begin, goid, reasons)._replace(by=0)
         for number in range(row, bisect_right(changes.times, high)):
             yield _change(changes, number, changes.times[number] - begin, goid, reasons)
         if ended is not None and ended <= high:
-            yield Change(ended - begin, goid, execution.ENDED)
+            yield StateChange(ended - begin, goid, execution.ENDED)
         else:
-            yield Change(high - begin, goid, execution.UNKNOWN)
+            yield StateChange(high - begin, goid, execution.UNKNOWN)
 
     def forget(self) -> None:
         """Forget all."""
@@ -222,11 +222,11 @@ class States:
 _NONE = _Changes()
 
 
-def _change(changes: _Changes, row: int, at: int, goid: int, reasons: Sequence[str]) -> Change:
+def _change(changes: _Changes, row: int, at: int, goid: int, reasons: Sequence[str]) -> StateChange:
     state, reason = changes.states[row] & _STATE, changes.states[row] >> _REASON
     by, tid = changes.by[row], changes.tids[row]
     why = reason_of(reason, reasons) if state == WAITING else ""
-    return Change(at, goid, _WORDS[state], why, by, tid)
+    return StateChange(at, goid, _WORDS[state], why, by, tid)
 
 
 def reason_of(number: int, reasons: Sequence[str]) -> str:
@@ -242,14 +242,14 @@ def critical_path(
     spans: Callable[[Task, int], Span | None],
     pieces: Callable[[Task, int, int], Sequence[tuple[int, int, str]]],
     reasons: Sequence[str],
-) -> tuple[Part, ...]:
+) -> tuple[PathPart, ...]:
     """Return the parts of a request's critical path, in the order of time.
 
     ``root`` is the goroutine of the root's call, its begin and its end. ``spans`` returns what of
     the request a goroutine did at a moment, None if nothing; ``pieces`` which functions it was in
     between two moments, backwards; ``reasons`` are Go's, by number.
     """
-    found: list[Part] = []
+    found: list[PathPart] = []
     waiting: list[tuple[Task, int, int]] = [root]
     steps = 0
     while waiting:
@@ -270,7 +270,7 @@ def critical_path(
             continue
         what = _what(state, reason, reasons)
         found += (
-            Part(function, task[1], what, end - start)
+            PathPart(function, task[1], what, end - start)
             for start, end, function in pieces(task, since, high)
         )
     return tuple(_joined(reversed(found)))
@@ -284,16 +284,16 @@ def _what(state: int, reason: int, reasons: Sequence[str]) -> str:
     return "runnable" if state == RUNNABLE else "running"
 
 
-def _joined(parts: Iterator[Part]) -> Iterator[Part]:
+def _joined(parts: Iterator[PathPart]) -> Iterator[PathPart]:
     """Yield parts, those that are one after the other and alike as one."""
-    last: Part | None = None
+    last: PathPart | None = None
     for part in parts:
         if last is not None and (last.function, last.goid, last.what) == (
             part.function,
             part.goid,
             part.what,
         ):
-            last = Part(part.function, part.goid, part.what, last.ns + part.ns)
+            last = PathPart(part.function, part.goid, part.what, last.ns + part.ns)
             continue
         if last is not None:
             yield last

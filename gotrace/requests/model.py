@@ -17,15 +17,15 @@ from typing import Any, Generic, Protocol, TypeVar
 from gotrace.calls import Call, from_row
 from gotrace.errors import GotraceError, UsageError
 from gotrace.profiles.execution import (
-    Change,
     ExecutionFile,
     Recorded,
     Region,
+    StateChange,
     Written,
     is_execution_trace,
 )
 from gotrace.profiles.perfetto import PerfettoFile, Slice, is_perfetto
-from gotrace.requests.critical import Part
+from gotrace.requests.critical import PathPart
 from gotrace.values.python import as_json
 
 __all__ = [
@@ -120,8 +120,8 @@ class Request(Generic[C]):
     root: Node[C]
     unfinished: int = 0
     unattributed: int = 0
-    critical: tuple[Part, ...] = ()
-    states: tuple[Change, ...] = ()
+    critical: tuple[PathPart, ...] = ()
+    states: tuple[StateChange, ...] = ()
 
     @property
     def duration_ns(self) -> int:
@@ -137,7 +137,7 @@ class Request(Generic[C]):
         root = self.root.mapped(made_of)
         return Request(root, self.unfinished, self.unattributed, self.critical, self.states)
 
-    def critical_path(self) -> list[Part]:
+    def critical_path(self) -> list[PathPart]:
         """Return what made it as long as it was, largest first: parts that add up to its duration.
 
         ``goid`` is that of the first goroutine that has a part of it, and ``goroutines`` says how
@@ -145,11 +145,11 @@ class Request(Generic[C]):
         """
         if not self.critical and self.duration_ns:
             raise UsageError("the critical path was not recorded: give critical=True")
-        alike: dict[tuple[str, str], list[Part]] = {}
+        alike: dict[tuple[str, str], list[PathPart]] = {}
         for part in self.critical:
             alike.setdefault((part.function, part.what), []).append(part)
         path = [
-            Part(
+            PathPart(
                 *(function, parts[0].goid, what, sum(part.ns for part in parts)),
                 len({part.goid for part in parts}),
             )
@@ -369,11 +369,11 @@ def load(path: str | os.PathLike[str]) -> list[Request[Call]]:
                     if row.get("kind") == "request":
                         root = _node(row["root"], place)
                         parts = tuple(
-                            Part(part["func"], part["goid"], part["what"], part["ns"])
+                            PathPart(part["func"], part["goid"], part["what"], part["ns"])
                             for part in row.get("critical", ())
                         )
                         counts = row["unfinished"], row["unattributed"]
-                        states = tuple(Change(*state) for state in row.get("states", ()))
+                        states = tuple(StateChange(*state) for state in row.get("states", ()))
                         found.append(Request(root, *counts, parts, states))
                 except (ValueError, AttributeError, KeyError, TypeError) as error:
                     text = f"{place}: not a line of gotrace --tree --json: {error!r}"

@@ -22,8 +22,8 @@ from gotrace.profiles.execution import (
     RUNNING,
     UNKNOWN,
     WAITING,
-    Change,
     Recorded,
+    StateChange,
     execution_trace,
     is_execution_trace,
     undisturbed,
@@ -67,7 +67,7 @@ class Recording:
     end_ns: int
     requests: Sequence[Request[Call]] = ()
     calls: Sequence[Call] = ()
-    states: Mapping[int, Sequence[Change]] = field(default_factory=dict)
+    states: Mapping[int, Sequence[StateChange]] = field(default_factory=dict)
     cause: str = ""
     trigger: Call | None = None
     lost: int = 0
@@ -256,8 +256,8 @@ class _States:
         # A number of a reason has eight bits.
         self._reasons = [reason_of(number, reasons) for number in range(256)]
         self._epoch = epoch
-        self._living: dict[tuple[int, int], list[Change]] = {}
-        self._ended: dict[tuple[int, int], list[Change]] = {}
+        self._living: dict[tuple[int, int], list[StateChange]] = {}
+        self._ended: dict[tuple[int, int], list[StateChange]] = {}
 
     def add_state(self, header: tuple[int, ...]) -> None:
         """Take the header of a change's record: the next one in the order of time."""
@@ -267,16 +267,16 @@ class _States:
             changes = self._begun(tgid, other)
             # It ends what the goroutine has done since before all records.
             if reason and state != _WAITING:
-                changes.append(Change(_ALWAYS, other, WAITING, self._reasons[reason]))
+                changes.append(StateChange(_ALWAYS, other, WAITING, self._reasons[reason]))
             elif state == _RUNNING:
-                changes.append(Change(_ALWAYS, other, RUNNABLE))
+                changes.append(StateChange(_ALWAYS, other, RUNNABLE))
         why = self._reasons[reason] if state == _WAITING else ""
         # Up to Go 1.19 it is not always known as a wait begins what it is for.
         if reason and not why and changes and changes[-1].state == WAITING:
             changes[-1] = changes[-1]._replace(reason=self._reasons[reason])
         # As Change(...), in half of the time.
         row = (at - self._epoch, other, _STATES[state], why, goid, tid)
-        changes.append(tuple.__new__(Change, row))
+        changes.append(tuple.__new__(StateChange, row))
 
     def add(self, header: tuple[int, ...]) -> None:
         """Take the header of another edge's record: the next one in the order of time."""
@@ -285,19 +285,19 @@ class _States:
         if kind == _GO:
             # What was reported before was for the number that it was to have, or had by chance.
             if other and (tgid, other) not in self._ended:
-                self._living[tgid, other] = [Change(at, other, CREATED, "", goid)]
+                self._living[tgid, other] = [StateChange(at, other, CREATED, "", goid)]
         elif kind == _SWITCH:
-            self._begun(tgid, goid).append(Change(at, goid, WAITING, COROUTINE, 0, tid))
+            self._begun(tgid, goid).append(StateChange(at, goid, WAITING, COROUTINE, 0, tid))
             changes = self._begun(tgid, other)
             if not changes:
-                changes.append(Change(_ALWAYS, other, WAITING, COROUTINE))
-            changes.append(Change(at, other, RUNNING, "", goid, tid))
+                changes.append(StateChange(_ALWAYS, other, WAITING, COROUTINE))
+            changes.append(StateChange(at, other, RUNNING, "", goid, tid))
         elif goid and (tgid, goid) not in self._ended:
             changes = self._living.pop((tgid, goid), [])
-            changes.append(Change(at, goid, ENDED))
+            changes.append(StateChange(at, goid, ENDED))
             self._ended[tgid, goid] = changes
 
-    def _begun(self, tgid: int, goid: int) -> list[Change]:
+    def _begun(self, tgid: int, goid: int) -> list[StateChange]:
         """Return the changes of a goroutine."""
         # Up to Go 1.23 a new goroutine has the number of an ended one for a moment, or none.
         if not goid or (tgid, goid) in self._ended:
@@ -306,14 +306,14 @@ class _States:
 
     def all(
         self, begin: int, end: int, starts: Mapping[tuple[int, int], Sequence[int]]
-    ) -> dict[int, list[Change]]:
+    ) -> dict[int, list[StateChange]]:
         """Return all changes of each process; what is known ends at a time.
 
         ``starts`` are the begins of goroutines' calls. A wait that has begun before all records
         counts from the latest of these on, when the goroutine has run, or from the first of all.
         """
         begin = min(map(min, starts.values()), default=begin)
-        found: dict[int, list[Change]] = {}
+        found: dict[int, list[StateChange]] = {}
         for known in (self._ended, self._living):
             for task, changes in known.items():
                 if changes and changes[0].at == _ALWAYS:
@@ -323,5 +323,5 @@ class _States:
                 own = found.setdefault(task[0], [])
                 own += changes
                 if known is self._living:
-                    own.append(Change(max(end, changes[-1].at), task[1], UNKNOWN))
+                    own.append(StateChange(max(end, changes[-1].at), task[1], UNKNOWN))
         return found

@@ -24,7 +24,7 @@ from gotrace.results.kinds import DETACHED, HEADS, KINDS, kind_of
 from gotrace.results.rows import Json, Key, Kind, Source, checked, rows_of
 from gotrace.tables import Table
 
-__all__ = ["Amount", "Change", "Diff", "Recording", "diff"]
+__all__ = ["Amount", "Change", "Diff", "Rates", "diff"]
 
 #: Standard errors that are taken for noise: of a thousand rows none changes by more.
 _SURE = 4.0
@@ -89,7 +89,7 @@ class Amount:
 
 
 @dataclass(slots=True)
-class Recording:
+class Rates:
     """A file of results; ``units`` are its seconds, or of goroutines its dumps."""
 
     name: str
@@ -105,7 +105,7 @@ class Recording:
     lost: list[str] = field(default_factory=list)
 
     @classmethod
-    def read(cls, source: Source, name: str = "the recording") -> Recording:
+    def read(cls, source: Source, name: str = "the recording") -> Rates:
         """Read a file or lines. Raises GotraceError."""
         if isinstance(source, str | os.PathLike):
             name = os.fspath(source)
@@ -233,8 +233,8 @@ class Change:
 class Diff(Table):
     """What changed between two recordings; ``changes`` are the largest first."""
 
-    a: Recording
-    b: Recording
+    a: Rates
+    b: Rates
     changes: Sequence[Change]
 
     @property
@@ -259,7 +259,7 @@ def diff(a: Source, b: Source) -> Diff:
 
     Raises GotraceError if one cannot be read, UsageError if they are not of one kind.
     """
-    first, second = Recording.read(a, "the first"), Recording.read(b, "the second")
+    first, second = Rates.read(a, "the first"), Rates.read(b, "the second")
     for is_of, other_is_of in (
         (first.tool, second.tool),
         (f"{first.tool}'s {first.events}", f"{second.tool}'s {second.events}"),
@@ -292,9 +292,7 @@ def diff(a: Source, b: Source) -> Diff:
     return Diff(first, second, changes)
 
 
-def _common_noise(
-    first: Recording, second: Recording, pairs: Sequence[tuple[Amount, Amount]]
-) -> float:
+def _common_noise(first: Rates, second: Rates, pairs: Sequence[tuple[Amount, Amount]]) -> float:
     """Return by what part rows usually change beyond what chance makes, from those in both."""
     ratios: list[float] = []
     chances: list[float] = []
@@ -314,7 +312,7 @@ def _common_noise(
     return _MAD * math.sqrt(statistics.median(beyond))
 
 
-def _keys(recording: Recording) -> str:
+def _keys(recording: Rates) -> str:
     """Return what a recording's rows are by, in words."""
     keys = ", ".join(sorted(recording.by))
     return f"{recording.tool} --by {keys}" if keys else f"{recording.tool} without --by"

@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import FrameType
 
 from gotrace.errors import GotraceError
-from gotrace.report.top import Line
+from gotrace.report.top import ScreenLine
 from gotrace.text import printable
 
 __all__ = ["Terminal", "check_terminal"]
@@ -158,7 +158,7 @@ class Terminal:
             return curses.keyname(key).decode()
         return key
 
-    def draw(self, lines: list[Line], reverse: set[int], bold: set[int]) -> None:
+    def draw(self, lines: list[ScreenLine], reverse: set[int], bold: set[int]) -> None:
         """Draw lines from the top, those of ``reverse`` and of ``bold`` so."""
         height, width = self.size
         self._window.erase()

@@ -31,7 +31,7 @@ from gotrace.report.top import (
     LOST_REQUESTS,
     REQUEST_ORDERS,
     WAIT_ORDERS,
-    Line,
+    ScreenLine,
     function_lines,
     goroutine_lines,
     group_lines,
@@ -47,7 +47,7 @@ from gotrace.target.wait import Reason, SignalWaiter
 from gotrace.text import counted
 
 if TYPE_CHECKING:  # loaded where something is attached
-    from gotrace.live.attached import AcceptPrice, Price
+    from gotrace.live.attached import AcceptPrice, AttachPrice
 
 __all__ = ["watch"]
 
@@ -103,11 +103,11 @@ class _Asking:
 
     def __init__(self) -> None:
         #: The price that waits for an answer, None where there is none.
-        self.price: Price | None = None
+        self.price: AttachPrice | None = None
         self._answered = threading.Event()
         self._is_accepted = False
 
-    def accept(self, price: Price) -> None:
+    def accept(self, price: AttachPrice) -> None:
         """Wait for the answer; raise _Declined if it is not yes."""
         self.price = price
         self._answered.wait()
@@ -134,7 +134,7 @@ class _Level:
     group: int | None = None
     root: str | None = None
     function: str | None = None
-    stack: list[Line] = field(default_factory=list)
+    stack: list[ScreenLine] = field(default_factory=list)
     rows: list[StackView] = field(default_factory=list)
     slow: Sequence[SlowRequest] = ()
     at: int = 0
@@ -265,7 +265,7 @@ class _View:
                 from gotrace.report.top_calls import calls_lines
 
                 found = calls_lines(snapshot.calls, self._terminal.size[1])
-                level.stack = [*found, Line(""), *level.stack]
+                level.stack = [*found, ScreenLine(""), *level.stack]
 
     def _read_group(self, level: _Level) -> None:
         assert level.group is not None
@@ -285,32 +285,32 @@ class _View:
         asked = wrap(self._entry or self._message, max(width - 1, 10))[-_MAX_ASKED:]
         body = max(1, height - len(lines) - 1 - max(1, len(asked)))
         if self._shows_help:
-            lines += [Line(text) for text in _HELP[: body + 1]]
+            lines += [ScreenLine(text) for text in _HELP[: body + 1]]
         else:
             heading, rows = self._table()
             at, top = self._scrolled(len(rows), body)
-            lines.append(Line(heading))
+            lines.append(ScreenLine(heading))
             bold = len(lines) - 1
             shown = rows[top : top + body]
             if rows and self._has_choice():
                 reverse.add(len(lines) + at - top)
-            lines += shown or [Line(self._nothing())]
+            lines += shown or [ScreenLine(self._nothing())]
             bottom = asked or [self._bottom(len(rows))]
             above = height - len(bottom)
-            lines += [Line("")] * (above - len(lines))
-            lines = [*lines[:above], *map(Line, bottom)]
+            lines += [ScreenLine("")] * (above - len(lines))
+            lines = [*lines[:above], *map(ScreenLine, bottom)]
             self._terminal.draw(lines, reverse, {0, bold})
             return
         self._terminal.draw(lines, reverse, {0})
 
-    def _head(self) -> list[Line]:
+    def _head(self) -> list[ScreenLine]:
         snapshot = self._current.snapshot
         head = snapshot.head if snapshot is not None else None
         if head is None:
             try:
                 head = self._current.monitor.head()
             except GotraceError:
-                return [Line(f"process {self._current.monitor.pid}")]
+                return [ScreenLine(f"process {self._current.monitor.pid}")]
         texts = head_lines(head)
         notes = []
         if len(self._processes) > 1:
@@ -322,9 +322,9 @@ class _View:
             notes.append("PAUSED")
         if notes:
             texts[0] = f"[{', '.join(notes)}] {texts[0]}"
-        return [Line(text) for text in texts]
+        return [ScreenLine(text) for text in texts]
 
-    def _table(self) -> tuple[str, list[Line]]:
+    def _table(self) -> tuple[str, list[ScreenLine]]:
         if self._levels:
             level = self._levels[-1]
             if level.root is not None:
@@ -713,15 +713,15 @@ def _text(row: GroupRow | WaitGroupRow | FunctionRow | RequestRow) -> str:
     return "\n".join([row.reason, *names, row.waker or ""])
 
 
-def _function_detail(row: FunctionRow) -> list[Line]:
+def _function_detail(row: FunctionRow) -> list[ScreenLine]:
     """Return the histogram of a function's latest calls."""
     times = row.times
     if not times.count:
-        return [Line("no call has returned since the last look")]
+        return [ScreenLine("no call has returned since the last look")]
     octaves = {exponent: count for exponent, count in times.octaves().items() if count}
     rows = [
         (1 << exponent if exponent else 0, (2 << exponent) - 1, octaves.get(exponent, 0))
         for exponent in range(min(octaves), max(octaves) + 1)
     ]
     marks = [f"{mark} = {duration(times.percentile(q))}" for mark, q in PERCENTILES.items()]
-    return [*map(Line, table(rows, "nsecs")), Line(""), Line(", ".join(marks))]
+    return [*map(ScreenLine, table(rows, "nsecs")), ScreenLine(""), ScreenLine(", ".join(marks))]

@@ -47,7 +47,7 @@ from gotrace.values.model import (
     NamedValue,
     PointerValue,
     StringValue,
-    Unavailable,
+    UnavailableValue,
     Value,
 )
 
@@ -66,7 +66,7 @@ _KEY_BYTES = 256  # a power of two; texts are cut to what fits with --string-siz
 _SAMPLE_BYTES = 16 << 20  # of kernel memory
 _PHASE_BYTES = 1792  # of an entry, and of a return
 _OTHERS = 0
-_UNKNOWN = Unavailable("not captured")
+_UNKNOWN = UnavailableValue("not captured")
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, fault_cookie, landing_cookie
 from gotrace.kernel.program import BpfProgram
 from gotrace.session.open_calls import STACK_EPOCH, STACK_LATEST
-from gotrace.session.probing import Move, Places, Prepared, Returns
+from gotrace.session.probing import Move, Places, Prepared, ReturnMode
 from gotrace.sites.landings import Callers, Landing
 from gotrace.sites.sites import FunctionSites, SiteError
 from gotrace.sites.unwind import fault_site
@@ -108,7 +108,7 @@ def _max_landings(prepared: Prepared) -> int:
 
 def can_move(prepared: Prepared) -> bool:
     """Return whether functions of a run can move at all."""
-    return prepared.returns is not Returns.RET and not why_not(prepared)
+    return prepared.returns is not ReturnMode.RET and not why_not(prepared)
 
 
 def why_not(prepared: Prepared) -> str:
@@ -137,7 +137,7 @@ def why_not(prepared: Prepared) -> str:
 
 def learn_at_once(prepared: Prepared, program: BpfProgram) -> None:
     """Have all callers reported from the first call on, if calls are to end at landings soon."""
-    if prepared.returns is Returns.LANDING and can_move(prepared):
+    if prepared.returns is ReturnMode.LANDING and can_move(prepared):
         learning = _U32.pack(Way.LEARNING.value)
         program.map("ways").update_array(0, [learning] * len(prepared.plan.names))
 
@@ -242,9 +242,9 @@ class Landings:
         assert prepared.tasks is not None
         self._target, self._tasks = prepared.target, prepared.tasks
         self._attached = attached
-        self._is_asked = prepared.returns is Returns.LANDING
+        self._is_asked = prepared.returns is ReturnMode.LANDING
         self._shows_calls = prepared.shows_calls
-        self._only_closed = prepared.shows_calls and prepared.returns is Returns.AUTO
+        self._only_closed = prepared.shows_calls and prepared.returns is ReturnMode.AUTO
         program = attached.program
         self._ways, self._entered = program.map("ways"), program.map("entered")
         self._landings, self._new = program.map("landings"), program.map("callers")

@@ -19,7 +19,7 @@ from gotrace.session.landings import landing_sizes
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
 from gotrace.session.plan import plan_measuring
-from gotrace.session.probing import Prepared, Returns
+from gotrace.session.probing import Prepared, ReturnMode
 from gotrace.session.request import FunctionRequest, Planned
 from gotrace.session.why.parts import BandRows, PartSums, slow_parts
 from gotrace.settings import HistogramSettings, LatencySettings
@@ -256,8 +256,8 @@ class LatencyRequest(FunctionRequest[LatencyMeter, ProbeCost]):
         if not self.options.outermost:
             return LatencyMeter(prepared, self.options)
         # A call that is not opened has calls within all the same.
-        meter = LatencyMeter(replace(prepared, returns=Returns.RET), self.options)
-        if prepared.returns is Returns.LANDING:
+        meter = LatencyMeter(replace(prepared, returns=ReturnMode.RET), self.options)
+        if prepared.returns is ReturnMode.LANDING:
             meter.problem = "calls are seen returning at RETs: only outermost calls are asked for"
         return meter
 

@@ -14,7 +14,7 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.session.budget import counting_hits, removable
 from gotrace.session.landings import Landings, can_move, learn_at_once, why_not
 from gotrace.session.open_calls import Diagnostic, OpenCalls, Throttle, diagnostics
-from gotrace.session.probing import Level, Move, Prepared, Probing, Returns
+from gotrace.session.probing import Level, Move, Prepared, Probing, ReturnMode
 from gotrace.session.tasks import unwind_groups
 from gotrace.session.why.probes import BY_PROCESS
 from gotrace.settings import ProgramSettings
@@ -84,9 +84,9 @@ class Paired(Probing):
         self._counted: dict[int, float] = {}
         if can_move(prepared) and rets and self.attached.method is AttachMethod.MULTI:
             self.landings = Landings(prepared, self.attached, rets)
-        elif prepared.returns is not Returns.RET and (returning is None or returning):
+        elif prepared.returns is not ReturnMode.RET and (returning is None or returning):
             reason = why_not(prepared) or "this kernel has no uprobe-multi links (Linux 6.6)"
-            if prepared.returns is Returns.LANDING:
+            if prepared.returns is ReturnMode.LANDING:
                 self.problem = f"calls are seen returning at RETs: {reason}"
             else:
                 self._moves.append(Move(None, "ret", reason))

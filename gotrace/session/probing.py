@@ -21,10 +21,10 @@ if TYPE_CHECKING:  # counting does without
     from gotrace.session.trace_plan import TracePlan
     from gotrace.session.why.probes import WhyProbes
 
-__all__ = ["Level", "Move", "Prepared", "Probing", "Returns"]
+__all__ = ["Level", "Move", "Prepared", "Probing", "ReturnMode"]
 
 
-class Returns(Enum):
+class ReturnMode(Enum):
     """Where calls are seen returning; the values are those of ``--returns``."""
 
     AUTO = "auto"  # in their callers if calls are frequent, else at RETs
@@ -95,7 +95,7 @@ class Prepared:
     forced: AttachMethod | None = None
     announce: Callable[[str], None] | None = None
     scheduler: SchedulerProbes | None = None
-    returns: Returns = Returns.RET
+    returns: ReturnMode = ReturnMode.RET
     shows_calls: bool = False
     budget: float | None = None
     is_minded: bool = False

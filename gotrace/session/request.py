@@ -24,7 +24,7 @@ from gotrace.session.plan import (
     select,
     splitting,
 )
-from gotrace.session.probing import Prepared, Probing, Returns
+from gotrace.session.probing import Prepared, Probing, ReturnMode
 from gotrace.target.target import Target
 
 if TYPE_CHECKING:  # counting does without
@@ -125,7 +125,7 @@ class FunctionRequest(Request[M, C]):
     verb: str
     done: str
     is_strict: bool = True
-    returns: Returns = Returns.RET
+    returns: ReturnMode = ReturnMode.RET
     why: WhyOptions | None = None
 
     #: Whether calls are identified by their goroutines.

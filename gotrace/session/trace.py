@@ -39,7 +39,7 @@ from gotrace.session.landings import landing_sizes
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
 from gotrace.session.plan import make_plan
-from gotrace.session.probing import Prepared, Returns
+from gotrace.session.probing import Prepared, ReturnMode
 from gotrace.session.request import Accept, Planned, ProbeRequest
 from gotrace.session.run import Run
 from gotrace.session.tasks import signal_groups
@@ -599,7 +599,7 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
         edges = edge_probes(self.target, prepared.tasks, what, options.states, is_whose, signal)
         if accept is not None:
             accept(edges)
-        returns = Returns.RET if self.returns is Returns.AUTO else self.returns
+        returns = ReturnMode.RET if self.returns is ReturnMode.AUTO else self.returns
         return replace(prepared, scheduler=edges, returns=returns)
 
     def attach(self, prepared: Prepared) -> CallTracer:

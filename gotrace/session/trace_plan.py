@@ -47,7 +47,7 @@ from gotrace.probes.predicate import (
 from gotrace.probes.scope import Phase, RootKind, Scope, SpecialName
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import ProbeSpec, ResolvedProbe, parse_probe
-from gotrace.probes.tokens import Span, SpecError
+from gotrace.probes.tokens import SpecError, TextRange
 from gotrace.probes.typed import (
     AccessPath,
     Logic,
@@ -589,7 +589,7 @@ class _Planner:
                 "leave --entry out" if self._choices.entry_only else "it is never seen to do so"
             )
             raise self._spec.source.error(
-                Span(0, len(self._spec.source.text)),
+                TextRange(0, len(self._spec.source.text)),
                 f"it uses values that are only known when {sites.function.name} returns: {remedy}",
             )
         entry = self._phase(places, places.parameters, paths[Phase.ENTRY], text_bytes)
@@ -698,7 +698,7 @@ class _Planner:
         needed = string_bytes_needed(probe.predicate)
         problem = string_problem(max(needed.values(), default=0), limits)
         if problem is not None:
-            raise self._spec.source.error(Span(0, len(self._spec.source.text)), problem)
+            raise self._spec.source.error(TextRange(0, len(self._spec.source.text)), problem)
         whole = texts_needed_whole(probe.predicate)
         for phase in Phase:
             paths = [path for path in whole if path.root.phase is phase]
@@ -854,7 +854,7 @@ class _Planner:
             ops += key
         return ops or None
 
-    def _not_in_kernel(self, span: Span) -> SpecError:
+    def _not_in_kernel(self, span: TextRange) -> SpecError:
         return self._spec.source.error(
             span, "the kernel cannot decide this, and calls are added up there"
         )

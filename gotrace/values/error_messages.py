@@ -26,7 +26,7 @@ from gotrace.values.model import (
     StringValue,
     StructValue,
     TextValue,
-    Unavailable,
+    UnavailableValue,
     Value,
 )
 from gotrace.values.scalars import quoted
@@ -110,10 +110,10 @@ def text_of(value: Value | None) -> Message:
     if isinstance(value, TextValue):
         return Message(value.text)
     if isinstance(value, InterfaceValue):
-        if isinstance(value.value, Unavailable):
+        if isinstance(value.value, UnavailableValue):
             return text_of(value.value)
         return address_of(value.value) or missing_text(f"<{value.dynamic or 'error'}>")
-    if isinstance(value, Unavailable):
+    if isinstance(value, UnavailableValue):
         return missing_text(f"<unavailable: {value.why}>")
     if isinstance(value, Nil):
         return Message("<nil>")
@@ -185,7 +185,7 @@ def is_set(value: Value | None) -> bool:
 
 def with_prefix(mark: str, value: Value | None) -> Message:
     """Return a part that is set with its mark, of which neither is certain if it is not known."""
-    if isinstance(value, Unavailable):
+    if isinstance(value, UnavailableValue):
         return missing_text(mark + text_of(value).text)
     return mark + text_of(value)
 
@@ -275,7 +275,7 @@ def _dns_error(fields: _Fields) -> Message:
 
 def _addr_error(fields: _Fields) -> Message:
     address, text = fields.get("Addr"), text_of(fields.get("Err"))
-    if isinstance(address, Unavailable):
+    if isinstance(address, UnavailableValue):
         return missing_text(f"address {text_of(address).text}: ") + text
     return "address " + text_of(address) + ": " + text if is_set(address) else text
 

@@ -41,7 +41,7 @@ from gotrace.values.model import (
     StructValue,
     TextValue,
     TimeValue,
-    Unavailable,
+    UnavailableValue,
     Value,
 )
 from gotrace.values.scalars import (
@@ -104,7 +104,7 @@ class Printer:
     def value(self, value: Value, of: GoType | None, depth: int = 0) -> str:
         """Return the text of a value of a static type, ``depth`` levels inside of another."""
         directive = self._directive
-        if isinstance(value, Unavailable):
+        if isinstance(value, UnavailableValue):
             return pad(f"<unavailable: {value.why}>", directive)
         if self._verb == "T":
             if _is_nil_interface(value, of):
@@ -374,7 +374,7 @@ def _type_name(value: Value, of: GoType | None) -> str:
         return "time.Duration"
     if isinstance(value, TimeValue):
         return "time.Time"
-    return "?" if isinstance(value, Unavailable) else _short(value.type)
+    return "?" if isinstance(value, UnavailableValue) else _short(value.type)
 
 
 _VERBS = "vTtbcdoOqxXUeEfFgGsp"

@@ -29,7 +29,7 @@ from gotrace.values.model import (
     StructValue,
     TextValue,
     TimeValue,
-    Unavailable,
+    UnavailableValue,
     Value,
 )
 from gotrace.values.scalars import Directive, floating, plain_text, quoted
@@ -60,7 +60,7 @@ _IMPORT_PATH = re.compile(r"[\w.~+-]+/(?=[\w.~+/-]*\.)")
 
 def by_text(value: Value) -> str:
     """Return a value that rows are kept apart by; what could not be read is ``unknown``."""
-    if isinstance(value, Unavailable):
+    if isinstance(value, UnavailableValue):
         return f"unknown ({value.why})"
     return go_syntax(value)
 
@@ -134,7 +134,7 @@ def _named(value: NamedValue, depth: int, outer: str) -> str:
 
 def _pointer(value: PointerValue, depth: int, outer: str) -> str:
     target = value.target
-    if target is None or isinstance(target, Unavailable):
+    if target is None or isinstance(target, UnavailableValue):
         why = "" if target is None else f" {go_syntax(target)}"
         return f"({_type(value.type)})({value.address:#x}){why}"
     if isinstance(target, StructValue | SequenceValue | MapValue | BytesValue):
@@ -226,7 +226,7 @@ def _func(value: FuncValue, depth: int, outer: str) -> str:
 
 def _interface(value: InterfaceValue, depth: int, outer: str) -> str:
     inner, dynamic = value.value, value.dynamic
-    if inner is None or isinstance(inner, Unavailable):
+    if inner is None or isinstance(inner, UnavailableValue):
         shown = "..." if inner is None else go_syntax(inner)
         return f"{_type(dynamic or value.type)}({shown})"
     if isinstance(inner, Nil):
@@ -246,7 +246,7 @@ def _error(value: ErrorValue, depth: int, outer: str) -> str:
     return f"{GUESSED * value.guessed}{quoted(message)}{rest} ({_type(value.type)})"
 
 
-def _unavailable(value: Unavailable, depth: int, outer: str) -> str:
+def _unavailable(value: UnavailableValue, depth: int, outer: str) -> str:
     return f"<unavailable: {value.why}>"
 
 
@@ -283,5 +283,5 @@ _SHOW: Mapping[type, _Show] = {
     TimeValue: lambda value, depth, outer: plain_text(time_text(value).encode()),
     TextValue: lambda value, depth, outer: plain_text(value.text.encode()),
     Nil: lambda value, depth, outer: "nil",
-    Unavailable: _unavailable,
+    UnavailableValue: _unavailable,
 }

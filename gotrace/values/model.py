@@ -31,7 +31,7 @@ __all__ = [
     "StructValue",
     "TextValue",
     "TimeValue",
-    "Unavailable",
+    "UnavailableValue",
     "Value",
     "is_cut",
     "unwrapped",
@@ -58,7 +58,7 @@ Value = Union[
     "TimeValue",
     "TextValue",
     "Nil",
-    "Unavailable",
+    "UnavailableValue",
 ]
 
 
@@ -160,7 +160,7 @@ class MapValue:
     type: str
     entries: tuple[tuple[Value, Value], ...]
     length: int
-    missing: Unavailable | None = None
+    missing: UnavailableValue | None = None
 
     @property
     def is_cut(self) -> bool:
@@ -266,7 +266,7 @@ class Nil:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Unavailable:
+class UnavailableValue:
     """A value that could not be read, and why."""
 
     why: str

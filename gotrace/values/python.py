@@ -36,9 +36,9 @@ from gotrace.values.model import (
     StructValue,
     TextValue,
     TimeValue,
+    UnavailableValue,
     Value,
 )
-from gotrace.values.model import Unavailable as MissingValue
 from gotrace.values.stdlib_text import UNKNOWN_ZONE, duration_text, time_text
 
 __all__ = [
@@ -436,7 +436,7 @@ _PYTHON: Mapping[type, Callable[..., Any]] = {
     TimeValue: _time,
     TextValue: lambda value: value.text,
     Nil: lambda value: None,
-    MissingValue: lambda value: Unavailable(value.why),
+    UnavailableValue: lambda value: Unavailable(value.why),
 }
 
 

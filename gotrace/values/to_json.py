@@ -53,7 +53,7 @@ from gotrace.values.model import (
     StructValue,
     TextValue,
     TimeValue,
-    Unavailable,
+    UnavailableValue,
     Value,
 )
 from gotrace.values.scalars import Directive, floating
@@ -220,5 +220,5 @@ _JSON: Mapping[type, Callable[..., object]] = {
     TimeValue: _time,
     TextValue: lambda value, depth: value.text,
     Nil: lambda value, depth: None,
-    Unavailable: lambda value, depth: {"$unavailable": value.why},
+    UnavailableValue: lambda value, depth: {"$unavailable": value.why},
 }

@@ -16,7 +16,7 @@ from gotrace.elf.functions import load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
 from gotrace.session.latency import LatencyRequest
-from gotrace.session.probing import Returns
+from gotrace.session.probing import ReturnMode
 from gotrace.session.request import Asked
 from gotrace.session.run import open_run
 from gotrace.sites.landings import Callers, Landing
@@ -235,7 +235,7 @@ def _functions(path: Path, package: str) -> Sequence[str]:
 def _times_of_moving(path: Path, names: Sequence[str]) -> tuple[float, float]:
     """Return the seconds in which a run looks for callers, and in which it changes its probes."""
     asked = Asked(["|".join(map(re.escape, names))], regexp=True, file=str(path))
-    request = LatencyRequest(target=Target(), asked=asked, returns=Returns.LANDING)
+    request = LatencyRequest(target=Target(), asked=asked, returns=ReturnMode.LANDING)
     looking = changing = 0.0
     decided: set[int | None] = set()
     with open_run(request) as run:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from gotrace.abi.assign import Piece, Stack
-from gotrace.capture.builder import Node
+from gotrace.capture.builder import PlanNode
 from gotrace.capture.factory import NodeFactory
 from gotrace.capture.ops import DEEP, CaptureLimits, Op
 from gotrace.capture.payload import ReadContext, Subplan
@@ -140,7 +140,7 @@ _STACK = 0x7F0000000000
 
 
 def capture_all(
-    nodes: Sequence[Node],
+    nodes: Sequence[PlanNode],
     images: Sequence[bytes],
     heap: Heap,
     limits: CaptureLimits | None = None,

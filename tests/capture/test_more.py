@@ -34,7 +34,7 @@ from gotrace.values.model import (
     SequenceValue,
     StringValue,
     StructValue,
-    Unavailable,
+    UnavailableValue,
     Value,
 )
 from tests.capture.memory import (
@@ -160,7 +160,7 @@ class Program:
 
 def shows_less(more: Value, less: Value) -> str | None:
     """Return what a value lacks that another one has; None where it has all."""
-    if isinstance(less, Unavailable) or more == less:
+    if isinstance(less, UnavailableValue) or more == less:
         return None
     if type(more) is not type(less):
         return f"{more!r:.200} is there, not {less!r:.200}"
@@ -176,14 +176,14 @@ def shows_less(more: Value, less: Value) -> str | None:
     elif isinstance(less, StructValue) and isinstance(more, StructValue):
         pairs = [(a, b) for (_, a), (_, b) in zip(more.fields, less.fields, strict=True)]
     elif isinstance(less, PointerValue) and isinstance(more, PointerValue):
-        pairs = [] if less.target is None else [(more.target or Unavailable("-"), less.target)]
+        pairs = [] if less.target is None else [(more.target or UnavailableValue("-"), less.target)]
     elif isinstance(less, MapValue) and isinstance(more, MapValue):
         if len(more.entries) < len(less.entries):
             return f"{more.type}: {len(more.entries)} < {len(less.entries)} entries"
         entries = zip(more.entries, less.entries, strict=False)
         pairs = [pair for a, b in entries for pair in zip(a, b, strict=True)]
     elif isinstance(less, InterfaceValue) and isinstance(more, InterfaceValue):
-        pairs = [] if less.value is None else [(more.value or Unavailable("-"), less.value)]
+        pairs = [] if less.value is None else [(more.value or UnavailableValue("-"), less.value)]
     elif isinstance(less, NamedValue) and isinstance(more, NamedValue):
         pairs = [(more.value, less.value)]
     else:

@@ -43,7 +43,7 @@ from gotrace.values.model import (
     StructValue,
     TextValue,
     TimeValue,
-    Unavailable,
+    UnavailableValue,
     Value,
 )
 from gotrace.values.stdlib_text import address_text, hardware_address_text
@@ -64,7 +64,7 @@ from tests.capture.reference import Machine, Memory, run_reference
 ANY = InterfaceType("interface {}", Kind.INTERFACE, 16, 8, True)
 ERROR = InterfaceType("error", Kind.INTERFACE, 16, 8, False)
 CLASSIC, SWISS = (1, 23), (1, 24)
-UNREADABLE = Unavailable("memory not readable")
+UNREADABLE = UnavailableValue("memory not readable")
 
 
 def words(*values: int) -> bytes:
@@ -227,7 +227,7 @@ def test_map_of_an_unknown_release_has_its_length() -> None:
     heap = Heap()
     image = classic_map(heap, b"\xff" * 8, 8)
     assert capture(INTS, image, heap) == MapValue("map[int]int", (), 8)
-    unreadable = Unavailable("memory not readable")
+    unreadable = UnavailableValue("memory not readable")
     assert capture(INTS, words(0xDEAD), heap, release=SWISS) == unreadable
 
 
@@ -274,13 +274,13 @@ def test_channels_and_functions() -> None:
     heap = Heap()
     chan = ChanType("chan int", Kind.CHAN, 8, 8, ChanDirection.BOTH, Lazy.of(INT))
     assert capture(chan, words(0), heap) == Nil("chan int")
-    assert capture(chan, words(1), heap) == Unavailable("memory not readable")
+    assert capture(chan, words(1), heap) == UnavailableValue("memory not readable")
     func = FuncType("func()", Kind.FUNC, 8, 8)
     context = KnownTypes(functions={0x401000: "main.f"})
     closure = words(heap.put(words(0x401000)))
     assert capture(func, closure, heap, context=context) == FuncValue("func()", 0x401000, "main.f")
     assert capture(func, words(heap.put(words(7))), heap) == FuncValue("func()", 7, None)
-    assert capture(func, words(8), heap) == Unavailable("memory not readable")
+    assert capture(func, words(8), heap) == UnavailableValue("memory not readable")
 
 
 TYPE, OTHER = 0x500000, 0x500100
@@ -307,7 +307,9 @@ def test_interfaces_of_known_types() -> None:
         "interface {}", "*main.pair", PointerValue("*main.pair", data, pair)
     )
     lost = capture(ANY, words(TYPE, 0xDEAD), heap, context=known((TYPE, PAIR)))
-    assert lost == InterfaceValue("interface {}", "main.pair", Unavailable("memory not readable"))
+    assert lost == InterfaceValue(
+        "interface {}", "main.pair", UnavailableValue("memory not readable")
+    )
     empty = known((TYPE, struct_of("main.none")))
     assert capture(ANY, words(TYPE, 0xDEAD), heap, context=empty) == InterfaceValue(
         "interface {}", "main.none", StructValue("main.none", ())
@@ -319,7 +321,7 @@ def test_interfaces_of_other_types() -> None:
     context = known()
     found = capture(ERROR, words(TYPE, 0xC0), context=context)
     assert found == InterfaceValue("error", "*main.t", PointerValue("*main.t", 0xC0))
-    unknown = Unavailable("type not known")
+    unknown = UnavailableValue("type not known")
     assert capture(ERROR, words(OTHER, 0xC0), context=context) == InterfaceValue(
         "error", "main.u", unknown
     )
@@ -389,7 +391,7 @@ def test_a_plan_that_is_not_known_ends_the_walk() -> None:
     payload = run_reference(plan.ops, machine).payload
     (found,) = read_phase(plan, payload, context_of_reader)
     assert isinstance(found, InterfaceValue)
-    assert found.value == Unavailable("beyond the bytes captured")
+    assert found.value == UnavailableValue("beyond the bytes captured")
 
 
 @pytest.mark.parametrize(
@@ -488,8 +490,8 @@ def test_netip_addresses_up_to_go_1_22() -> None:
     assert captured(0, 1, none) == shown("::1")
     assert captured(0xFE80 << 48, 1, zone) == shown("fe80::1%eth0")
     assert captured(0, V4, zone) == shown("::ffff:1.2.3.4%eth0")
-    assert captured(0, V4, none) == Unavailable("1.2.3.4 or ::ffff:1.2.3.4")
-    unreadable = Unavailable("memory not readable")
+    assert captured(0, V4, none) == UnavailableValue("1.2.3.4 or ::ffff:1.2.3.4")
+    unreadable = UnavailableValue("memory not readable")
     assert captured(0, 1, 0xDEAD) == unreadable
     assert captured(0, 1, heap.put(words(TYPE, 0xDEAD, 1))) == unreadable
 

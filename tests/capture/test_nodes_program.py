@@ -34,7 +34,7 @@ from gotrace.values.model import (
     SequenceValue,
     StringValue,
     StructValue,
-    Unavailable,
+    UnavailableValue,
     Value,
 )
 from gotrace.values.to_json import to_json
@@ -216,16 +216,16 @@ def test_paths(toolchain: Toolchain) -> None:
         assert path("text") == StringValue(b"user:42", 7)
         assert path("text", length) == 7
         assert path("text", 5) == ord("4")
-        assert path("text", 7) == Unavailable("beyond the bytes captured")
+        assert path("text", 7) == UnavailableValue("beyond the bytes captured")
         assert path("one", deref, "b") == StringValue(b"x", 1)
-        assert path("nobody", deref, "b") == Unavailable("nil pointer")
+        assert path("nobody", deref, "b") == UnavailableValue("nil pointer")
         assert path("nested", "inner", "a") == 2
         assert path("nested", "list", 0) == StringValue(b"r", 1)
         assert path("loop", deref, "next", deref, "next", deref, "list", 0, length) == 1
-        assert path("loop", deref, "list", 1) == Unavailable("beyond the bytes captured")
+        assert path("loop", deref, "list", 1) == UnavailableValue("beyond the bytes captured")
         assert path("pairs", 1, "b") == StringValue(b"y", 1)
         assert path("pointers", 0, deref, "a") == 3
-        assert path("pointers", 1, deref, "a") == Unavailable("nil pointer")
+        assert path("pointers", 1, deref, "a") == UnavailableValue("nil pointer")
         assert path("lists", 2, 1) == 3
         assert path("array", 2) == 3
         assert path("array", length) == 3

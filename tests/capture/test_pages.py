@@ -17,7 +17,7 @@ from gotrace.values.model import (
     StructValue,
     TextValue,
     TimeValue,
-    Unavailable,
+    UnavailableValue,
     Value,
 )
 from tests.capture.memory import (
@@ -36,7 +36,7 @@ from tests.capture.test_nodes import ADDR, CLASSIC, INTS, SWISS, TIME, map_of
 PAGE_END = 0xC000080000
 #: Seconds from the year 1, from which time.Time counts, to 1970.
 EPOCH = 62135596800
-UNREADABLE = Unavailable("memory not readable")
+UNREADABLE = UnavailableValue("memory not readable")
 NEXT_PAGES = KnownTypes(untouched=range(PAGE_END, PAGE_END + 0x4000))
 NOTHING = KnownTypes()
 

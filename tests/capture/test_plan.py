@@ -22,7 +22,7 @@ from gotrace.values.model import (
     SequenceValue,
     StringValue,
     StructValue,
-    Unavailable,
+    UnavailableValue,
     Value,
 )
 from tests.capture.memory import (
@@ -96,7 +96,7 @@ def test_a_value_without_a_place_shifts_nothing() -> None:
         PlacedNode("d", FACTORY.node(struct_of("main.empty")), ()),
     ]
     found = read(placed, Machine(Memory({}), {0: 1, 1: 2}))
-    assert found == [1, Unavailable("nobody knows"), 2, StructValue("main.empty", ())]
+    assert found == [1, UnavailableValue("nobody knows"), 2, StructValue("main.empty", ())]
 
 
 def test_padding_within_a_struct() -> None:
@@ -151,7 +151,7 @@ def test_breadth_first() -> None:
     assert isinstance(pointer.target, StructValue)
     found = pointer.target.field("p")
     assert isinstance(found, SequenceValue)
-    refused = StructValue("main.inner", (("s", Unavailable("capture limit reached")),))
+    refused = StructValue("main.inner", (("s", UnavailableValue("capture limit reached")),))
     assert found.elements == (refused,)
 
 
@@ -161,7 +161,7 @@ def test_operations_and_blocks_are_bounded() -> None:
     image = heap.string(b"x") * 200
     limits = CaptureLimits(struct_bytes=3200, payload=8192)
     value = capture(wide, image, heap, limits)
-    assert value == Unavailable("capture limit reached")  # more than half of an image's room
+    assert value == UnavailableValue("capture limit reached")  # more than half of an image's room
     (value,), plan, _ = capture_all(
         [NodeFactory(LIMITS).node(pointer_to(wide))], [struct.pack("<Q", heap.put(image))], heap
     )
@@ -171,8 +171,8 @@ def test_operations_and_blocks_are_bounded() -> None:
     assert isinstance(value.target, StructValue)
     texts = [text for _, text in value.target.fields]
     assert texts[:62] == [StringValue(b"x", 1)] * 62
-    assert set(texts[62:64]) == {Unavailable("capture limit reached")}
-    assert set(texts[64:]) == {Unavailable("beyond the bytes captured")}
+    assert set(texts[62:64]) == {UnavailableValue("capture limit reached")}
+    assert set(texts[64:]) == {UnavailableValue("beyond the bytes captured")}
 
 
 def test_images_are_bounded() -> None:
@@ -182,7 +182,7 @@ def test_images_are_bounded() -> None:
     memory = Memory({0: bytes(4096)})
     found = read(placed, Machine(memory))
     cut = SequenceValue("[120]int", (0,) * 8, 120)
-    assert found == [cut, cut, Unavailable("capture limit reached")]
+    assert found == [cut, cut, UnavailableValue("capture limit reached")]
 
 
 def test_a_struct_on_the_stack_is_cut() -> None:
@@ -190,15 +190,15 @@ def test_a_struct_on_the_stack_is_cut() -> None:
     value = capture(big, struct.pack("<q", 5) + bytes(2000 + 8 + 16))
     assert isinstance(value, StructValue)
     assert value.field("first") == 5
-    assert value.field("last") == Unavailable("beyond the bytes captured")
-    assert value.field("tail") == Unavailable("beyond the bytes captured")
+    assert value.field("last") == UnavailableValue("beyond the bytes captured")
+    assert value.field("tail") == UnavailableValue("beyond the bytes captured")
 
 
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
         (0, Nil("*main.t")),
-        (0xDEAD, PointerValue("*main.t", 0xDEAD, Unavailable("memory not readable"))),
+        (0xDEAD, PointerValue("*main.t", 0xDEAD, UnavailableValue("memory not readable"))),
     ],
 )
 def test_pointers_that_lead_nowhere(address: int, expected: Value) -> None:
@@ -216,7 +216,7 @@ def test_payload_runs_out() -> None:
     heap = Heap()
     images = [heap.string(b"a" * 60), heap.string(b"b" * 60), heap.string(b"c" * 5)]
     values, plan, payload = capture_all(nodes, images, heap, limits)
-    limit = Unavailable("capture limit reached")
+    limit = UnavailableValue("capture limit reached")
     assert values == [StringValue(b"a" * 60, 60), limit, StringValue(b"c" * 5, 5)]
     assert len(payload) <= plan.payload_bound <= limits.payload
 
@@ -225,7 +225,7 @@ def test_a_cut_payload_gives_what_is_there() -> None:
     heap = Heap()
     images = [heap.string(b"one"), heap.string(b"two")]
     _, plan, payload = capture_all([FACTORY.node(STRING)] * 2, images, heap)
-    one, missing = StringValue(b"one", 3), Unavailable("beyond the bytes captured")
+    one, missing = StringValue(b"one", 3), UnavailableValue("beyond the bytes captured")
     assert read_phase(plan, payload[:-1], NOBODY) == [one, missing]
     assert read_phase(plan, payload[:33], NOBODY) == [missing, missing]
     assert read_phase(plan, b"", NOBODY) == [missing, missing]
@@ -237,7 +237,7 @@ def test_headers_that_nobody_writes() -> None:
     for header in (Status.KNOWN_TYPE, 0x80000077, 0xFFFFFFFF, 0x7FFFFFFF):
         damaged = payload[:20] + struct.pack("<I", header) + payload[24:]
         (value,) = read_phase(plan, damaged, NOBODY)
-        assert value == Unavailable("beyond the bytes captured")
+        assert value == UnavailableValue("beyond the bytes captured")
 
 
 POINT = struct_of("main.point", x=FLOAT64, n=INT, y=FLOAT32)
@@ -272,7 +272,7 @@ def test_float_registers() -> None:
     }
     point = StructValue("main.point", (("x", 2.5), ("n", 7), ("y", 0.1)))
     assert read_phase(plan, payload, NOBODY, registers) == [point, complex(1.5, -2)]
-    why = Unavailable("no signal came")
+    why = UnavailableValue("no signal came")
     without = StructValue("main.point", (("x", why), ("n", 7), ("y", why)))
     assert read_phase(plan, payload, NOBODY, None, "no signal came") == [without, why]
     # One register that is missing takes only what is in it.
@@ -409,7 +409,7 @@ def test_variables_of_closures() -> None:
     ]
     found = read(placed, Machine(Memory(heap.ranges), {0x20: closure}))
     assert found == [41, StringValue(b"name", 4), 4]
-    nil = Unavailable("nil pointer")
+    nil = UnavailableValue("nil pointer")
     assert read(placed, Machine(Memory({}), {0x20: 0})) == [nil, nil, nil]
 
 
@@ -421,7 +421,7 @@ def test_a_path_takes_only_the_pieces_that_it_needs() -> None:
     on_stack = place_path(FACTORY, "p.b", pair, (Piece(0, 24, Stack(8)),), ["b"])
     assert on_stack.pieces == (Piece(0, 16, Stack(16)),)
     lost = place_path(FACTORY, "p.b", pair, None, ["b"], "no idea")
-    assert read([lost], Machine(Memory({}))) == [Unavailable("no idea")]
+    assert read([lost], Machine(Memory({}))) == [UnavailableValue("no idea")]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import yaml
 from gotrace.cli.gofleet import main
 from gotrace.hosts.inside import beside
 from gotrace.hosts.kubernetes import Kubernetes
-from gotrace.hosts.names import Selection, selections
+from gotrace.hosts.names import PodSelection, selections
 from tests.tools.harness import CLONE, tool_command
 
 Json = dict[str, Any]
@@ -256,7 +256,7 @@ def test_the_first_process_knows_the_others_of_its_container(tmp_path: Path) -> 
 
 def test_names_have_namespaces_if_there_are_several() -> None:
     class Pods(Kubernetes):
-        def _pods(self, wanted: Selection) -> list[Json]:
+        def _pods(self, wanted: PodSelection) -> list[Json]:
             found = pod("db-0", "one", 1)
             found["metadata"]["namespace"] = wanted.namespace
             return [found]

@@ -20,7 +20,7 @@ from gotrace.cli.run import problem_notices
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
 from gotrace.goroutines.dump import take_dump
-from gotrace.goroutines.program import TRAPPED, Program, allgs_of, module_of
+from gotrace.goroutines.program import TRAPPED, CodeNames, allgs_of, module_of
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import parse_probe
 from gotrace.report.calls import Clock, TimeStyle
@@ -114,7 +114,7 @@ def steps(
 def walk_stacks(binary: BinaryPlan) -> None:
     """Make what a dump of goroutines needs of the file; memory is random, and return addresses."""
     file = binary.binary
-    program = Program(module_of(file, 0), lambda pc: None)
+    program = CodeNames(module_of(file, 0), lambda pc: None)
     file.wait_reasons  # noqa: B018
     allgs_of(file)
     functions = file.functions

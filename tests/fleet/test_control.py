@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gotrace.errors import GotraceError, UsageError
-from gotrace.fleet.asked import Asked, beside, read_snippet
+from gotrace.fleet.asked import Snippets, beside, read_snippet
 from gotrace.fleet.config import Config, parse_config
 from gotrace.fleet.control import MAX_BYTES, Control, settle
 from gotrace.fleet.gotraced import main
@@ -77,7 +77,7 @@ def test_other_snippets_are_refused_with_their_line(text: str, reason: str) -> N
 def test_a_reload_keeps_what_goes_with_the_new_file() -> None:
     one = read_snippet("one", VIAS, 0.01, 5.0, file())
     other = read_snippet("other", VIAS.replace("vias", "puts"), 0.01, 9.0, file())
-    asked = Asked(file(), (one, other))
+    asked = Snippets(file(), (one, other))
     assert asked.over(4.9) == () and asked.over(5.0) == (one,)
     kept, problems = asked.fitting(parse_config("file", FILE.replace("name: gets", "name: puts")))
     assert kept == (one,) and problems == ["other: 'puts' is there twice"]

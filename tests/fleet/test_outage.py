@@ -26,7 +26,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from gotrace.errors import GotraceError, UsageError
 from gotrace.fleet.config import HeaderSpec, OtlpSpec, Protocol, parse_config
 from gotrace.fleet.otlp import FinishedCall, Otlp
-from gotrace.fleet.transport import Reason, sender
+from gotrace.fleet.transport import SendFailure, sender
 from tests.fleet.test_endpoint import certificates
 from tests.fleet.test_otlp import COLLECTORS, Received, over_http
 
@@ -252,7 +252,7 @@ def test_a_collector_that_trickles_is_too_late(
         sending = sender(OtlpSpec(endpoint, Protocol.HTTP, timeout=0.5, ca_file=ca_file))
         for _ in range(2):  # the next request is not harmed
             began = time.monotonic()
-            assert sending.send("spans", b"").reason is Reason.TIMEOUT
+            assert sending.send("spans", b"").reason is SendFailure.TIMEOUT
             assert 0.4 < time.monotonic() - began < 3.0
 
 

@@ -15,8 +15,8 @@ from gotrace.fleet.naming import OTHERS, attribute, label
 from gotrace.fleet.series import Increment, Metric, Presence, Room, bucketed
 from gotrace.histogram import Histogram, ValueHistogram, bucket_bounds
 from gotrace.probes.spec import parse_key
-from gotrace.values.model import StringValue, Unavailable
-from gotrace.values.python import Unavailable as NotRead
+from gotrace.values.model import StringValue, UnavailableValue
+from gotrace.values.python import Unavailable
 
 BUCKET_OF = {low: bucket for bucket in range(600) for low in [bucket_bounds(bucket)[0]]}
 
@@ -132,7 +132,7 @@ def test_a_string_is_never_taken_for_what_labels_say_of_missing_values() -> None
     assert label(StringValue(b"other", 5)) == "other"
     assert label(StringValue(b"long", 9)) == "long..."
     assert label(StringValue(b"\xff", 1)).encode()
-    assert label(Unavailable("page not there")) == "unknown"
+    assert label(UnavailableValue("page not there")) == "unknown"
 
 
 def test_attributes_are_what_otlp_can_hold() -> None:
@@ -141,5 +141,5 @@ def test_attributes_are_what_otlp_can_hold() -> None:
     assert attribute(1 << 63) == str(1 << 63)
     assert attribute(None) == "nil"
     assert attribute("a" * 1000) == "a" * 256 + "..."
-    assert attribute(NotRead("why")) == "unknown"
+    assert attribute(Unavailable("why")) == "unknown"
     assert attribute([1, 2]) == "[1, 2]"

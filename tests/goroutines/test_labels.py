@@ -10,7 +10,7 @@ import re
 import pytest
 
 import gotrace
-from gotrace.goroutines.groups import Choice, grouped
+from gotrace.goroutines.groups import GoroutineFilter, grouped
 from gotrace.goroutines.profile import profile_of
 from gotrace.profiles.pprof import pprof
 from gotrace.report.goroutines import labels_text, write_goroutines
@@ -43,7 +43,7 @@ def test_tracebacks_have_them_as_go_prints_them() -> None:
         dump = take(it.ready)
         stacks = it.work("dump")["Stacks"]
     text = io.StringIO()
-    write_goroutines(text, dump.program, Choice().of(dump), False, labels=dump.labels)
+    write_goroutines(text, dump.program, GoroutineFilter().of(dump), False, labels=dump.labels)
     header = re.compile(r"^(goroutine \d+) \[[^]]*\]( \{.*\})?:$", re.MULTILINE)
     ours, theirs = (dict(header.findall(part)) for part in (text.getvalue(), stacks))
     assert len(theirs) >= 1000 and sum(map(bool, theirs.values())) > 500
@@ -70,13 +70,13 @@ def test_groups_by_label_and_all_other_forms() -> None:
     }
     assert states == truth
     methods = {labels.get("method") for labels in truth.values()}
-    groups = grouped(dump, Choice(functions=("main.run",)).of(dump), by=["method"])
+    groups = grouped(dump, GoroutineFilter(functions=("main.run",)).of(dump), by=["method"])
     assert {dict(group.key[4]).get("method") for group in groups} == methods
     for group in groups:
         for one in group.goroutines:
             assert truth[str(one.goid)].get("method") == dict(group.labels).get("method")
     assert len(groups) == len(methods) == sum("[chan receive" in line for line in text.lines)
-    profile = profile_of(dump, Choice(functions=("main.run",)).of(dump), 0)
+    profile = profile_of(dump, GoroutineFilter(functions=("main.run",)).of(dump), 0)
     assert sum(row.values[0] for row in profile.rows) == 1000
     by_method = [row.labels.get("method") for row in profile.rows]
     assert set(by_method) == methods and pprof(profile)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from gotrace.goroutines.groups import Choice, grouped
+from gotrace.goroutines.groups import GoroutineFilter, grouped
 from tests.goroutines.test_parked import take
 from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain
 from tests.tools.harness import Fixture
@@ -40,7 +40,7 @@ def test_each_of_ten_thousand_is_there(toolchain: Toolchain) -> None:
     assert sorted(channels) == sorted(truth["Channels"])
     assert [depths[depth] for depth in range(len(truth["Depths"]))] == truth["Depths"]
     assert locking == truth["Locking"]
-    groups = grouped(dump, Choice(functions=("main.deeper",)).of(dump))
+    groups = grouped(dump, GoroutineFilter(functions=("main.deeper",)).of(dump))
     assert sum(len(group.goroutines) for group in groups) == len(channels) + locking
     lock = next(group for group in groups if "sync.Mutex" in str(group.awaited(1)))
     assert lock.awaited(3) == [(lock.goroutines[0].awaited, len(lock.goroutines))]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.linked import Linked, Part, linked, load_linked
+from gotrace.kernel.linked import Linked, LinkedFunction, linked, load_linked
 from tests.bpf.c import CLayout
 
 EXIT = (0x95, 0, 0, 0)
@@ -24,7 +24,9 @@ def code(*instructions: tuple[int, int, int, int]) -> bytes:
 
 def test_program_that_calls_nothing_stays_as_it_is() -> None:
     alone = code((0x85, 0, 0, 5), EXIT)
-    assert linked("main", {"main": alone, "other": b""}) == Linked(alone, (Part("main", 0, 0),))
+    assert linked("main", {"main": alone, "other": b""}) == Linked(
+        alone, (LinkedFunction("main", 0, 0),)
+    )
 
 
 def test_each_function_is_there_once_and_is_called_where_it_is() -> None:
@@ -37,9 +39,9 @@ def test_each_function_is_there_once_and_is_called_where_it_is() -> None:
     }
     found = linked("main", functions)
     assert found.parts == (
-        Part("main", 0, 0),
-        Part("run_operation", 6, 16),
-        Part("add_to_goroutine", 8, 8),
+        LinkedFunction("main", 0, 0),
+        LinkedFunction("run_operation", 6, 16),
+        LinkedFunction("add_to_goroutine", 8, 8),
     )
     # The distance is from the instruction after the call.
     calls = [(0x85, 0x10, 0, distance) for distance in (6 - 3, 8 - 4, 6 - 5)]
@@ -58,7 +60,7 @@ def test_numbers_are_those_of_c(tmp_path: Path) -> None:
     functions = {"main": b"", **{name.lower(): code(EXIT) for name in names}}
     for name, number in zip(names, found, strict=True):
         functions["main"] = code((0x85, 0, 0, 0x4000_0000 + (number << 20) + 8), EXIT)
-        assert linked("main", functions).parts[1] == Part(name.lower(), 2, 8)
+        assert linked("main", functions).parts[1] == LinkedFunction(name.lower(), 2, 8)
 
 
 @pytest.mark.live

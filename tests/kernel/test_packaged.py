@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from gotrace.doctor import machine
-from gotrace.doctor.finding import State
+from gotrace.doctor.finding import CheckState
 from gotrace.doctor.precompile import packaged_settings
 from gotrace.kernel import program_cache
-from gotrace.kernel.compiler import LoadError, NoCompilerError, Origin
+from gotrace.kernel.compiler import LoadError, NoCompilerError, ProgramOrigin
 from gotrace.kernel.instructions import CALL, EXIT, encode
 from gotrace.kernel.program_cache import (
     MANIFEST,
@@ -65,7 +65,7 @@ def only_program(folder: Path) -> Path:
 
 def test_program_of_the_package_is_used(package: Path) -> None:
     found = cached_program(SETTINGS)
-    assert (found, found.origin) == (PROGRAM, Origin.PACKAGE)
+    assert (found, found.origin) == (PROGRAM, ProgramOrigin.PACKAGE)
     other_run = replace(SETTINGS, site=SiteSettings(tgid=2), counters=100)
     assert cached_program(other_run) == PROGRAM
     assert is_packaged(SETTINGS)
@@ -75,7 +75,7 @@ def test_each_origin_is_known(package: Path, compiler: Compiler) -> None:
     compiler.there = True
     other = SETTINGS.by_address(1)
     origins = [cached_program(each).origin for each in (SETTINGS, other, other)]
-    assert origins == [Origin.PACKAGE, Origin.COMPILER, Origin.CACHE]
+    assert origins == [ProgramOrigin.PACKAGE, ProgramOrigin.COMPILER, ProgramOrigin.CACHE]
 
 
 def test_nothing_of_the_machine_is_in_it(package: Path, compiler: Compiler) -> None:
@@ -85,7 +85,7 @@ def test_nothing_of_the_machine_is_in_it(package: Path, compiler: Compiler) -> N
     _, made_by = package_program(SETTINGS.by_address(1), package)
     assert made_by == compiler.compiled.made_by
     found = cached_program(SETTINGS.by_address(1))
-    assert (found.made_by, found.origin) == ((), Origin.PACKAGE)
+    assert (found.made_by, found.origin) == ((), ProgramOrigin.PACKAGE)
     assert only_program_of(package, SETTINGS).read_bytes() == before
 
 
@@ -153,7 +153,7 @@ def test_what_is_less_safe_than_modules_is_not_used(
         cached_program(SETTINGS)
     if harm in (open_the_folder, give_the_folder_away):
         found = machine.packaged_compiled()
-        assert found.state is State.WARN
+        assert found.state is CheckState.WARN
         assert "is not used" in found.found
 
 
@@ -174,11 +174,11 @@ def test_a_folder_for_the_modules_group_is_as_safe_as_they_are(
 def test_doctor_says_what_there_is(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = machine.packaged_compiled()
     assert (found.state, found.found) == (
-        State.OK,
+        CheckState.OK,
         f"1, 0 kB, {package}, compiled by BCC 0.26",
     )
     binding = machine._no_compiler("cannot be imported", "install it")
-    assert binding.state is State.WARN
+    assert binding.state is CheckState.WARN
     monkeypatch.setattr(program_cache, "_package_folder", lambda: package / "nowhere")
     assert packaged_programs() is None
     assert machine.packaged_compiled().found.startswith("not there: ")
@@ -194,7 +194,7 @@ def test_programs_for_another_machine_are_named_in_one_line(package: Path) -> No
         cached_program(SETTINGS)
     assert str(caught.value) == f"the package's BPF programs are not used: {problem}; and no BCC"
     found = machine.packaged_compiled()
-    assert found.state is State.WARN
+    assert found.state is CheckState.WARN
     assert f"is not used: {problem}" in found.found
 
 

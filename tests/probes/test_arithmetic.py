@@ -35,7 +35,7 @@ from gotrace.values.model import (
     Nil,
     SequenceValue,
     StringValue,
-    Unavailable,
+    UnavailableValue,
     Value,
     unwrapped,
 )
@@ -151,7 +151,7 @@ def test_go_computes_the_same(tmp_path: Path) -> None:
     within = scope(*(Parameter(name, of) for name, of in variables))
     for text, line in zip(wanted, lines, strict=True):
         value = valued(text, within, dict(values))
-        if isinstance(value, Unavailable):
+        if isinstance(value, UnavailableValue):
             assert line == "panic", text
             continue
         kind = resolved(text, within).type.kind
@@ -275,7 +275,7 @@ def test_what_expressions_mean(
         assert expected in str(caught.value)
         return
     value = valued(expression, KEYED, values)
-    assert (None if isinstance(value, Unavailable) else value) is expected
+    assert (None if isinstance(value, UnavailableValue) else value) is expected
 
 
 def test_results_have_the_operands_type() -> None:

@@ -22,7 +22,7 @@ from gotrace.values.model import (
     Nil,
     PointerValue,
     StringValue,
-    Unavailable,
+    UnavailableValue,
     Value,
 )
 from tests.probes.go_types import SCOPE, SPECIALS, predicate
@@ -41,7 +41,7 @@ def text(content: bytes, length: int | None = 0) -> StringValue:
     return StringValue(content, len(content) if length == 0 else length)
 
 
-GONE = Unavailable("nil pointer")
+GONE = UnavailableValue("nil pointer")
 BOOM = ErrorValue("*errors.errorString", "request timeout: boom", PointerValue("*T", 1))
 CUT = ErrorValue("*errors.errorString", "abc", Nil(""), "abc", 9)
 GAP = ErrorValue("*os.SyscallError", "abc: <gone>", Nil(""), "abc")
@@ -156,7 +156,9 @@ def test_what_a_predicate_means(
         if path.steps and isinstance(captured[path], Nil):
             captured[path] = GONE  # what lies behind a nil pointer
     truth = evaluate(typed, captured, SPECIALS)
-    assert truth == (Unavailable("an operand is unavailable") if expected is None else expected)
+    assert truth == (
+        UnavailableValue("an operand is unavailable") if expected is None else expected
+    )
     assert (decide(typed, captured, SPECIALS) is True) is (expected is True)
 
 
@@ -172,7 +174,7 @@ CUT_TEXT = text(b"user", 99)
         ('contains(key, "x") && ok', CUT_TEXT, False),
         # One of the two is true, but that is not looked into.
         ('contains(key, "x") || !contains(key, "x")', CUT_TEXT, None),
-        ('contains(key, "x")', Unavailable("memory not readable"), None),
+        ('contains(key, "x")', UnavailableValue("memory not readable"), None),
         ('contains(key, "x")', NO_RESULT, False),
         ('contains(key, "x") || i8 == 1', NO_RESULT, True),
         # Whatever the string says, a nil pointer is not followed.
@@ -193,10 +195,10 @@ def test_undecided_is_what_more_bytes_might_keep(
     ("expression", "key", "why"),
     [
         ('contains(key, "x")', CUT_TEXT, "a string is longer than what is copied of it"),
-        ('!contains(key, "x")', Unavailable("memory not readable"), "memory not readable"),
+        ('!contains(key, "x")', UnavailableValue("memory not readable"), "memory not readable"),
         (
             'contains(key, "x") || r.URL.Path == "a"',
-            Unavailable("type not known"),
+            UnavailableValue("type not known"),
             "type not known",
         ),
         (
@@ -204,9 +206,9 @@ def test_undecided_is_what_more_bytes_might_keep(
             CUT_TEXT,
             "a string is longer than what is copied of it",
         ),
-        ("len(key) > 1000", Unavailable("capture limit reached"), "capture limit reached"),
+        ("len(key) > 1000", UnavailableValue("capture limit reached"), "capture limit reached"),
         # One of two texts is of no interest where the other one cannot be read.
-        ("key == lower(key)", Unavailable("memory not readable"), "memory not readable"),
+        ("key == lower(key)", UnavailableValue("memory not readable"), "memory not readable"),
     ],
 )
 def test_what_was_not_known_is_the_reason(expression: str, key: Value, why: str) -> None:
@@ -223,8 +225,8 @@ def test_values_of_a_format_are_evaluated() -> None:
     captured = values_of(resolved.values[0], {"n": 4})
     shown = [evaluate(value, captured, SPECIALS) for value in resolved.values]
     assert shown == [4, True, DurationValue(12_000_000), text(b"server"), text(b"x")]
-    assert evaluate(resolved.values[0], {}, {}) == Unavailable("not captured")
-    assert evaluate(resolved.values[2], {}, {}) == Unavailable("$duration is not known here")
+    assert evaluate(resolved.values[0], {}, {}) == UnavailableValue("not captured")
+    assert evaluate(resolved.values[2], {}, {}) == UnavailableValue("$duration is not known here")
 
 
 #: Letters and what strings.ToLower gives of each: some take more bytes then, some fewer.

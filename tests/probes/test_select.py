@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gotrace.elf.functions import FunctionTable, load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.errors import NoMatchError, UsageError
-from gotrace.probes.select import Selection, Selector, Table
+from gotrace.probes.select import Selection, Selector, SymbolTable
 from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain
 
 
@@ -69,11 +69,11 @@ class FakeTable:
         return {call.name for call in self.inlined if call.caller == self.names[row]}
 
 
-def select(table: Table, *patterns: str, exclude: Sequence[str] = ()) -> Selection:
+def select(table: SymbolTable, *patterns: str, exclude: Sequence[str] = ()) -> Selection:
     return Selector(patterns, exclude).select(table)
 
 
-def explain(table: Table, *patterns: str, regex: bool = False, verb: str = "count") -> str:
+def explain(table: SymbolTable, *patterns: str, regex: bool = False, verb: str = "count") -> str:
     with pytest.raises(NoMatchError) as caught:
         Selector(patterns, regex=regex).select(table, verb=verb)
     message = str(caught.value)
@@ -90,7 +90,7 @@ def test_program_that_is_not_go_is_called_so() -> None:
     )
 
 
-def suggested(table: Table, pattern: str) -> list[str]:
+def suggested(table: SymbolTable, pattern: str) -> list[str]:
     message = explain(table, pattern)
     assert message.startswith(f"no function matches '{pattern}' in ./app: did you mean '"), message
     names = message.partition("did you mean ")[2].removesuffix("?")

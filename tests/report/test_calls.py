@@ -21,7 +21,7 @@ from gotrace.report.calls import (
 )
 from gotrace.session.decode import DecodedCall, TracedFunction
 from gotrace.session.events import Unwinding
-from gotrace.values.model import ErrorValue, StringValue, Unavailable
+from gotrace.values.model import ErrorValue, StringValue, UnavailableValue
 
 SECOND = 1_000_000_000
 #: 1700000000.25 s after 1970 is 5.25 s on the kernel's clock; the run began at 1 s.
@@ -144,7 +144,7 @@ def test_values_without_a_name_are_named_by_position_and_no_name_is_there_twice(
 
 
 def test_an_unavailable_value_says_why() -> None:
-    row = get(args=(Unavailable("in a float register"), string("x")))
+    row = get(args=(UnavailableValue("in a float register"), string("x")))
     assert "(n=<unavailable: in a float register>, key=" in text_line(row, CLOCK)
     (found,) = {json.dumps(json.loads(json_line(row, CLOCK))["args"]["n"])}
     assert "in a float register" in found

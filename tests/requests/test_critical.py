@@ -11,10 +11,10 @@ import pytest
 import gotrace
 from gotrace.calls import Call
 from gotrace.errors import UsageError
-from gotrace.profiles.execution import Change
+from gotrace.profiles.execution import StateChange
 from gotrace.requests import critical
 from gotrace.requests.belonging import Link, Span, Task, Work
-from gotrace.requests.critical import Part, States, critical_path
+from gotrace.requests.critical import PathPart, States, critical_path
 from gotrace.requests.edges import Edge, EdgeKind
 from gotrace.requests.model import Node, Request
 
@@ -22,7 +22,7 @@ RUNNABLE, RUNNING, WAITING = 1, 2, 4
 REASONS = ("", "chan receive", "sleep")
 
 
-def path(changes: Sequence[tuple[int, int, int, int, int]], *spans: Span) -> list[Part]:
+def path(changes: Sequence[tuple[int, int, int, int, int]], *spans: Span) -> list[PathPart]:
     """Return the path of goroutine 1 from 0 to 1000; a change has a time, whose, to, why, by."""
     states = States()
     for at, goid, state, reason, by in changes:
@@ -49,10 +49,10 @@ def path(changes: Sequence[tuple[int, int, int, int, int]], *spans: Span) -> lis
 def test_a_goroutine_by_itself() -> None:
     changes = [(200, 1, WAITING, 2, 0), (500, 1, RUNNABLE, 0, 0), (600, 1, RUNNING, 0, 0)]
     assert path(changes) == [
-        Part("f1", 1, "running", 200),
-        Part("f1", 1, "blocked: sleep", 300),
-        Part("f1", 1, "runnable", 100),
-        Part("f1", 1, "running", 400),
+        PathPart("f1", 1, "running", 200),
+        PathPart("f1", 1, "blocked: sleep", 300),
+        PathPart("f1", 1, "runnable", 100),
+        PathPart("f1", 1, "running", 400),
     ]
 
 
@@ -64,9 +64,9 @@ def test_changes_are_forgotten_if_there_are_too_many(
     changes = [(100, 1, WAITING, 2, 0), (200, 1, RUNNING, 0, 0)]
     changes += [(300 + at, 1, RUNNING, 0, 0) for at in range(38)]
     found = path(changes)
-    blocked = Part("f1", 1, "blocked: sleep", 100)
+    blocked = PathPart("f1", 1, "blocked: sleep", 100)
     assert (blocked in found) == waits
-    assert found[0] == Part("f1", 1, *(("running", 100) if waits else ("not known", 310)))
+    assert found[0] == PathPart("f1", 1, *(("running", 100) if waits else ("not known", 310)))
     assert found[-1].what == "running"
 
 
@@ -74,10 +74,10 @@ def test_a_wait_has_the_reason_that_is_known_at_its_end() -> None:
     """Go 1.19 notes only after a goroutine waits that it does so for the collector."""
     changes = [(200, 1, WAITING, 1, 0), (500, 1, RUNNING, 2, 1), (600, 1, WAITING, 1, 0)]
     assert path(changes) == [
-        Part("f1", 1, "running", 200),
-        Part("f1", 1, "blocked: sleep", 300),
-        Part("f1", 1, "running", 100),
-        Part("f1", 1, "blocked: chan receive", 400),
+        PathPart("f1", 1, "running", 200),
+        PathPart("f1", 1, "blocked: sleep", 300),
+        PathPart("f1", 1, "running", 100),
+        PathPart("f1", 1, "blocked: chan receive", 400),
     ]
 
 
@@ -89,13 +89,13 @@ def test_who_ends_a_wait_for_the_request_is_on_the_path() -> None:
     span = Span(work, (7, 2), 100, Link.GO, work.root)
     own = [(300, 2, WAITING, 2, 0), (400, 2, RUNNABLE, 0, 0), (420, 2, RUNNING, 0, 0)]
     assert path([*WAITS[:1], *own, *WAITS[1:]], span) == [
-        Part("f1", 1, "running", 200),
-        Part("f2", 2, "running", 100),
-        Part("f2", 2, "blocked: sleep", 100),
-        Part("f2", 2, "runnable", 20),
-        Part("f2", 2, "running", 380),
-        Part("f1", 1, "runnable", 50),
-        Part("f1", 1, "running", 150),
+        PathPart("f1", 1, "running", 200),
+        PathPart("f2", 2, "running", 100),
+        PathPart("f2", 2, "blocked: sleep", 100),
+        PathPart("f2", 2, "runnable", 20),
+        PathPart("f2", 2, "running", 380),
+        PathPart("f1", 1, "runnable", 50),
+        PathPart("f1", 1, "running", 150),
     ]
 
 
@@ -110,11 +110,11 @@ def test_work_that_began_later_is_followed_to_where_it_came_from() -> None:
     first = Span(work, (7, 3), 100, Link.GO, work.root)
     second = Span(work, (7, 2), 500, Link.ITEM, first)
     assert path(WAITS, first, second) == [
-        Part("f1", 1, "running", 200),
-        Part("f3", 3, "running", 300),
-        Part("f2", 2, "running", 300),
-        Part("f1", 1, "runnable", 50),
-        Part("f1", 1, "running", 150),
+        PathPart("f1", 1, "running", 200),
+        PathPart("f3", 3, "running", 300),
+        PathPart("f2", 2, "running", 300),
+        PathPart("f1", 1, "runnable", 50),
+        PathPart("f1", 1, "running", 150),
     ]
 
 
@@ -128,9 +128,9 @@ def test_two_that_wait_for_each_other_come_to_an_end() -> None:
 
 def test_a_path_is_added_up_by_function() -> None:
     call = Call("main.f", {}, {}, 100, 0, 7, 7, 1)
-    parts = tuple(Part("f", goid, "running", ns) for goid, ns in ((1, 10), (2, 60), (1, 30)))
+    parts = tuple(PathPart("f", goid, "running", ns) for goid, ns in ((1, 10), (2, 60), (1, 30)))
     request = Request(Node(call, "call", 0), critical=parts)
-    assert request.critical_path() == [Part("f", 1, "running", 100, goroutines=2)]
+    assert request.critical_path() == [PathPart("f", 1, "running", 100, goroutines=2)]
     with pytest.raises(UsageError, match="critical=True"):
         Request(Node(call, "call", 0)).critical_path()
 
@@ -138,7 +138,7 @@ def test_a_path_is_added_up_by_function() -> None:
 def test_requests_are_read_back(tmp_path: Path) -> None:
     call = Call("main.f", {"n": 1}, {}, 100, 0, 7, 7, 1)
     inner = Node(Call("main.g", {}, None, 20, 0, 7, 7, 2), "item", 5)
-    request = Request(Node(call, "call", 0, (inner,)), 1, 2, (Part("f", 1, "running", 100),))
+    request = Request(Node(call, "call", 0, (inner,)), 1, 2, (PathPart("f", 1, "running", 100),))
     file = tmp_path / "x.json"
     request.save(file)
     assert gotrace.load(file) == [request]
@@ -173,17 +173,17 @@ def test_states_while_goroutines_work() -> None:
     own.end = 500
     found = list(states.while_working([own, other, late, unseen], 100, 450, REASONS))
     assert found == [
-        Change(0, 1, "running", "", 0, 71),
-        Change(120, 1, "waiting", "chan receive", 0, 71),
-        Change(200, 1, "runnable", "", 2, 71),
-        Change(350, 1, "unknown"),
-        Change(100, 2, "created", "", 1),
-        Change(110, 2, "running", "", 0, 72),
-        Change(210, 2, "waiting", "coroutine", 0, 73),
-        Change(220, 2, "running", "", 0, 72),
-        Change(300, 2, "ended"),
-        Change(250, 3, "running", "", 0, 73),
-        Change(350, 3, "unknown"),
-        Change(250, 4, "running"),
-        Change(350, 4, "unknown"),
+        StateChange(0, 1, "running", "", 0, 71),
+        StateChange(120, 1, "waiting", "chan receive", 0, 71),
+        StateChange(200, 1, "runnable", "", 2, 71),
+        StateChange(350, 1, "unknown"),
+        StateChange(100, 2, "created", "", 1),
+        StateChange(110, 2, "running", "", 0, 72),
+        StateChange(210, 2, "waiting", "coroutine", 0, 73),
+        StateChange(220, 2, "running", "", 0, 72),
+        StateChange(300, 2, "ended"),
+        StateChange(250, 3, "running", "", 0, 73),
+        StateChange(350, 3, "unknown"),
+        StateChange(250, 4, "running"),
+        StateChange(350, 4, "unknown"),
     ]

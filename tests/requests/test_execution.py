@@ -28,10 +28,10 @@ from gotrace.profiles.execution import (
     RUNNING,
     UNKNOWN,
     WAITING,
-    Change,
     ExecutionFile,
     Recorded,
     Region,
+    StateChange,
     execution_trace,
 )
 from gotrace.requests.model import Node, Request, load, save
@@ -70,14 +70,14 @@ HANDLE = Region(
 GET = Region(1, 11, "main.get", T0 + 1000, T0 + 2000, "main.go", 90)
 JOB = Region(2, 12, "main.job", T0 + 5000, T0 + 20_000, "main.go", 70)
 CHANGES = [
-    Change(T0, 1, RUNNING, tid=11),
-    Change(T0 + 6000, 1, WAITING, "chan receive"),
-    Change(T0 + 19_000, 1, RUNNABLE, by=2),
-    Change(T0 + 21_000, 1, RUNNING, tid=12),
-    Change(T0 + 30_000, 1, UNKNOWN),
-    Change(T0 + 4000, 2, CREATED, by=1),
-    Change(T0 + 4500, 2, RUNNING, tid=12),
-    Change(T0 + 20_500, 2, ENDED),
+    StateChange(T0, 1, RUNNING, tid=11),
+    StateChange(T0 + 6000, 1, WAITING, "chan receive"),
+    StateChange(T0 + 19_000, 1, RUNNABLE, by=2),
+    StateChange(T0 + 21_000, 1, RUNNING, tid=12),
+    StateChange(T0 + 30_000, 1, UNKNOWN),
+    StateChange(T0 + 4000, 2, CREATED, by=1),
+    StateChange(T0 + 4500, 2, RUNNING, tid=12),
+    StateChange(T0 + 20_500, 2, ENDED),
 ]
 
 
@@ -162,13 +162,13 @@ def test_a_call_that_ends_after_the_one_around_it_is_no_region() -> None:
 
 def test_a_coroutine_runs_in_the_place_of_another() -> None:
     changes = [
-        Change(T0, 1, RUNNING, tid=11),
-        Change(T0 + 500, 1, WAITING, "coroutine"),
-        Change(T0 + 900, 1, RUNNING, by=2, tid=11),
-        Change(T0 + 30_000, 1, UNKNOWN),
-        Change(T0 + 500, 2, RUNNING, by=1, tid=11),
-        Change(T0 + 900, 2, WAITING, "coroutine"),
-        Change(T0 + 1000, 2, UNKNOWN),
+        StateChange(T0, 1, RUNNING, tid=11),
+        StateChange(T0 + 500, 1, WAITING, "coroutine"),
+        StateChange(T0 + 900, 1, RUNNING, by=2, tid=11),
+        StateChange(T0 + 30_000, 1, UNKNOWN),
+        StateChange(T0 + 500, 2, RUNNING, by=1, tid=11),
+        StateChange(T0 + 900, 2, WAITING, "coroutine"),
+        StateChange(T0 + 1000, 2, UNKNOWN),
     ]
     found = read_back([Recorded(7, [HANDLE], changes)])
     assert found.threads[1] == {11} and 11 in found.threads[2]
@@ -177,8 +177,8 @@ def test_a_coroutine_runs_in_the_place_of_another() -> None:
 
 def test_a_goroutine_is_not_created_if_it_was_there() -> None:
     """Each order of what contradicts that is a file that is taken."""
-    there = [Change(T0 + 5000, 2, RUNNING, tid=12), Change(T0 + 6000, 2, UNKNOWN)]
-    made = [Change(T0 + 5000, 2, CREATED, by=1), Change(T0 + 6000, 2, UNKNOWN)]
+    there = [StateChange(T0 + 5000, 2, RUNNING, tid=12), StateChange(T0 + 6000, 2, UNKNOWN)]
+    made = [StateChange(T0 + 5000, 2, CREATED, by=1), StateChange(T0 + 6000, 2, UNKNOWN)]
     for changes in ([*there, *made], [*made, *there]):
         found = read_back([Recorded(7, [HANDLE, JOB], [*CHANGES[:5], *changes])])
         assert [one.name for one in found.regions] == ["main.handle", "main.job"]
@@ -214,7 +214,7 @@ def regions(draw: st.DrawFn) -> Region:
 
 
 @st.composite
-def changes(draw: st.DrawFn) -> list[Change]:
+def changes(draw: st.DrawFn) -> list[StateChange]:
     """Return changes of some goroutines, which need not follow from one another."""
     found = []
     for goid in draw(st.lists(GOIDS, max_size=4)):
@@ -223,8 +223,8 @@ def changes(draw: st.DrawFn) -> list[Change]:
         for moment in times[:-1]:
             reason = draw(st.sampled_from(["", "select", "IO wait"]))
             by, tid = draw(st.integers(0, 5)), draw(st.integers(0, 3))
-            found.append(Change(T0 + moment, goid, draw(states), reason, by, tid))
-        found.append(Change(T0 + times[-1], goid, draw(st.sampled_from([UNKNOWN, ENDED]))))
+            found.append(StateChange(T0 + moment, goid, draw(states), reason, by, tid))
+        found.append(StateChange(T0 + times[-1], goid, draw(st.sampled_from([UNKNOWN, ENDED]))))
     return found
 
 
@@ -279,7 +279,7 @@ class Program:
         root = Played(first, RUNNING, 100)
         self.all = [root]
         self.free = [101, 102]
-        self.changes = [Change(0, first, RUNNING, tid=100)]
+        self.changes = [StateChange(0, first, RUNNING, tid=100)]
         #: What a reader is to see of them: since the begin, to which state, by whom.
         self.expected: list[tuple[int, int, str, str, int]] = []
         root.calls.append(Open("main.root", 0, "call"))
@@ -312,7 +312,7 @@ class Program:
             new = Played(self.all[-1].goid + 1, RUNNABLE)
             new.above = (one.calls or self.all[0].calls)[-1] if one.calls else one.above
             self.all.append(new)
-            self.changes.append(Change(self.at, new.goid, CREATED, by=one.goid))
+            self.changes.append(StateChange(self.at, new.goid, CREATED, by=one.goid))
             self.expected.append((self.at, new.goid, "Runnable", "", one.goid))
         elif choice == 6 and waiting:
             self.change(self.random.choice(waiting), RUNNABLE, one.goid)
@@ -325,7 +325,7 @@ class Program:
     def start(self, one: Played) -> None:
         one.thread = self.free.pop()
         one.state = RUNNING
-        self.changes.append(Change(self.at, one.goid, RUNNING, tid=one.thread))
+        self.changes.append(StateChange(self.at, one.goid, RUNNING, tid=one.thread))
         self.expected.append((self.at, one.goid, "Running", "", -1))
 
     def change(self, one: Played, state: str, by: int) -> None:
@@ -334,7 +334,9 @@ class Program:
         one.state = state
         words = {RUNNABLE: "Runnable", WAITING: "Waiting", ENDED: "NotExist"}
         reason = one.reason if state == WAITING else ""
-        self.changes.append(Change(self.at, one.goid, state, reason, by if state != WAITING else 0))
+        self.changes.append(
+            StateChange(self.at, one.goid, state, reason, by if state != WAITING else 0)
+        )
         shown = {"IO wait": "network"}.get(reason, reason)
         self.expected.append((self.at, one.goid, words[state], shown, by or -1))
 
@@ -376,7 +378,7 @@ class Program:
                     self.now += 30
                 self.end_call(one)
             if one.state != ENDED:
-                self.changes.append(Change(self.at, one.goid, UNKNOWN))
+                self.changes.append(StateChange(self.at, one.goid, UNKNOWN))
             if one.state == RUNNING:
                 self.free.append(one.thread)
             one.state = ENDED

@@ -22,7 +22,7 @@ from gotrace.values.model import (
     StringValue,
     StructValue,
     TextValue,
-    Unavailable,
+    UnavailableValue,
     Value,
 )
 from gotrace.values.python import from_json, to_python
@@ -96,8 +96,8 @@ def test_rules(name: str, fields: dict[str, Value], message: str) -> None:
     assert error_message(name, pointer(name, **fields), guess=False) == message
 
 
-LOST = Unavailable("capture limit reached")
-UNKNOWN = InterfaceValue("error", None, Unavailable("type not known"))
+LOST = UnavailableValue("capture limit reached")
+UNKNOWN = InterfaceValue("error", None, UnavailableValue("type not known"))
 LONG = ErrorValue("*errors.errorString", "abc", Nil(""), "abc", 300)
 
 
@@ -297,7 +297,7 @@ def test_a_guess_needs_one_string_that_is_named_as_a_message() -> None:
         error_message("*main.e", pointer("*main.e", msg=text("m"), to=text("")), guess=True) is None
     )
     assert error_message("*main.e", Nil("*main.e"), guess=True) is None
-    assert error_message("*main.e", Unavailable("why"), guess=True) is None
+    assert error_message("*main.e", UnavailableValue("why"), guess=True) is None
 
 
 def test_a_guess_within_a_message_makes_it_one() -> None:

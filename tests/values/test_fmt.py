@@ -44,7 +44,7 @@ from gotrace.values.model import (
     StructValue,
     TextValue,
     TimeValue,
-    Unavailable,
+    UnavailableValue,
     Value,
 )
 from gotrace.values.scalars import plain_text
@@ -522,7 +522,7 @@ def test_what_is_cut_says_how_long_it_is() -> None:
 
 
 def test_what_cannot_be_read_says_why_and_shifts_nothing() -> None:
-    gone = Unavailable("nil pointer")
+    gone = UnavailableValue("nil pointer")
     assert shown("%d|%s|%8.3f|%T", gone, 1, gone, gone) == (
         "<unavailable: nil pointer>|%!s(int=1)|<unavailable: nil pointer>|"
         "<unavailable: nil pointer>"

@@ -25,7 +25,7 @@ from gotrace.values.model import (
     StructValue,
     TextValue,
     TimeValue,
-    Unavailable,
+    UnavailableValue,
     Value,
 )
 from gotrace.values.python import from_json, to_python
@@ -68,7 +68,7 @@ SHOWN: list[tuple[Value, str, object]] = [
     (PointerValue("*main.pair", 0xC000, PAIR), '&main.pair{a: 1, b: "x"}', {"a": 1, "b": "x"}),
     (PointerValue("*main.pair", 0xC000), "(*main.pair)(0xc000)", {"$pointer": "0xc000"}),
     (
-        PointerValue("*int", 0xC000, Unavailable("memory not readable")),
+        PointerValue("*int", 0xC000, UnavailableValue("memory not readable")),
         "(*int)(0xc000) <unavailable: memory not readable>",
         {"$unavailable": "memory not readable"},
     ),
@@ -107,7 +107,7 @@ SHOWN: list[tuple[Value, str, object]] = [
         {"$entries": {"5": True}, "$len": 9},
     ),
     (
-        MapValue("map[int]bool", (), 9, Unavailable("memory not readable")),
+        MapValue("map[int]bool", (), 9, UnavailableValue("memory not readable")),
         "map[int]bool{<unavailable: memory not readable> (len 9)}",
         {"$entries": {}, "$len": 9, "$unavailable": "memory not readable"},
     ),
@@ -175,7 +175,11 @@ SHOWN: list[tuple[Value, str, object]] = [
     (TimeValue(0, 5, "CET", 3600), "1970-01-01 01:00:00.000000005 +0100 CET", None),
     (TextValue("net.IP", "10.0.0.1"), "10.0.0.1", "10.0.0.1"),
     (Nil("*main.pair"), "nil", None),
-    (Unavailable("nil pointer"), "<unavailable: nil pointer>", {"$unavailable": "nil pointer"}),
+    (
+        UnavailableValue("nil pointer"),
+        "<unavailable: nil pointer>",
+        {"$unavailable": "nil pointer"},
+    ),
 ]
 
 

@@ -26,9 +26,9 @@ from gotrace.values.model import (
     StructValue,
     TextValue,
     TimeValue,
+    UnavailableValue,
     Value,
 )
-from gotrace.values.model import Unavailable as MissingValue
 from gotrace.values.python import (
     Chan,
     CutBytes,
@@ -103,7 +103,7 @@ def test_what_was_cut_knows_its_length(value: Value, kind: type, length: int) ->
 
 def test_unavailable_values_are_equal_to_nothing_and_refuse_to_be_computed_with() -> None:
     for found in (
-        to_python(MissingValue("memory not readable")),
+        to_python(UnavailableValue("memory not readable")),
         from_json({"$unavailable": "memory not readable"}),
     ):
         assert isinstance(found, Unavailable)
@@ -151,7 +151,7 @@ def test_times_durations_channels_functions_and_addresses() -> None:
 
 
 def test_arrays_and_unavailable_values_as_keys() -> None:
-    pairs = SequenceValue("[2]int", (1, 2), 2), MissingValue("gone")
+    pairs = SequenceValue("[2]int", (1, 2), 2), UnavailableValue("gone")
     found = to_python(MapValue("map[[2]int]bool", tuple((key, True) for key in pairs), 2))
     whole, unknown = found
     assert whole == (1, 2)
@@ -166,7 +166,7 @@ def test_keys_that_are_not_known_or_alike_are_kept_apart() -> None:
         InterfaceValue("any", "float64", 1.0),
         Nil("any"),
     )
-    several: list[tuple[Value, ...]] = [(long,) * 6, (MissingValue("gone"),) * 6, ones]
+    several: list[tuple[Value, ...]] = [(long,) * 6, (UnavailableValue("gone"),) * 6, ones]
     for keys in several:
         value = MapValue("map[any]int", tuple((key, n) for n, key in enumerate(keys)), len(keys))
         for found in (to_python(value), from_json(json.loads(json.dumps(to_json(value))))):

@@ -16,11 +16,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gotrace.elf.dwarf.units import Die, Unit, UnitTable
 
-__all__ = ["Location", "LocationPiece", "PieceKind", "expression_at", "location_of", "pieces_of"]
+__all__ = [
+    "LocationAttribute",
+    "LocationPiece",
+    "PieceKind",
+    "expression_at",
+    "location_of",
+    "pieces_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Location:
+class LocationAttribute:
     """A location attribute: an expression, or the offset of a list of them.
 
     Exactly one is set. ``list_offset`` is an offset in .debug_loc (.debug_loclists in DWARF 5).
@@ -52,7 +59,7 @@ class LocationPiece:
     size: int | None
 
 
-def location_of(die: Die) -> Location | None:
+def location_of(die: Die) -> LocationAttribute | None:
     """Return a variable's DW_AT_location, None when it has none.
 
     What is a block is an expression: Go writes DW_FORM_block1 in DWARF 5 too, where the standard,
@@ -60,14 +67,16 @@ def location_of(die: Die) -> Location | None:
     """
     value = die.values.get("DW_AT_location")
     if isinstance(value, bytes):
-        return Location(expression=value)
+        return LocationAttribute(expression=value)
     form = die.forms.get("DW_AT_location")
     if isinstance(value, int) and form in ("DW_FORM_sec_offset", "DW_FORM_loclistx"):
-        return Location(list_offset=value)
+        return LocationAttribute(list_offset=value)
     return None
 
 
-def expression_at(location: Location, address: int, unit: Unit, units: UnitTable) -> bytes | None:
+def expression_at(
+    location: LocationAttribute, address: int, unit: Unit, units: UnitTable
+) -> bytes | None:
     """Return the expression that holds at a link-time address, None when the list has none.
 
     Raise DwarfError on damaged data.

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING
 from gotrace.elf import ElfError
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.dwarf.constants import GoAttribute
-from gotrace.elf.dwarf.loclist import Location, LocationPiece, expression_at, location_of, pieces_of
+from gotrace.elf.dwarf.loclist import (
+    LocationAttribute,
+    LocationPiece,
+    expression_at,
+    location_of,
+    pieces_of,
+)
 from gotrace.elf.dwarf.search import find_type
 from gotrace.elf.dwarf.subprograms import Shape, child_offsets, code_addresses
 from gotrace.elf.dwarf.units import Die, Unit, UnitTable, damage_is_reported
@@ -45,7 +51,7 @@ class Variable:
     name: str
     type_offset: int | None
     is_result: bool
-    location: Location | None
+    location: LocationAttribute | None
     closure_offset: int | None
 
 

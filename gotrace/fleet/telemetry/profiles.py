@@ -13,7 +13,7 @@ from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.price import OverBudgetError, refuse_price
 from gotrace.fleet.web import ProfileKind
-from gotrace.goroutines.groups import Choice
+from gotrace.goroutines.groups import GoroutineFilter
 from gotrace.goroutines.live import LiveGoroutines
 from gotrace.goroutines.profile import profile_of
 from gotrace.gotypes.wait_reasons import BLOCKING, WaitFor, meaning_of, reason_numbers
@@ -54,7 +54,7 @@ def take_profile(
         if kind is ProfileKind.GOROUTINE:
             with LiveGoroutines(target) as live:
                 dump = live.take()
-                return pprof(profile_of(dump, Choice().of(dump), time.time_ns()))
+                return pprof(profile_of(dump, GoroutineFilter().of(dump), time.time_ns()))
 
         def watch(meter: WaitMeter) -> None:
             hits, each = Hits(meter.attached.program), cost.plus(meter.program_ns)

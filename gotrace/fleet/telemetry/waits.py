@@ -28,9 +28,9 @@ from gotrace.target.target import Target
 
 __all__ = [
     "WAIT_LOSSES",
+    "TargetWaits",
     "WaitFamily",
     "WaitPoint",
-    "WaitTotals",
     "WaitsProbe",
     "families",
     "plan_waits",
@@ -50,7 +50,7 @@ class WaitPoint:
 
 
 @dataclass
-class WaitTotals:
+class TargetWaits:
     """What all targets have waited, whatever has become of their processes.
 
     Threads may add to it and read it.
@@ -150,7 +150,7 @@ class WaitsProbe(PresentProbe):
         program: Program,
         target: Target,
         cost: ProbeCost,
-        totals: WaitTotals,
+        totals: TargetWaits,
         share: float,
     ) -> None:
         """Attach, where that will not take more than ``share`` of one CPU.

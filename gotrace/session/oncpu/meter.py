@@ -150,14 +150,14 @@ class CpuMeter(Probing):
         """Return the value of a label by its hash, None if none is asked for."""
         if self.label is None:
             return None
-        from gotrace.values.model import StringValue, Unavailable
+        from gotrace.values.model import StringValue, UnavailableValue
 
         found = self.attached.program.map("label_values").lookup(number.to_bytes(8, "little"))
         if found is None:
-            return Unavailable("there was no room to keep it")
+            return UnavailableValue("there was no room to keep it")
         length, text = _LABEL.unpack(found)
         if length == _LABEL_UNKNOWN:
-            return Unavailable("it could not be read")
+            return UnavailableValue("it could not be read")
         return StringValue(text[:length], length)
 
     def _new(self, key: bytes, value: bytes) -> int:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gotrace.goroutines.groups import stacks_with
-from gotrace.goroutines.interrupted import InterruptedStacks, Work, work_of
+from gotrace.goroutines.interrupted import InterruptedStacks, WorkKind, work_of
 from gotrace.goroutines.model import Frame, Stack
-from gotrace.goroutines.program import Program
+from gotrace.goroutines.program import CodeNames
 from gotrace.kernel.kallsyms import KernelSymbols
 from gotrace.kernel.kept_stacks import MAX_FRAMES
 from gotrace.profiles.rows import (
@@ -49,7 +49,7 @@ class NamedSamples:
     ``status`` and ``label`` are as in rows, but that the runtime's work has no empty label.
     """
 
-    work: Work
+    work: WorkKind
     group: str
     created_by: int
     status: int
@@ -91,7 +91,7 @@ class CpuNames:
         self._kernel = KernelSymbols()
 
     @property
-    def program(self) -> Program:
+    def program(self) -> CodeNames:
         """Return what names Go's addresses: of a command, once it runs. Raises GotraceError."""
         if self._meter.program is None:
             self._meter.program = self._meter.files.program()
@@ -137,7 +137,7 @@ class CpuNames:
         located = [PprofLocation(pc, (Line(name, _KERNEL, 0),)) for pc, name in names]
         frames = stacks.frames(stack)
         work = work_of([frame.function for frame in frames])
-        if work is not Work.PROGRAM and not getattr(label, "text", b"?"):
+        if work is not WorkKind.PROGRAM and not getattr(label, "text", b"?"):
             label = None  # the runtime's own time is not that of goroutines without the label
         return NamedSamples(
             work,
@@ -151,9 +151,9 @@ class CpuNames:
             label,
         )
 
-    def group(self, work: Work, created_by: int) -> str:
+    def group(self, work: WorkKind, created_by: int) -> str:
         """Return whose samples they are."""
-        return self.goroutines(created_by) if work is Work.PROGRAM else str(work.value)
+        return self.goroutines(created_by) if work is WorkKind.PROGRAM else str(work.value)
 
     def goroutines(self, created_by: int) -> str:
         """Return what the goroutines of a go statement are called."""
@@ -163,7 +163,7 @@ class CpuNames:
         if creation.function in _STARTS:
             return "main goroutine"
         if creation.function.startswith(_OF_COLLECTOR):
-            return str(Work.COLLECTOR.value)
+            return str(WorkKind.COLLECTOR.value)
         return f"{creation.function} {creation.file.rpartition('/')[2]}:{creation.line}"
 
     def profile_rows(self, samples: Iterable[NamedSamples], period: int) -> list[ProfileRow]:

@@ -17,7 +17,7 @@ from enum import Enum
 from gotrace.goroutines.groups import check_reasons
 from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.model import Stack
-from gotrace.goroutines.program import Program
+from gotrace.goroutines.program import CodeNames
 from gotrace.gotypes.wait_reasons import WaitFor, WaitReasons, meaning_of
 from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.kept_stacks import KeptStacks
@@ -145,7 +145,7 @@ class WaitMeter(Probing):
         return self._probes.reasons
 
     @property
-    def program(self) -> Program:
+    def program(self) -> CodeNames:
         """Return what names the addresses in stacks: of a command, once it runs."""
         if self._program is None:
             self._program = GoFiles(self._probes.target).program()

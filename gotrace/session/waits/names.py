@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gotrace.errors import UsageError
 from gotrace.goroutines.interrupted import InterruptedStacks
 from gotrace.goroutines.live import GoFiles
-from gotrace.goroutines.program import Program
+from gotrace.goroutines.program import CodeNames
 from gotrace.gotypes.wait_reasons import WaitReasons
 from gotrace.histogram import Histogram
 from gotrace.kernel.attach import Attached, attach
@@ -112,7 +112,7 @@ class SyscallMeter(Probing):
         program.attach_system_calls("on_syscall_enter", "on_syscall_exit")
 
     @property
-    def program(self) -> Program:
+    def program(self) -> CodeNames:
         """Return what names the addresses in stacks: of a command, once it runs."""
         if self._program is None:
             self._program = self._files.program()

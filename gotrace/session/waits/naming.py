@@ -9,7 +9,7 @@ from enum import Enum
 
 from gotrace.goroutines.groups import matcher, stacks_with
 from gotrace.goroutines.model import Frame, Names, Stack
-from gotrace.goroutines.program import Program
+from gotrace.goroutines.program import CodeNames
 from gotrace.gotypes.wait_reasons import WaitFor, meaning_of
 from gotrace.profiles.rows import Line, PprofLocation, ProfileForm, ProfileRow, ValueType
 from gotrace.session.symbols import is_plumbing
@@ -111,7 +111,7 @@ class _Sum:
 class _Wakers:
     """Wakers by their stacks."""
 
-    program: Program
+    program: CodeNames
     _known: dict[tuple[EndedBy, Stack, bool], tuple[WokenBy | None, str | None]] = field(
         default_factory=dict
     )
@@ -154,7 +154,7 @@ def _outermost(names: Sequence[str]) -> str | None:
 
 
 def named_waits(
-    program: Program, state: WaitState, rows: Iterable[WaitRow], choice: WaitChoice
+    program: CodeNames, state: WaitState, rows: Iterable[WaitRow], choice: WaitChoice
 ) -> list[NamedWait]:
     """Return the waits that are wanted, those that take most first.
 
@@ -198,7 +198,7 @@ def without_parking(stack: list[PprofLocation]) -> list[PprofLocation]:
     return stack
 
 
-def profile_rows(program: Program, waits: Iterable[NamedWait]) -> list[ProfileRow]:
+def profile_rows(program: CodeNames, waits: Iterable[NamedWait]) -> list[ProfileRow]:
     """Return waits for a profile: the waker's stack, where it is kept apart, on top."""
     rows = []
     for wait in waits:

@@ -8,7 +8,13 @@ import struct
 import pytest
 
 from gotrace.elf.dwarf import DwarfError
-from gotrace.elf.dwarf.loclist import Location, LocationPiece, PieceKind, expression_at, pieces_of
+from gotrace.elf.dwarf.loclist import (
+    LocationAttribute,
+    LocationPiece,
+    PieceKind,
+    expression_at,
+    pieces_of,
+)
 from gotrace.elf.dwarf.units import UnitTable
 
 RAX, RBX, XMM0 = 0, 3, 17
@@ -62,7 +68,7 @@ def table(version: int, **contents: bytes) -> UnitTable:
 
 def expression(version: int, address: int, **contents: bytes) -> bytes | None:
     units = table(version, **contents)
-    return expression_at(Location(list_offset=0), address, next(iter(units)), units)
+    return expression_at(LocationAttribute(list_offset=0), address, next(iter(units)), units)
 
 
 def test_list_of_dwarf_4() -> None:

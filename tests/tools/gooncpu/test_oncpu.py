@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import gotrace
-from gotrace.goroutines.interrupted import Work
+from gotrace.goroutines.interrupted import WorkKind
 from gotrace.session.oncpu.meter import CpuMeter, CpuRequest
 from gotrace.session.tasks import Tasks
 from gotrace.target.target import Target
@@ -153,7 +153,7 @@ def test_a_stack_that_grows_has_its_callers(toolchain: Toolchain) -> None:
     growing: Counter[bool] = Counter()
     for row in of_kind(result, "cpu_stack"):
         inner = names(row)
-        if row["work"] == Work.PROGRAM.value and "runtime.newstack" in inner:
+        if row["work"] == WorkKind.PROGRAM.value and "runtime.newstack" in inner:
             callers = inner[inner.index("runtime.newstack") + 1 :]
             # The outermost call is of even, and none is missing after it.
             ways = ["main.even", "main.odd"] * len(callers)
@@ -179,18 +179,18 @@ def test_what_the_runtime_does_has_groups_of_its_own(toolchain: Toolchain) -> No
     for row in of_kind(result, "cpu_stack"):
         works[row["work"]] += row["samples"]
         functions = names(row)
-        if row["work"] == Work.PROGRAM.value:
+        if row["work"] == WorkKind.PROGRAM.value:
             assert "runtime.gcBgMarkWorker" not in functions
         else:
             assert row["group"] == row["work"]
-        if row["work"] == Work.ASSIST.value:
+        if row["work"] == WorkKind.ASSIST.value:
             assert {"main.allocates", "runtime.mallocgc"} & {*functions}
-    assert works.keys() >= {Work.PROGRAM.value, Work.COLLECTOR.value, Work.ASSIST.value}
+    assert works.keys() >= {WorkKind.PROGRAM.value, WorkKind.COLLECTOR.value, WorkKind.ASSIST.value}
     _, result = sampled(program(toolchain), "yield 1s", "--json")
     groups: Counter[str] = Counter()
     for row in of_kind(result, "cpu_stack"):
         groups[row["group"]] += row["samples"]
-    assert groups["main goroutine"] > 20 and groups[Work.SCHEDULER.value] > 20
+    assert groups["main goroutine"] > 20 and groups[WorkKind.SCHEDULER.value] > 20
     assert groups["outside of goroutines"] <= groups.total() / 20
 
 
@@ -207,8 +207,8 @@ def test_time_is_kept_apart_by_a_label(toolchain: Toolchain, tmp_path: Path) -> 
         user = value if isinstance(value, str) else json.dumps(value)
         if "main.labelled" in names(row):
             # What takes a goroutine off its thread has its label until that is done.
-            (users if row["work"] == Work.PROGRAM.value else others)[user] += row["samples"]
-        elif row["work"] == Work.COLLECTOR.value:
+            (users if row["work"] == WorkKind.PROGRAM.value else others)[user] += row["samples"]
+        elif row["work"] == WorkKind.COLLECTOR.value:
             assert value in (None, "")
     cut = json.dumps({"$string": "c" * 256, "$len": 300})
     shares = {"alice": 0.4, 'bob "\n': 0.3, cut: 0.2, "": 0.1}
