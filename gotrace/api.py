@@ -41,6 +41,7 @@ from gotrace.requests.assemble import Assembler, Tally, request_probes
 from gotrace.requests.flight import FlightReader, flight_of, flight_size, probes_in
 from gotrace.requests.model import Request as TracedRequest
 from gotrace.requests.recording import Recorder, Recording
+from gotrace.results.rows import Row
 from gotrace.session.count import CountRequest
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import function_of
@@ -72,11 +73,9 @@ from gotrace.session.waits.meter import WaitRequest
 from gotrace.session.waits.names import SyscallRequest, SyscallSums, syscall_price
 from gotrace.session.waits.naming import (
     FORM,
-    NamedWait,
     WaitChoice,
     named_waits,
     profile_rows,
-    shown_frames,
 )
 from gotrace.session.waits.probes import WaitState
 from gotrace.session.why.parts import PartSums
@@ -265,16 +264,16 @@ class Waits(list[Wait], Table, _Profiled):
     def __init__(
         self,
         program: CodeNames,
-        rows: Sequence[NamedWait],
+        rows: Sequence[Row],
         others: tuple[int, int],
         earlier: int,
     ) -> None:
         """Name the frames of rows; ``program`` is that of their addresses."""
-        super().__init__(_waits(program, rows))
+        super().__init__(map(_wait, rows))
         self.others = others
         self.earlier = earlier
-        self.contentions = others[0] + sum(row.count for row in rows)
-        self.delay_ns = others[1] + sum(row.ns for row in rows)
+        self.contentions = others[0] + sum(row["count"] for row in rows)
+        self.delay_ns = others[1] + sum(row["delay_ns"] for row in rows)
         found, now = profile_rows(program, rows), time.time_ns()
         self._profile = StackProfile(FORM, found, "waits", program.mappings(), now)
 
@@ -1486,26 +1485,13 @@ def _states(dump: Dump, goroutines: Iterable[ReadGoroutine]) -> Iterator[Gorouti
         )
 
 
-def _waits(program: CodeNames, rows: Iterable[NamedWait]) -> Iterator[Wait]:
-    stacks: dict[Stack, tuple[StackFrame, ...]] = {}
-
-    def named(stack: Stack) -> tuple[StackFrame, ...]:
-        if stack not in stacks:
-            stacks[stack] = tuple(map(_stack_frame, shown_frames(program, stack, system=True)))
-        return stacks[stack]
-
-    for row in rows:
-        yield Wait(
-            row.state.value,
-            row.reason,
-            row.count,
-            row.ns,
-            row.woken_by.value if row.woken_by else None,
-            row.waker,
-            row.is_open,
-            named(row.stack),
-            named(row.waker_stack),
-        )
+def _wait(row: Row) -> Wait:
+    known = {
+        name: row[name] for name in ("state", "count", "delay_ns", "woken_by", "waker", "open")
+    }
+    stacks = row["stack"].frames, row["waker_stack"].frames if "waker_stack" in row else ()
+    stack, waker_stack = (tuple(map(_stack_frame, frames)) for frames in stacks)
+    return Wait(**known, reason=row["reason"] or "", stack=stack, waker_stack=waker_stack)
 
 
 def _stack_frame(frame: Frame) -> StackFrame:

@@ -32,12 +32,13 @@ from gotrace.goroutines.groups import matcher
 from gotrace.profiles.rows import StackProfile
 from gotrace.report.durations import duration
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
-from gotrace.report.syscalls import write_syscalls, write_syscalls_json
-from gotrace.report.waits import totals_of, write_waits, write_waits_json
+from gotrace.report.syscalls import syscall_row, write_syscalls
+from gotrace.report.waits import write_waits
+from gotrace.results.rows import Row
 from gotrace.session.request import Request
 from gotrace.session.waits.meter import WaitMeter, WaitPeriod, WaitRequest, WaitRow, sum_rows
-from gotrace.session.waits.names import SyscallMeter, SyscallRequest, SyscallSums, syscall_price
-from gotrace.session.waits.naming import FORM, NamedWait, WaitChoice, named_waits, profile_rows
+from gotrace.session.waits.names import SyscallMeter, SyscallRequest, syscall_price
+from gotrace.session.waits.naming import FORM, WaitChoice, named_waits, profile_rows, waits_head
 from gotrace.session.waits.probes import WaitState
 from gotrace.target.target import Target
 from gotrace.text import counted
@@ -211,7 +212,7 @@ class _Writer:
         #: Whether waits that have not ended are in the results.
         self.counts_open: bool = options.open
         #: Waits that had not ended, of those that are wanted.
-        self.open: list[NamedWait] = []
+        self.open: list[Row] = []
 
     def write(self, period: WaitPeriod, still_open: Sequence[WaitRow], length: float) -> None:
         """Write an interval's waits; ``still_open`` are those that have not ended with the run."""
@@ -223,34 +224,37 @@ class _Writer:
         if options.folded and options.interval is None:
             return
         waits = self._named(rows)
-        totals = totals_of(waits, period.others)
-        if isinstance(self._output, JsonOutput):
-            fields = {"pid": self._target.pid, "ts": round(time.time(), 6), "seconds": length}
-            shown = waits[: options.top] if options.top else waits
-            write_waits_json(self._output, self._meter.program, shown, totals, fields)
-            if isinstance(self._meter, SyscallMeter):
-                write_syscalls_json(self._output, self._syscalls(self._meter))
-        elif options.folded:
+        if options.folded:
             fold(self._output, self._profile(waits))
-        else:
-            clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
-            self._output.out.write(f"\n{clock}")
-            what = f"process {self._target.pid}"
-            out, top = self._output.out, options.top
-            if isinstance(self._meter, SyscallMeter):
-                write_syscalls(out, self._syscalls(self._meter)[:top])
-                out.write("\n")
-            write_waits(out, self._meter.program, waits, totals, what, options.system, top)
+            return
+        fields = {"pid": self._target.pid, "ts": round(time.time(), 6), "seconds": length}
+        top = options.top
+        head = waits_head(waits, period.others, fields)
+        calls = self._syscalls(self._meter) if isinstance(self._meter, SyscallMeter) else None
+        if isinstance(self._output, JsonOutput):
+            self._output.rows([head, *waits[:top], *(calls or ())])
+            return
+        clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
+        out = self._output.out
+        out.write(f"\n{clock}")
+        if calls is not None:
+            write_syscalls(out, calls[:top])
+            out.write("\n")
+        write_waits(out, head, waits, f"process {self._target.pid}", options.system, top)
 
-    def _named(self, rows: Sequence[WaitRow]) -> list[NamedWait]:
+    def _named(self, rows: Sequence[WaitRow]) -> list[Row]:
         return named_waits(self._meter.program, self._options.state, rows, self._choice)
 
-    def _syscalls(self, meter: SyscallMeter) -> list[SyscallSums]:
+    def _syscalls(self, meter: SyscallMeter) -> list[Row]:
         """Return the calls whose names ``--reason`` wants."""
         wanted = self._options.reason
-        return [one for one in meter.names() if not wanted or any(map(matcher(one.name), wanted))]
+        return [
+            syscall_row(one)
+            for one in meter.names()
+            if not wanted or any(map(matcher(one.name), wanted))
+        ]
 
-    def _profile(self, waits: Sequence[NamedWait]) -> StackProfile:
+    def _profile(self, waits: Sequence[Row]) -> StackProfile:
         rows, name = (
             profile_rows(self._meter.program, waits),
             f"waits of process {self._target.pid}",
@@ -262,7 +266,7 @@ class _Writer:
         """Write what is of the whole run."""
         if wants_stacks(self._options):
             waits = self._named(self._rows)
-            count = sum(wait.count for wait in waits)
+            count = sum(wait["count"] for wait in waits)
             write_stacks(self._options, output, self._profile(waits), f"{count:,} waits")
 
 
@@ -270,8 +274,8 @@ def _footer(writer: _Writer, meter: _Meter) -> Iterator[Notice]:
     """Yield what the sums do not hold."""
     losses = meter.losses()
     if writer.open:
-        count = sum(wait.count for wait in writer.open)
-        ns = sum(wait.ns for wait in writer.open)
+        count = sum(wait["count"] for wait in writer.open)
+        ns = sum(wait["delay_ns"] for wait in writer.open)
         is_counted = writer.counts_open
         text = f"{count:,} {'of them have' if is_counted else 'more have'} not ended"
         text += f", after {duration(ns)}" + ("" if is_counted else ": --open counts them")

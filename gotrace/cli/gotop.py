@@ -277,13 +277,12 @@ def _write_attached_json(
 ) -> None:
     """Write waits, calls and requests as gooffcpu, gofunclatency and gotrace --tree do."""
     if monitor.waits is not None:
-        from gotrace.report.waits import totals_of, write_waits_json
+        from gotrace.session.waits.naming import waits_head
 
         waits = monitor.waits
-        totals = totals_of(waits.latest, waits.others)
         fields = {"pid": monitor.pid, "ts": round(snapshot.ts, 6), "seconds": waits.seconds}
-        shown = waits.latest[: options.top] if options.top else waits.latest
-        write_waits_json(output, waits.program, shown, totals, fields)
+        head = waits_head(waits.latest, waits.others, fields)
+        output.rows([head, *waits.latest[: options.top]])
     functions = monitor.functions
     if functions is not None and functions.latest is not None:
         from gotrace.report.latencies import write_latencies

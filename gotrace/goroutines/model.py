@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-__all__ = ["Awaited", "Frame", "Goroutine", "Location", "Names", "Stack", "State", "own_function"]
+__all__ = ["Awaited", "Frame", "Goroutine", "Location", "Stack", "State", "own_function"]
 
 
 class State(enum.Enum):
@@ -90,6 +90,19 @@ class Frame(NamedTuple):
     is_elided: bool
     is_shown: bool
 
+    @classmethod
+    def of_json(cls, frame: Mapping[str, Any]) -> Frame:
+        """Return a frame of a recording; those of the runtime are shown as Go's dumps do."""
+        name = str(frame["func"])
+        rest = name.removeprefix("runtime.")
+        is_shown = "." in name and (rest == name or rest[:1].isupper())
+        place = frame.get("file") or "", frame.get("line") or 0
+        return cls(name, *place, None, bool(frame.get("inlined")), False, is_shown)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fields that a frame has in JSON."""
+        return {"func": self.function, "file": self.file, "line": self.line}
+
 
 def own_function(functions: Sequence[str]) -> str:
     """Return the innermost function of the program's own, the outermost where there is none."""
@@ -108,10 +121,3 @@ class Location(NamedTuple):
 
     address: int
     frames: tuple[Frame, ...]
-
-
-class Names(Protocol):
-    """What knows the frames of stacks: a program, or a recording of one."""
-
-    def frames(self, stack: Stack) -> tuple[Frame, ...]:
-        """Return the logical frames of a stack, innermost first."""

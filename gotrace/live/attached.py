@@ -21,6 +21,7 @@ from gotrace.histogram import Histogram
 from gotrace.live.model import Attachment, FunctionRow, WaitGroupRow
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import parse_key
+from gotrace.results.rows import Row
 from gotrace.session.calibrate import Calibration, probe_cost
 from gotrace.session.count import CountRequest
 from gotrace.session.keys import KeyMeter, KeyRequest
@@ -29,7 +30,7 @@ from gotrace.session.request import Asked
 from gotrace.session.run import Run, open_run
 from gotrace.session.scheduler import SchedulerProbes
 from gotrace.session.waits.meter import WaitMeter, WaitRequest
-from gotrace.session.waits.naming import NamedWait, WaitChoice, named_waits, shown_frames
+from gotrace.session.waits.naming import WaitChoice, named_waits, waker_label
 from gotrace.session.waits.probes import WaitState
 from gotrace.session.why.price import price_of
 from gotrace.sites.sites import SiteForm
@@ -117,7 +118,7 @@ class WaitWatch:
         self._history: _History[tuple[str, tuple[Frame, ...]]] = _History()
         self._wakers: dict[tuple[str, tuple[Frame, ...]], str] = {}
         #: What was added up last, as gooffcpu prints it.
-        self.latest: list[NamedWait] = []
+        self.latest: list[Row] = []
         self.others = (0, 0)
 
     @property
@@ -139,20 +140,23 @@ class WaitWatch:
         choice = WaitChoice()
         self.latest = named_waits(program, WaitState.WAITING, period.rows, choice)
         self.others = period.others
-        groups: dict[tuple[str, tuple[Frame, ...]], list[NamedWait]] = {}
+        groups: dict[tuple[str, tuple[Frame, ...]], list[Row]] = {}
         for wait in self.latest:
-            frames = tuple(shown_frames(program, wait.stack, system=False))
-            groups.setdefault((wait.reason, frames), []).append(wait)
-        self._history.add({key: sum(one.ns for one in found) for key, found in groups.items()})
+            frames = tuple(wait["stack"].shown(False))
+            groups.setdefault((wait["reason"] or "", frames), []).append(wait)
+        self._history.add(
+            {key: sum(one["delay_ns"] for one in found) for key, found in groups.items()}
+        )
         rows = []
         for key in self._history.numbers:
             reason, frames = key
             found = groups.get(key, [])
-            most = max(found, key=lambda one: one.ns, default=None)
-            if most is not None and most.waker_label is not None:
-                self._wakers[key] = most.waker_label
+            most = max(found, key=lambda one: one["delay_ns"], default=None)
+            if most is not None and (label := waker_label(most)) is not None:
+                self._wakers[key] = label
             waker = self._wakers.get(key)
-            count, ns = sum(one.count for one in found), sum(one.ns for one in found)
+            count = sum(one["count"] for one in found)
+            ns = sum(one["delay_ns"] for one in found)
             rows.append(
                 WaitGroupRow(seconds, reason, frames, waker, count, ns, self._history.of(key))
             )

@@ -14,7 +14,7 @@ from typing import TextIO
 from gotrace.goroutines.interrupted import WorkKind
 from gotrace.goroutines.model import Frame
 from gotrace.report.durations import duration
-from gotrace.report.goroutines import frame_json, write_frames
+from gotrace.report.goroutines import write_frames
 from gotrace.report.output import JsonOutput
 from gotrace.session.oncpu.naming import FunctionTime, NamedSamples
 from gotrace.text import printable
@@ -177,7 +177,7 @@ def write_cpu_json(
         times = {"self_ns": row.own * period, "total_ns": row.total * period}
         output.write("cpu_function", {"func": row.function, **times})
     for one in reading.samples[:top]:
-        stack = [{**frame_json(frame), "inlined": frame.is_inlined} for frame in one.frames]
+        stack = [{**frame.to_json(), "inlined": frame.is_inlined} for frame in one.frames]
         known: dict[str, object] = {"work": one.work.value, "group": one.group}
         if reading.by is not None:
             from gotrace.values.to_json import to_json

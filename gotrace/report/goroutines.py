@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gotrace.goroutines.arguments import Arguments, FrameArguments
 
 __all__ = [
-    "frame_json",
     "labels_text",
     "span",
     "spoken",
@@ -181,7 +180,7 @@ def write_json(
     for one in goroutines:
         if one.stack not in stacks:
             frames = [
-                {**frame_json(frame), "inlined": frame.is_inlined}
+                {**frame.to_json(), "inlined": frame.is_inlined}
                 for frame in program.frames(one.stack)
                 if not frame.is_elided
             ]
@@ -189,7 +188,7 @@ def write_json(
         if one.created_by not in creations:
             # the main goroutine is made in assembly, by no go statement
             creation = program.creation(one.created_by) if one.goid != 1 else None
-            creations[one.created_by] = None if creation is None else frame_json(creation)
+            creations[one.created_by] = None if creation is None else creation.to_json()
         fields = {
             "kind": "goroutine",
             "goid": one.goid,
@@ -222,17 +221,12 @@ def _stack_json(program: CodeNames, one: Goroutine, arguments: Arguments) -> str
     frames = []
     for frame, known in _placed(program, one, arguments):
         if not frame.is_elided:
-            fields = {**frame_json(frame), "inlined": frame.is_inlined}
+            fields = {**frame.to_json(), "inlined": frame.is_inlined}
             if known is not None:
                 values = {name: to_json(value) for name, value in known.values.items()}
                 fields |= {"arguments": values, "all_arguments": known.is_whole}
             frames.append(fields)
     return json.dumps(frames, separators=(",", ":"))
-
-
-def frame_json(frame: Frame) -> dict[str, object]:
-    """Return a frame's fields in JSON."""
-    return {"func": frame.function, "file": frame.file, "line": frame.line}
 
 
 def _group_header(group: GoroutineGroup) -> str:

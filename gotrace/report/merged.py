@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from gotrace.calls import StackFrame
 from gotrace.goroutines.interrupted import WorkKind
-from gotrace.goroutines.model import Frame, Stack, State
-from gotrace.histogram import Histogram, bucket_between
+from gotrace.goroutines.model import Frame, State
 from gotrace.probes.scope import STACK_TYPE
 from gotrace.profiles.rows import (
     Line,
@@ -26,16 +25,14 @@ from gotrace.report.goroutines import labels_text, span, write_frames
 from gotrace.report.latencies import FoldedLatency, Interval, LatencyGroup, write_latencies
 from gotrace.report.output import JsonOutput, Output, TextOutput
 from gotrace.report.syscalls import write_syscalls
-from gotrace.report.waits import WaitTotals, write_waits
+from gotrace.report.waits import write_waits
 from gotrace.report.wall import write_wall
 from gotrace.report.why import BucketParts
 from gotrace.results.kinds import KINDS, TOOLS, frames_of
 from gotrace.results.merging import Merged, times_of, values_of
 from gotrace.session.oncpu.groups import WallGroup
 from gotrace.session.oncpu.naming import FunctionTime, NamedSamples
-from gotrace.session.waits.names import SyscallSums
-from gotrace.session.waits.naming import NamedWait, WokenBy
-from gotrace.session.waits.probes import WaitState
+from gotrace.session.row_stacks import RowStack
 from gotrace.session.why.parts import PartSums, PartTotals
 from gotrace.text import counted, in_program, printable
 from gotrace.values.model import (
@@ -127,7 +124,15 @@ def _said(merged: Merged) -> Iterator[tuple[str, list[str]]]:
 
 
 def _of_host(rows: Sequence[_Row], name: str | None) -> list[_Row]:
-    return [row for row in rows if name is None or row.get("host") == name]
+    """Return the rows of a host, or of all, with their stacks for text."""
+    return [
+        {
+            **row,
+            **{one: RowStack.of_json(row[one]) for one in ("stack", "waker_stack") if one in row},
+        }
+        for row in rows
+        if name is None or row.get("host") == name
+    ]
 
 
 def _place(row: _Row) -> str | None:
@@ -243,71 +248,14 @@ def _latency(row: _Row) -> LatencyGroup:
     )
 
 
-class _Recorded:
-    """The frames of a recording's stacks, each under an address of its own."""
-
-    def __init__(self) -> None:
-        self._addresses: dict[Frame, int] = {}
-        self._frames: list[Frame] = []
-
-    def stack(self, frames: Iterable[_Row]) -> Stack:
-        """Return a stack of a recording."""
-        found = []
-        for frame in map(_frame, frames):
-            if frame not in self._addresses:
-                self._addresses[frame] = len(self._frames)
-                self._frames.append(frame)
-            found.append(self._addresses[frame])
-        return tuple(found)
-
-    def frames(self, stack: Stack) -> tuple[Frame, ...]:
-        """Return the frames of a stack."""
-        return tuple(self._frames[address] for address in stack)
-
-
-def _frame(frame: _Row) -> Frame:
-    """Return a frame of a recording; those of the runtime are not shown, as in Go's own dumps."""
-    name = str(frame["func"])
-    rest = name.removeprefix("runtime.")
-    is_shown = "." in name and (rest == name or rest[:1].isupper())
-    line = frame.get("line") or 0
-    return Frame(
-        name, frame.get("file") or "", line, None, bool(frame.get("inlined")), False, is_shown
-    )
-
-
 def _write_waits(
     out: TextIO, rows: Mapping[str, list[_Row]], seconds: float, what: str, top: int | None
 ) -> None:
     if rows["syscall"]:
-        write_syscalls(out, [_syscall(row) for row in rows["syscall"]])
+        write_syscalls(out, rows["syscall"])
         out.write("\n")
-    names = _Recorded()
-    waits = [
-        NamedWait(
-            WaitState(row["state"]),
-            row["reason"] or "",
-            names.stack(row["stack"]),
-            WokenBy(row["woken_by"]) if row["woken_by"] else None,
-            row["waker"],
-            names.stack(row.get("waker_stack", ())),
-            row["open"],
-            row["count"],
-            row["delay_ns"],
-        )
-        for row in rows["wait"]
-    ]
     (head,) = rows["waits"] or [_NO_WAITS]
-    others = head["others"]["count"], head["others"]["delay_ns"]
-    totals = WaitTotals(head["count"], head["delay_ns"], others)
-    write_waits(out, names, waits, totals, what, False, top)
-
-
-def _syscall(row: _Row) -> SyscallSums:
-    times = Histogram(row["calls"], row["total_ns"], maximum=1 << 63)
-    for low, high, count in row.get("buckets", ()):
-        times.buckets[bucket_between(low, high)] = count
-    return SyscallSums(row["name"], times, row["errors"])
+    write_waits(out, head, rows["wait"], what, False, top)
 
 
 def _write_cpu(
@@ -317,7 +265,7 @@ def _write_cpu(
         period = head["period_ns"]
         samples = [
             NamedSamples(
-                *(WorkKind(row["work"]), row["group"], 0, 0, tuple(map(_frame, row["stack"])), ()),
+                *(WorkKind(row["work"]), row["group"], 0, 0, row["stack"].frames, ()),
                 *(False, row["samples"]),
             )
             for row in rows["cpu_stack"]
@@ -355,10 +303,9 @@ def _write_goroutines(
         labels = labels_text(tuple(sorted(row.get("labels", {}).items())))
         out.write(counted("\n{:,} goroutine{s}", row["count"]))
         out.write(f" [{', '.join(map(printable, notes))}]{labels}:\n")
-        every = list(map(_frame, row["stack"]))
-        write_frames(out, [frame for frame in every if frame.is_shown] or every)
+        write_frames(out, row["stack"].shown(False))
         if creation := row.get("created_by"):
-            frame = _frame(creation)
+            frame = Frame.of_json(creation)
             out.write(f"created by {printable(frame.function)}\n")
             out.write(f"\t{printable(frame.file)}:{frame.line}\n")
     rest = found[top:] if top else []

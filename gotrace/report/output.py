@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TextIO
+from typing import Any, TextIO
 
 from gotrace.report.colour import Colour, paint, wants_colour
 from gotrace.text import encodable, printable
@@ -102,11 +102,16 @@ class JsonOutput:
 
     def write(self, kind: str, fields: Mapping[str, object]) -> None:
         """Write one object."""
-        row = {"kind": kind, **fields}
-        line = json.dumps(row, separators=(",", ":"))
+        line = _line({"kind": kind, **fields})
         if _SURROGATE in line:
-            line = json.dumps(_encodable(row), separators=(",", ":"))
+            line = _line(_encodable(json.loads(line)))
         self.out.write(line + "\n")
+
+    def rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write results, each of which has its kind."""
+        for row in rows:
+            self.write(row["kind"], row)
+        self.out.flush()
 
     def notice(self, notice: Notice) -> None:
         """Write a notice as an object of its own kind."""
@@ -121,14 +126,17 @@ class JsonOutput:
 _SURROGATE = "\\udc"  # also in what encodes two surrogates that belong together
 
 
-def _encodable(value: object) -> object:
+def _line(row: object) -> str:
+    """Return an object's line; what JSON cannot have says itself what is in its place."""
+    return json.dumps(row, separators=(",", ":"), default=lambda value: value.to_json())
+
+
+def _encodable(value: Any) -> Any:
     if isinstance(value, str):
         return encodable(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {key: _encodable(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_encodable(inner) for inner in value]
-    return value
+    return list(map(_encodable, value)) if isinstance(value, list) else value
 
 
 Output = TextOutput | JsonOutput

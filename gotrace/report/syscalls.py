@@ -1,42 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write system calls by name, as strace -c does, and as JSON.
-
-JSON: one object of kind ``syscall`` for each name.
-"""
+"""Rows of system calls by name, and their text, as strace -c has it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TextIO
 
 from gotrace.report.durations import duration
-from gotrace.report.output import JsonOutput
+from gotrace.results.rows import Json, Row
 from gotrace.session.waits.names import SyscallSums
 
-__all__ = ["write_syscalls", "write_syscalls_json"]
+__all__ = ["syscall_row", "write_syscalls"]
 
 
-def write_syscalls(out: TextIO, calls: Sequence[SyscallSums]) -> None:
+def syscall_row(one: SyscallSums) -> Row:
+    """Return the row of a name."""
+    return {
+        "kind": "syscall",
+        "name": one.name,
+        "calls": one.times.count,
+        "errors": one.errors,
+        "total_ns": one.times.sum,
+        "p50_ns": one.times.percentile(0.5),
+        "p99_ns": one.times.percentile(0.99),
+        "buckets": [list(bounds) for bounds in one.times.ranges()],
+    }
+
+
+def write_syscalls(out: TextIO, rows: Iterable[Json]) -> None:
     """Write a table, those that took most first."""
     out.write(f"{'CALLS':>10} {'TOTAL':>10} {'P50':>10} {'P99':>10}  {'NAME':<18} ERRORS\n")
-    for one in calls:
-        marks = (one.times.percentile(0.5), one.times.percentile(0.99))
-        known = [duration(ns) if one.times.buckets else "?" for ns in marks]
-        shown = " ".join(f"{text:>10}" for text in (duration(one.times.sum), *known))
-        ranked = sorted(one.errors.items(), key=lambda item: (-item[1], item[0]))
+    for row in rows:
+        known = [duration(row[p]) if row.get("buckets") else "?" for p in ("p50_ns", "p99_ns")]
+        shown = " ".join(f"{text:>10}" for text in (duration(row["total_ns"]), *known))
+        ranked = sorted(row["errors"].items(), key=lambda item: (-item[1], item[0]))
         errors = ", ".join(f"{count:,} {name}" for name, count in ranked)
-        out.write(f"{one.times.count:>10,} {shown}  {one.name:<18} {errors}".rstrip() + "\n")
-
-
-def write_syscalls_json(output: JsonOutput, calls: Sequence[SyscallSums]) -> None:
-    """Write an object for each name."""
-    for one in calls:
-        times = {
-            "total_ns": one.times.sum,
-            "p50_ns": one.times.percentile(0.5),
-            "p99_ns": one.times.percentile(0.99),
-            "buckets": [list(bounds) for bounds in one.times.ranges()],
-        }
-        known = {"name": one.name, "calls": one.times.count, "errors": one.errors}
-        output.write("syscall", {**known, **times})
-    output.out.flush()
+        out.write(f"{row['calls']:>10,} {shown}  {row['name']:<18} {errors}".rstrip() + "\n")

@@ -23,7 +23,7 @@ from gotrace.live.model import (
     WaitGroupRow,
 )
 from gotrace.report.durations import duration
-from gotrace.report.goroutines import frame_json, span, spoken, where
+from gotrace.report.goroutines import span, spoken, where
 from gotrace.report.output import JsonOutput
 from gotrace.text import counted, printable
 
@@ -351,8 +351,8 @@ def write_snapshot_json(
                 "growth": row.growth,
                 "leaks": row.leaks,
                 "waiting_ns": list(row.waiting_ns) if row.waiting_ns else None,
-                "created_by": frame_json(row.created_by) if row.created_by else None,
-                "stack": [frame_json(frame) for frame in row.frames],
+                "created_by": row.created_by.to_json() if row.created_by else None,
+                "stack": [frame.to_json() for frame in row.frames],
             },
         )
     output.out.flush()

@@ -12,11 +12,10 @@ from typing import TextIO
 
 from gotrace.goroutines.model import State
 from gotrace.report.durations import duration
-from gotrace.report.goroutines import frame_json
 from gotrace.report.output import JsonOutput
 from gotrace.session.oncpu.groups import WallGroup
 from gotrace.session.oncpu.naming import CpuNames
-from gotrace.session.waits.naming import shown_frames
+from gotrace.session.row_stacks import RowStacks
 from gotrace.text import printable
 
 __all__ = ["write_wall", "write_wall_json"]
@@ -68,6 +67,7 @@ def write_wall_json(
 ) -> None:
     """Write an object with the sums and ``fields``, then groups, each with its stacks."""
     total = sum(group.wall_ns for group in groups) + others[1]
+    stacked = RowStacks(names.program)
     found = {"count": others[0], "ns": others[1]}
     output.write("wall", {**fields, "wall_ns": total, "others": found})
     for group in groups[:top]:
@@ -76,11 +76,11 @@ def write_wall_json(
         stacks = [
             (State.RUNNING, "", one.samples, ns, one.frames) for one, ns in group.running()
         ] + [
-            (row.state, row.reason, row.count, row.ns, shown_frames(names.program, row.stack, True))
+            (row.state, row.reason, row.count, row.ns, stacked[row.stack].frames)
             for row in group.rows
         ]
         for state, reason, count, ns, frames in sorted(stacks, key=lambda one: -one[3]):
-            stack = [{**frame_json(frame), "inlined": frame.is_inlined} for frame in frames]
+            stack = [{**frame.to_json(), "inlined": frame.is_inlined} for frame in frames]
             known = {"group": group.name, "state": state.value, "reason": reason or None}
             output.write("wall_stack", {**known, "count": count, "ns": ns, "stack": stack})
     output.out.flush()

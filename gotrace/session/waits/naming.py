@@ -3,27 +3,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from gotrace.goroutines.groups import matcher, stacks_with
-from gotrace.goroutines.model import Frame, Names, Stack
+from gotrace.goroutines.model import Stack
 from gotrace.goroutines.program import CodeNames
 from gotrace.gotypes.wait_reasons import WaitFor, meaning_of
 from gotrace.profiles.rows import Line, PprofLocation, ProfileForm, ProfileRow, ValueType
+from gotrace.results.rows import Json, Row
+from gotrace.session.row_stacks import RowStacks
 from gotrace.session.symbols import is_plumbing
 from gotrace.session.waits.meter import EndedBy, WaitRow
 from gotrace.session.waits.probes import WaitState
 
 __all__ = [
     "FORM",
-    "NamedWait",
     "WaitChoice",
     "WokenBy",
     "named_waits",
     "profile_rows",
-    "shown_frames",
+    "waits_head",
+    "waker_label",
     "without_parking",
 ]
 
@@ -76,37 +78,6 @@ class WaitChoice:
     wakers: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NamedWait:
-    """Waits that are alike.
-
-    ``waker`` is the function that ended them, outside of the runtime and of what unlocks and sends
-    for it; None where that is not a goroutine, or not known. ``waker_stack`` is empty unless it
-    is kept apart.
-    """
-
-    state: WaitState
-    reason: str
-    stack: Stack
-    woken_by: WokenBy | None
-    waker: str | None
-    waker_stack: Stack
-    is_open: bool
-    count: int
-    ns: int
-
-    @property
-    def waker_label(self) -> str | None:
-        """Return the waker in a word, None where it is not known."""
-        return self.waker or (self.woken_by.value if self.woken_by else None)
-
-
-@dataclass
-class _Sum:
-    count: int = 0
-    ns: int = 0
-
-
 @dataclass
 class _Wakers:
     """Wakers by their stacks."""
@@ -155,17 +126,18 @@ def _outermost(names: Sequence[str]) -> str | None:
 
 def named_waits(
     program: CodeNames, state: WaitState, rows: Iterable[WaitRow], choice: WaitChoice
-) -> list[NamedWait]:
-    """Return the waits that are wanted, those that take most first.
+) -> list[Row]:
+    """Return the rows of the waits that are wanted, those that take most first.
 
-    Raises UsageError for a bad pattern.
+    ``waker`` is the function that ended them, outside of the runtime and of what unlocks and sends
+    for it, null where that is not a goroutine, or not known. Raises UsageError for a bad pattern.
     """
     rows = list(rows)
     inside = stacks_with(program, {row.stack for row in rows}, choice.inside)
     reasons = {row.reason for row in rows}
     wanted = {reason for reason in reasons if any(map(matcher(reason), choice.reasons))}
-    wakers = _Wakers(program)
-    sums: dict[tuple[str, Stack, WokenBy | None, str | None, Stack, bool], _Sum] = {}
+    wakers, stacks = _Wakers(program), RowStacks(program)
+    found: dict[tuple[object, ...], Row] = {}
     for row in rows:
         if choice.inside and row.stack not in inside:
             continue
@@ -173,20 +145,49 @@ def named_waits(
             continue
         if not choice.system and program.is_system_stack(row.stack):
             continue
-        stack = row.ended_by_stack if choice.wakers else ()
-        key = (row.reason, row.stack, *wakers.of(row), stack, row.is_open)
-        found = sums.setdefault(key, _Sum())
-        found.count += row.count
-        found.ns += row.ns
-    named = [NamedWait(state, *key, one.count, one.ns) for key, one in sums.items()]
-    return sorted(named, key=lambda one: (-one.ns, -one.count, one.reason, one.stack))
+        waking = row.ended_by_stack if choice.wakers else ()
+        woken_by, waker = wakers.of(row)
+        key = row.reason, row.stack, woken_by, waker, waking, row.is_open
+        wait = found.setdefault(
+            key,
+            {
+                "kind": "wait",
+                "state": state.value,
+                "reason": row.reason or None,
+                "count": 0,
+                "delay_ns": 0,
+                "open": row.is_open,
+                "woken_by": woken_by.value if woken_by else None,
+                "waker": waker,
+                "stack": stacks[row.stack],
+                **({"waker_stack": stacks[waking]} if waking else {}),
+            },
+        )
+        wait["count"] += row.count
+        wait["delay_ns"] += row.ns
+    return sorted(found.values(), key=_rank)
 
 
-def shown_frames(program: Names, stack: Stack, system: bool) -> Sequence[Frame]:
-    """Return the frames of a stack that Go's own dumps show, all of them where there are none."""
-    frames = program.frames(stack)
-    every = [frame for frame in frames if not frame.is_elided] or frames
-    return [frame for frame in every if system or frame.is_shown] or every
+def _rank(row: Json) -> tuple[object, ...]:
+    return -row["delay_ns"], -row["count"], row["reason"] or "", row["stack"].addresses
+
+
+def waits_head(waits: Sequence[Json], others: tuple[int, int], fields: Mapping[str, object]) -> Row:
+    """Return the sums of a reading, with ``fields``; ``others`` are waits that found no row."""
+    count, ns = others
+    return {
+        "kind": "waits",
+        **fields,
+        "count": count + sum(wait["count"] for wait in waits),
+        "delay_ns": ns + sum(wait["delay_ns"] for wait in waits),
+        "others": {"count": count, "delay_ns": ns},
+    }
+
+
+def waker_label(wait: Json) -> str | None:
+    """Return the waker in a word, None where it is not known."""
+    label: str | None = wait["waker"] or wait["woken_by"]
+    return label
 
 
 def without_parking(stack: list[PprofLocation]) -> list[PprofLocation]:
@@ -198,25 +199,25 @@ def without_parking(stack: list[PprofLocation]) -> list[PprofLocation]:
     return stack
 
 
-def profile_rows(program: CodeNames, waits: Iterable[NamedWait]) -> list[ProfileRow]:
+def profile_rows(program: CodeNames, waits: Iterable[Json]) -> list[ProfileRow]:
     """Return waits for a profile: the waker's stack, where it is kept apart, on top."""
     rows = []
     for wait in waits:
-        stack = without_parking(program.profiled(wait.stack))
-        labels: dict[str, str | int] = {"reason": wait.reason} if wait.reason else {}
-        if wait.waker_label:
-            labels["waker"] = wait.waker_label
-        if wait.state is not WaitState.WAITING:
-            labels["state"] = wait.state.value
-        if wait.is_open:
+        stack = without_parking(program.profiled(wait["stack"].addresses))
+        values, state = (wait["count"], wait["delay_ns"]), wait["state"]
+        labels: dict[str, str | int] = {"reason": wait["reason"]} if wait["reason"] else {}
+        if label := waker_label(wait):
+            labels["waker"] = label
+        if state != WaitState.WAITING.value:
+            labels["state"] = state
+        if wait["open"]:
             labels["open"] = "yes"
-        if wait.waker_stack:
+        if "waker_stack" in wait:
             waker = [
                 PprofLocation(location.address, location.lines[::-1])
-                for location in reversed(program.profiled(wait.waker_stack))
+                for location in reversed(program.profiled(wait["waker_stack"].addresses))
             ]
-            rows.append(ProfileRow([*waker, _DIVIDER, *stack], (wait.count, wait.ns), labels))
+            rows.append(ProfileRow([*waker, _DIVIDER, *stack], values, labels))
         else:
-            note = f"[{wait.reason or wait.state.value}]"
-            rows.append(ProfileRow(stack, (wait.count, wait.ns), labels, note))
+            rows.append(ProfileRow(stack, values, labels, f"[{wait['reason'] or state}]"))
     return rows
