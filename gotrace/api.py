@@ -59,7 +59,7 @@ from gotrace.session.latency import LatencyOptions, LatencyRequest, Measurement
 from gotrace.session.oncpu.groups import WALL_FORM, WallGroup, wall_groups
 from gotrace.session.oncpu.meter import HERTZ, CpuPeriod, CpuRequest
 from gotrace.session.oncpu.naming import FORM as CPU_FORM
-from gotrace.session.oncpu.naming import CpuNames, function_times
+from gotrace.session.oncpu.naming import CpuNames, function_rows
 from gotrace.session.oncpu.wall import WallRequest
 from gotrace.session.plan import ProgramFunction
 from gotrace.session.probing import Probing, ReturnMode
@@ -353,7 +353,8 @@ class CpuTime(list[CpuSamples], Table, _Profiled):
         self.samples = period.others + sum(one.samples for one in rows)
         self.cpu_ns = self.samples * ns
         self.functions = [
-            CpuFunction(one.function, one.own * ns, one.total * ns) for one in function_times(rows)
+            CpuFunction(row["func"], row["self_ns"], row["total_ns"])
+            for row in function_rows(rows, ns)
         ]
         found, now = names.profile_rows(rows, ns), time.time_ns()
         self._profile = StackProfile(CPU_FORM, found, "CPU time", names.mappings(), now)

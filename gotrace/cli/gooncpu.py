@@ -7,6 +7,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from itertools import chain
 from typing import TypeVar
 
 from gotrace.cli.options import (
@@ -29,10 +30,10 @@ from gotrace.cli.stack_files import (
 from gotrace.cli.why import accepting
 from gotrace.errors import UsageError
 from gotrace.profiles.rows import StackProfile
-from gotrace.report.cpu import CpuReading, write_cpu, write_cpu_json
+from gotrace.report.cpu import write_cpu
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
-from gotrace.report.wall import write_wall, write_wall_json
-from gotrace.session.oncpu.groups import WALL_FORM, wall_groups
+from gotrace.report.wall import write_wall
+from gotrace.session.oncpu.groups import WALL_FORM, wall_groups, wall_head
 from gotrace.session.oncpu.meter import (
     HERTZ,
     CpuMeter,
@@ -41,9 +42,10 @@ from gotrace.session.oncpu.meter import (
     CpuRow,
     sum_samples,
 )
-from gotrace.session.oncpu.naming import FORM, CpuNames, NamedSamples, function_times
+from gotrace.session.oncpu.naming import FORM, CpuNames, NamedSamples, cpu_head, function_rows
 from gotrace.session.oncpu.wall import WallRequest
 from gotrace.session.probing import Probing
+from gotrace.session.row_cells import RowStacks
 from gotrace.session.run import Run
 from gotrace.target.target import Target
 from gotrace.text import counted
@@ -191,13 +193,15 @@ def _run_off(options: argparse.Namespace, request: CpuRequest, output: Output) -
         span = round(length * 1e9)
         name = f"time of goroutines of {what}"
         profile = StackProfile(WALL_FORM, found, name, names.mappings(), began, span)
+        fields = {"pid": run.target.pid, "ts": round(time.time(), 6), "seconds": length}
+        head, stacks_of = wall_head(groups, others, fields), RowStacks(names.program)
+        tables = [group.table_rows(stacks_of) for group in groups]
         if isinstance(output, JsonOutput):
-            fields = {"pid": run.target.pid, "ts": round(time.time(), 6), "seconds": length}
-            write_wall_json(output, groups, others, names, options.top, fields)
+            output.rows([head, *chain.from_iterable(tables[: options.top])])
         elif not options.folded:
             clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
             output.out.write(f"\n{clock}")
-            write_wall(output.out, groups, others, what, length, options.top)
+            write_wall(output.out, head, [rows[0] for rows in tables], what, options.top)
         write_stacks(options, output, profile, f"{len(found):,} stacks")
         unseen, stacks = run.meter.losses()
         if unseen:
@@ -248,21 +252,21 @@ class _Writer:
         if options.folded:
             fold(output, self._profile(samples))
             return
-        functions = function_times(samples, options.functions)
+        functions = function_rows(samples, self._period, options.functions)
+        rows = [one.row(self._period, options.label) for one in samples]
         own_clock = None if options.inside else period.cpu_ns
-        sums = (period.others, self._period, own_clock, length)
-        reading = CpuReading(samples, functions, *sums, options.label)
+        fields = {"pid": self._target.pid, "ts": round(time.time(), 6), "seconds": length}
+        head = cpu_head(samples, period.others, self._period, own_clock, fields)
         if isinstance(output, JsonOutput):
-            fields = {"pid": self._target.pid, "ts": round(time.time(), 6), "seconds": length}
-            write_cpu_json(output, reading, options.top, fields)
+            output.rows([head, *functions[: options.top], *rows[: options.top]])
             return
         clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
         output.out.write(f"\n{clock}")
         what = f"process {self._target.pid}"
-        is_other = options.goroutines or options.stacks or options.label
-        few = not (options.functions or is_other)
+        by = "GROUP" if options.goroutines else options.label
+        few = not (options.functions or by or options.stacks)
         top = options.top or (_FUNCTIONS if few else None)
-        write_cpu(output.out, reading, what, options.goroutines, options.stacks, top)
+        write_cpu(output.out, head, functions, rows, what, top, by, options.stacks)
 
     def _profile(self, samples: Sequence[NamedSamples]) -> StackProfile:
         rows = self._names.profile_rows(samples, self._period)

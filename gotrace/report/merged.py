@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from gotrace.calls import StackFrame
-from gotrace.goroutines.interrupted import WorkKind
-from gotrace.goroutines.model import Frame, State
-from gotrace.probes.scope import STACK_TYPE
+from gotrace.goroutines.model import Frame
 from gotrace.profiles.rows import (
     Line,
     PprofLocation,
@@ -20,7 +18,7 @@ from gotrace.profiles.rows import (
 )
 from gotrace.report.by import ValueGroup, ValueInterval, write_values
 from gotrace.report.counts import CountRow, CountTable, write_counts
-from gotrace.report.cpu import CpuReading, write_cpu
+from gotrace.report.cpu import write_cpu
 from gotrace.report.goroutines import labels_text, span, write_frames
 from gotrace.report.latencies import FoldedLatency, Interval, LatencyGroup, write_latencies
 from gotrace.report.output import JsonOutput, Output, TextOutput
@@ -28,26 +26,16 @@ from gotrace.report.syscalls import write_syscalls
 from gotrace.report.waits import write_waits
 from gotrace.report.wall import write_wall
 from gotrace.report.why import BucketParts
-from gotrace.results.kinds import KINDS, TOOLS, frames_of
+from gotrace.results.kinds import HEADS, KINDS, TOOLS, frames_of
 from gotrace.results.merging import Merged, times_of, values_of
-from gotrace.session.oncpu.groups import WallGroup
-from gotrace.session.oncpu.naming import FunctionTime, NamedSamples
-from gotrace.session.row_stacks import RowStack
+from gotrace.results.rows import Json, Row
+from gotrace.session.row_cells import RowBy, RowStack
 from gotrace.session.why.parts import PartSums, PartTotals
 from gotrace.text import counted, in_program, printable
-from gotrace.values.model import (
-    Nil,
-    SequenceValue,
-    StringValue,
-    StructValue,
-    TextValue,
-    UnavailableValue,
-    Value,
-)
 
 __all__ = ["merged_profile", "spoken_hosts", "write_merged"]
 
-_Row = Mapping[str, Any]
+_Row = Json
 
 _FEW_HOSTS = 4
 _FUNCTIONS = 30
@@ -85,9 +73,10 @@ def _write_text(output: TextOutput, merged: Merged, top: int | None) -> None:
         for name in names:
             out.write("\n")
             what = f"host {printable(name)}" if name is not None else hosts
-            rows = {kind: _of_host(merged.rows(kind), name) for kind in TOOLS[merged.tool]}
-            seconds = merged.units if name is None else merged.hosts[name].units
-            _WRITERS[merged.tool](out, rows, seconds, what, top)
+            rows = {kind: _shown(merged.rows(kind), name) for kind in TOOLS[merged.tool]}
+            for head in (one for kind in HEADS for one in rows.get(kind, ())):
+                head["seconds"] = merged.units if name is None else merged.hosts[name].units
+            _WRITERS[merged.tool](out, rows, what, top)
     for text, names_of in _said(merged):
         out.write(f"{printable(text)} ({spoken_hosts(names_of)})\n")
     out.flush()
@@ -108,6 +97,7 @@ def _write_json(output: JsonOutput, merged: Merged, top: int | None) -> None:
     output.out.flush()
 
 
+_STACKED = ("stack", "waker_stack")
 #: Kinds of which ``top`` leaves the largest.
 _LARGEST_LAST = ("count", "histogram")
 _LARGEST_FIRST = ("wait", "syscall", "cpu_function", "cpu_stack", "goroutine")
@@ -123,16 +113,13 @@ def _said(merged: Merged) -> Iterator[tuple[str, list[str]]]:
         yield text, sorted(set(names))
 
 
-def _of_host(rows: Sequence[_Row], name: str | None) -> list[_Row]:
-    """Return the rows of a host, or of all, with their stacks for text."""
-    return [
-        {
-            **row,
-            **{one: RowStack.of_json(row[one]) for one in ("stack", "waker_stack") if one in row},
-        }
-        for row in rows
-        if name is None or row.get("host") == name
-    ]
+def _shown(rows: Sequence[_Row], name: str | None = None) -> list[Row]:
+    """Return the rows of a host, or of all, with their stacks and values for text."""
+    found = [dict(row) for row in rows if name is None or row.get("host") == name]
+    for row in found:
+        row |= {one: RowStack.of_json(row[one]) for one in _STACKED if one in row}
+        row |= {"by": RowBy.of_json(row["by"])} if "by" in row else {}
+    return found
 
 
 def _place(row: _Row) -> str | None:
@@ -141,42 +128,8 @@ def _place(row: _Row) -> str | None:
     return in_program(host, program) if program is not None else host
 
 
-def _by(row: _Row) -> dict[str, Value] | None:
-    by = row.get("by", {})
-    if by is None:
-        return None
-    return {
-        text: _stack(value) if text == "$stack" else _value(value) for text, value in by.items()
-    }
-
-
-def _value(value: Any) -> Value:
-    """Return a value for text; one with parts is shown as JSON has it."""
-    if value is None:
-        return Nil("")
-    if isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, str):
-        return StringValue(value.encode(), len(value.encode()))
-    if isinstance(value, dict):
-        if "$unavailable" in value:
-            return UnavailableValue(str(value["$unavailable"]))
-        if "$string" in value:
-            return StringValue(str(value["$string"]).encode(), value.get("$len"))
-    import json
-
-    return TextValue("", json.dumps(value, ensure_ascii=False))
-
-
-def _stack(value: Any) -> Value:
-    if not isinstance(value, list):
-        return _value(value)
-    frames = []
-    for frame in value:
-        known = (frame["func"], frame.get("file"), frame.get("line"))
-        fields = zip(("func", "file", "line"), map(_value, known), strict=True)
-        frames.append(StructValue("", tuple(fields)))
-    return SequenceValue(STACK_TYPE, tuple(frames), len(frames))
+def _by(row: _Row) -> Mapping[str, Any] | None:
+    return RowBy.of_json(row["by"]).values if row.get("by") is not None else None
 
 
 def _write_counts(output: Output, merged: Merged, top: int | None) -> None:
@@ -185,7 +138,7 @@ def _write_counts(output: Output, merged: Merged, top: int | None) -> None:
     by = list(merged.options.get("by", ()))
     has_by = any("by" in row for row in rows)
     shown = [
-        CountRow(row["func"], row["count"], _by(row) if has_by else None, _place(row))
+        CountRow(row["func"], row["count"], _by(row), _place(row))
         for row in (rows[-top:] if top else rows)
     ]
     rates = any("rate" in row for row in rows)
@@ -248,9 +201,7 @@ def _latency(row: _Row) -> LatencyGroup:
     )
 
 
-def _write_waits(
-    out: TextIO, rows: Mapping[str, list[_Row]], seconds: float, what: str, top: int | None
-) -> None:
+def _write_waits(out: TextIO, rows: Mapping[str, list[Row]], what: str, top: int | None) -> None:
     if rows["syscall"]:
         write_syscalls(out, rows["syscall"])
         out.write("\n")
@@ -258,38 +209,18 @@ def _write_waits(
     write_waits(out, head, rows["wait"], what, False, top)
 
 
-def _write_cpu(
-    out: TextIO, rows: Mapping[str, list[_Row]], seconds: float, what: str, top: int | None
-) -> None:
+def _write_cpu(out: TextIO, rows: Mapping[str, list[Row]], what: str, top: int | None) -> None:
     for head in rows["cpu"]:
-        period = head["period_ns"]
-        samples = [
-            NamedSamples(
-                *(WorkKind(row["work"]), row["group"], 0, 0, row["stack"].frames, ()),
-                *(False, row["samples"]),
-            )
-            for row in rows["cpu_stack"]
-        ]
-        functions = [
-            FunctionTime(row["func"], row["self_ns"] // period, row["total_ns"] // period)
-            for row in rows["cpu_function"]
-        ]
-        sums = head["others"], period, head["clock_ns"], seconds
-        write_cpu(out, CpuReading(samples, functions, *sums), what, False, False, top or _FUNCTIONS)
+        samples = rows["cpu_stack"]
+        by = next((text for row in samples if "by" in row for text in row["by"].values), None)
+        tables = rows["cpu_function"], samples
+        write_cpu(out, head, *tables, what, top or _FUNCTIONS, by)
     for head in rows["wall"]:
-        groups = [_wall_group(row) for row in rows["wall_group"]]
-        others = head["others"]["count"], head["others"]["ns"]
-        write_wall(out, groups, others, what, seconds, top)
-
-
-def _wall_group(row: _Row) -> WallGroup:
-    states = (State.RUNNING, State.RUNNABLE, State.SYSCALL, State.WAITING)
-    ns = {state: row[f"{state.value}_ns"] for state in states}
-    return WallGroup(row["group"], row["wall_ns"] > 0, ns, (), ())
+        write_wall(out, head, rows["wall_group"], what, top)
 
 
 def _write_goroutines(
-    out: TextIO, rows: Mapping[str, list[_Row]], seconds: float, what: str, top: int | None
+    out: TextIO, rows: Mapping[str, list[Row]], what: str, top: int | None
 ) -> None:
     """Write goroutines in groups, the largest first."""
     found = rows["goroutine"]

@@ -339,6 +339,23 @@ def test_other_notices_are_refused(row: Row, reason: str) -> None:
         gotrace.merge([json.dumps(row)])
 
 
+def test_cpu_time_by_label_is_a_table_by_label() -> None:
+    sums = {"samples": 9, "cpu_ns": 90, "clock_ns": None, "others": 0}
+    head = {"kind": "cpu", "ts": 5.0, "seconds": 1.0, "period_ns": 10, **sums}
+    row = {"kind": "cpu_stack", "work": "program", "group": "main goroutine", "stack": []}
+    known = [(4, "a"), (3, None)]  # --top has left the others out
+    samples = [{**row, "by": {"u": value}, "samples": n, "cpu_ns": n * 10} for n, value in known]
+    out = io.StringIO()
+    write_merged(TextOutput(out, out), gotrace.merge(lines([head, *samples])), None)
+    assert out.getvalue().splitlines()[2:] == [
+        "90ns of CPU time of 1 host: 0.00 CPUs, 9 samples",
+        "",
+        "      TIME   SHARE  u",
+        '      40ns   44.4%  "a"',
+        "      30ns   33.3%  main goroutine",
+    ]
+
+
 def test_added_hosts_cannot_be_taken_apart() -> None:
     merged = gotrace.merge(lines([count("f", 1)]), lines([count("f", 2)]))
     with pytest.raises(UsageError, match="record it with --by-host"):

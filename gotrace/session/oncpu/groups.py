@@ -3,20 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gotrace.goroutines.model import State
 from gotrace.profiles.rows import Line, PprofLocation, ProfileForm, ProfileRow, ValueType
+from gotrace.results.rows import Row
 from gotrace.session.oncpu.naming import CpuNames, NamedSamples
 from gotrace.session.oncpu.wall import STATUSES, WallRow
+from gotrace.session.row_cells import RowStack, RowStacks
 from gotrace.session.waits.naming import without_parking
 
-__all__ = ["WALL_FORM", "WallGroup", "wall_groups"]
+__all__ = ["WALL_FORM", "WallGroup", "wall_groups", "wall_head"]
 
 WALL_FORM = ProfileForm(
     (ValueType("events", "count"), ValueType("time", "nanoseconds")), 1, "nanoseconds"
 )
+
+
+_STATES = (State.RUNNING, State.RUNNABLE, State.SYSCALL, State.WAITING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,26 @@ class WallGroup:
             left, total = left - part, total - one.samples
         return parts
 
+    def table_rows(self, stacks: RowStacks) -> list[Row]:
+        """Return its row, then those of its stacks, the most time first."""
+        group = {"group": self.name}
+        times = {f"{state.value}_ns": self.ns[state] for state in _STATES}
+        found = [
+            (State.RUNNING, None, one.samples, ns, RowStack(one.frames, one.is_cut))
+            for one, ns in self.running()
+        ] + [
+            (row.state, row.reason or None, row.count, row.ns, stacks[row.stack])
+            for row in self.rows
+        ]
+        names = ("state", "reason", "count", "ns", "stack")
+        return [
+            {"kind": "wall_group", **group, "wall_ns": self.wall_ns, **times},
+            *(
+                {"kind": "wall_stack", **group, **dict(zip(names, (s.value, *rest), strict=True))}
+                for s, *rest in sorted(found, key=lambda one: -one[3])
+            ),
+        ]
+
     def profile_rows(self, names: CpuNames) -> list[ProfileRow]:
         """Return all of it for a profile, with the group as the outermost frame."""
         root = PprofLocation(0, (Line(f"[{self.name}]", "", 0),))
@@ -66,6 +91,15 @@ class WallGroup:
             note = f"[{row.reason or row.state.value}]"
             made.append(ProfileRow([*stack, root], (row.count, row.ns), labels, note))
         return made
+
+
+def wall_head(
+    groups: Iterable[WallGroup], others: tuple[int, int], fields: Mapping[str, object]
+) -> Row:
+    """Return the sums, with ``fields``; ``others`` are stays in a state that found no row."""
+    total = others[1] + sum(group.wall_ns for group in groups)
+    found = {"count": others[0], "ns": others[1]}
+    return {"kind": "wall", **fields, "wall_ns": total, "others": found}
 
 
 def wall_groups(

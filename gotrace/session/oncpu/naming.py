@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,12 +22,14 @@ from gotrace.profiles.rows import (
     ProfileRow,
     ValueType,
 )
+from gotrace.results.rows import Row
 from gotrace.session.oncpu.meter import CpuMeter, CpuRow
+from gotrace.session.row_cells import RowBy, RowStack
 
 if TYPE_CHECKING:
     from gotrace.values.model import Value
 
-__all__ = ["FORM", "CpuNames", "FunctionTime", "NamedSamples", "function_times"]
+__all__ = ["FORM", "CpuNames", "NamedSamples", "cpu_head", "function_rows"]
 
 #: What runtime/pprof's CPU profile has.
 FORM = ProfileForm(
@@ -72,14 +75,17 @@ class NamedSamples:
         text = getattr(self.label, "text", b"")
         return str(text, "utf-8", "surrogateescape")
 
-
-@dataclass(frozen=True, slots=True)
-class FunctionTime:
-    """How many samples a function was on: innermost (``own``), and at all."""
-
-    function: str
-    own: int
-    total: int
+    def row(self, period: int, by: str | None) -> Row:
+        """Return the row of samples of ``period`` ns, ``by`` the expression of their label."""
+        return {
+            "kind": "cpu_stack",
+            "work": self.work.value,
+            "group": self.group,
+            **({} if by is None else {"by": RowBy({by: self.label})}),
+            "samples": self.samples,
+            "cpu_ns": self.samples * period,
+            "stack": RowStack(self.frames, self.is_cut),
+        }
 
 
 class CpuNames:
@@ -179,26 +185,54 @@ class CpuNames:
         return rows
 
 
-def function_times(
-    samples: Iterable[NamedSamples], patterns: Sequence[str] = ()
-) -> list[FunctionTime]:
-    """Return the functions on any stack, those with the most samples of their own first.
+def function_rows(
+    samples: Iterable[NamedSamples], period: int, patterns: Sequence[str] = ()
+) -> list[Row]:
+    """Return the functions on any stack, those with the most time of their own first.
 
     Only those that a pattern matches, if there are any. Raises UsageError for a bad pattern.
     """
-    own: dict[str, int] = {}
-    total: dict[str, int] = {}
+    own: Counter[str] = Counter()
+    total: Counter[str] = Counter()
     for one in samples:
         names = [frame.function for frame in one.frames]
         for name in names[:1]:
-            own[name] = own.get(name, 0) + one.samples
+            own[name] += one.samples
         for name in set(names):
-            total[name] = total.get(name, 0) + one.samples
-    times = [FunctionTime(name, own.get(name, 0), count) for name, count in total.items()]
+            total[name] += one.samples
+    wanted: Iterable[str] = total
     if patterns:
         from gotrace.probes.pattern import NameList, Pattern
 
-        listed = NameList([one.function for one in times])
-        rows = {row for text in patterns for row in Pattern(text).match(listed).rows}
-        times = [times[row] for row in rows]
-    return sorted(times, key=lambda one: (-one.own, -one.total, one.function))
+        listed = NameList(found := list(total))
+        wanted = {found[row] for text in patterns for row in Pattern(text).match(listed).rows}
+    ranked = sorted(wanted, key=lambda name: (-own[name], -total[name], name))
+    return [
+        {
+            "kind": "cpu_function",
+            "func": name,
+            "self_ns": own[name] * period,
+            "total_ns": total[name] * period,
+        }
+        for name in ranked
+    ]
+
+
+def cpu_head(
+    samples: Iterable[NamedSamples],
+    others: int,
+    period: int,
+    clock_ns: int | None,
+    fields: Mapping[str, object],
+) -> Row:
+    """Return the sums of a reading, with ``fields``; ``others`` are samples that found no row."""
+    count = others + sum(one.samples for one in samples)
+    return {
+        "kind": "cpu",
+        **fields,
+        "period_ns": period,
+        "samples": count,
+        "cpu_ns": count * period,
+        "clock_ns": clock_ns,
+        "others": others,
+    }

@@ -13,7 +13,7 @@ from gotrace.goroutines.program import CodeNames
 from gotrace.gotypes.wait_reasons import WaitFor, meaning_of
 from gotrace.profiles.rows import Line, PprofLocation, ProfileForm, ProfileRow, ValueType
 from gotrace.results.rows import Json, Row
-from gotrace.session.row_stacks import RowStacks
+from gotrace.session.row_cells import RowStacks
 from gotrace.session.symbols import is_plumbing
 from gotrace.session.waits.meter import EndedBy, WaitRow
 from gotrace.session.waits.probes import WaitState
