@@ -26,21 +26,22 @@ from gotrace.cli.run import (
 from gotrace.cli.why import accepting, why_of
 from gotrace.errors import UsageError
 from gotrace.gotypes.symbols import shown_names
+from gotrace.histogram import ValueHistogram
 from gotrace.overhead import ProbeCost, RunCost
 from gotrace.probes.spec import KeyText
 from gotrace.profiles.folded import folded
 from gotrace.profiles.write import write_profile
 from gotrace.report.by import (
-    ValueGroup,
-    ValueInterval,
+    value_row,
     write_values,
 )
-from gotrace.report.counts import CountRow, CountTable, count_table, write_counts
+from gotrace.report.counts import count_rows, write_counts
 from gotrace.report.latencies import Interval, LatencyGroup, write_latencies
 from gotrace.report.latency_rows import RowName, row_names
 from gotrace.report.listing import list_plan
 from gotrace.report.order import Order, ordered, size_by
 from gotrace.report.output import Notice, NoticeKind, Output
+from gotrace.results.rows import Row
 from gotrace.session.budget import HitCounts
 from gotrace.session.key_stacks import key_profile
 from gotrace.session.keys import (
@@ -55,6 +56,7 @@ from gotrace.session.landings import Landings
 from gotrace.session.latency import FEW_FUNCTIONS
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan
+from gotrace.session.row_cells import RowBy
 from gotrace.session.run import Run
 from gotrace.target.target import Target
 from gotrace.text import counted
@@ -82,8 +84,9 @@ def count_by(options: argparse.Namespace) -> int:
                 _write_stacks(options, output, run.plan, request.key, period, seconds)
                 return
             shown = shown_names((function.name for function in run.plan.functions), options.short)
-            table = _table(options, run.plan, request.key, period, seconds)
-            write_counts(output, table, options.timestamp, shown)
+            rows = _table(options, run.plan, request.key, period, seconds)
+            by, rates = request.key.texts, options.interval is not None
+            write_counts(output, rows, options.timestamp, shown, by, rates)
 
         return _add_up(options, request, output, write)
 
@@ -144,11 +147,9 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
                 else:
                     heat.add(interval)
             else:
-                values = _value_groups(options, plan, key, period)
-                of_unit = run.traced.unit if run.traced else None
-                shown = (time.time(), seconds, options.short)
-                of_interval = ValueInterval(values, options.of, of_unit, *shown)
-                write_values(output, of_interval, options.timestamp)
+                unit_of = run.traced.unit if run.traced else None
+                rows = _value_rows(options, plan, key, period, unit_of, seconds)
+                write_values(output, rows, options.timestamp, options.short)
 
         return _add_up(options, request, output, write, heat)
 
@@ -250,15 +251,15 @@ def _add_up(
 
 def _table(
     options: argparse.Namespace, plan: ProbePlan, key: KeyText, period: KeyPeriod, seconds: float
-) -> CountTable:
+) -> list[Row]:
     names = plan.names
-    rows = [
-        CountRow(name, row.calls, row.by(key.texts), program)
+    found = [
+        (program, name, row.calls, RowBy(row.by(key.texts) or {}))
         for row in period.rows
         for program, name in [_NO_NAME if row.function is None else names[row.function]]
     ]
     rates = options.interval is not None
-    return count_table(rows, seconds, options.top, options.sort, rates, key.texts)
+    return count_rows(found, seconds, options.top, options.sort, rates)
 
 
 def _groups(
@@ -290,7 +291,7 @@ def _groups(
     return ordered(groups, top, lambda group: size(group.times), by_name)
 
 
-def _name_of(group: LatencyGroup | ValueGroup) -> tuple[str, str, str]:
+def _name_of(group: LatencyGroup) -> tuple[str, str, str]:
     return group.function or "", group.program or "", repr(group.by)
 
 
@@ -298,14 +299,19 @@ def _name_of(group: LatencyGroup | ValueGroup) -> tuple[str, str, str]:
 _NO_NAME = RowName(None, None)
 
 
-def _value_groups(
-    options: argparse.Namespace, plan: ProbePlan, key: KeyText, period: KeyPeriod
-) -> Sequence[ValueGroup]:
-    """Return a group for each row, in the order that is asked for.
+def _value_rows(
+    options: argparse.Namespace,
+    plan: ProbePlan,
+    key: KeyText,
+    period: KeyPeriod,
+    unit: str | None,
+    seconds: float,
+) -> list[Row]:
+    """Return rows in the order that is asked for.
 
     Without keys all functions of a program are one, unless each has a group.
     """
-    groups: dict[object, ValueGroup] = {}
+    groups: dict[object, tuple[RowName, ValueHistogram, RowBy | None]] = {}
     names: Sequence[RowName] = [RowName(*name) for name in plan.names]
     if not key.expressions and not _has_each(options, plan):
         of_files = dict(zip(plan.files, row_names(plan, plan.files, False), strict=True))
@@ -313,17 +319,23 @@ def _value_groups(
     for number, row in enumerate(period.rows):
         assert row.measured is not None
         name = _NO_NAME if row.function is None else names[row.function]
-        by = (row.by(key.texts) or {}) if key.expressions else None
+        by = RowBy(row.by(key.texts) or {}) if key.expressions else None
         same: object = number if key.expressions else name
         if same in groups:
-            groups[same].values.merge(row.measured)
+            groups[same][1].merge(row.measured)
         else:
-            groups[same] = ValueGroup(name.function, row.measured, by, name.program)
-    size = size_by(options.sort, Order.COUNT)
-    by_name = _name_of if options.sort is Order.NAME else None
-    return ordered(
-        groups.values(), options.top, lambda group: (size(group.values), repr(group.by)), by_name
+            groups[same] = name, row.measured, by
+    size, is_by_name = size_by(options.sort, Order.COUNT), options.sort is Order.NAME
+    shown = ordered(
+        groups.values(),
+        options.top,
+        lambda group: (size(group[1]), repr(group[2])),
+        (lambda group: (group[0].function or "", group[0].program or "", repr(group[2])))
+        if is_by_name
+        else None,
     )
+    of, when = (options.of, unit), (time.time(), seconds)
+    return [value_row(name, values, of, by, when) for name, values, by in shown]
 
 
 def _has_each(options: argparse.Namespace, plan: ProbePlan) -> bool:

@@ -30,9 +30,10 @@ from gotrace.cli.run import (
     tracing_took,
 )
 from gotrace.gotypes.symbols import shown_names
-from gotrace.report.counts import CountRow, CountTable, count_table, write_counts
+from gotrace.report.counts import count_rows, write_counts
 from gotrace.report.order import Order
 from gotrace.report.output import Notice, Output
+from gotrace.results.rows import Row
 from gotrace.session.budget import Spent
 from gotrace.session.count import CountRequest
 from gotrace.session.plan import ProbePlan, ProgramFunction, to_be_traced
@@ -104,7 +105,9 @@ def _count(options: argparse.Namespace, request: CountRequest, output: Output) -
             counts = counter.take()
             hits.add(counts)
             seconds += length
-            write_counts(output, _table(options, names, counts, length), options.timestamp, shown)
+            rows = _table(options, names, counts, length)
+            rates = options.interval is not None
+            write_counts(output, rows, options.timestamp, shown, rates=rates)
         each = probe_cost_of(run.calibration)
         for notice in hits.cost(seconds, each) if each is not None else ():
             output.notice(notice)
@@ -138,13 +141,13 @@ def _table(
     names: Sequence[ProgramFunction],
     counts: Sequence[int],
     length: float,
-) -> CountTable:
+) -> list[Row]:
     by_name: Counter[ProgramFunction] = Counter()
     for function, count in zip(names, counts, strict=True):
         if count:
             by_name[function] += count
-    rows = [CountRow(one.name, count, program=one.program) for one, count in by_name.items()]
-    return count_table(rows, length, options.top, options.sort, options.interval is not None)
+    found = [(one.program, one.name, count, None) for one, count in by_name.items()]
+    return count_rows(found, length, options.top, options.sort, options.interval is not None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

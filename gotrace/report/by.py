@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show what calls are added up by, and histograms of values."""
+"""What calls are added up by, as text; rows of histograms of values, and their text."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from gotrace.gotypes.symbols import elide_type_arguments, shown_names
 from gotrace.histogram import ValueHistogram
@@ -20,18 +19,20 @@ from gotrace.report.durations import (
     table,
 )
 from gotrace.report.output import JsonOutput, Output
+from gotrace.results.merging import values_of
+from gotrace.results.rows import Json, Row
 from gotrace.session.key_stacks import stack_of
+from gotrace.session.row_cells import RowBy
 from gotrace.text import printable
 from gotrace.values.go_syntax import by_text
 from gotrace.values.model import SequenceValue, Value
 from gotrace.values.to_json import to_json
 
 __all__ = [
-    "ValueGroup",
-    "ValueInterval",
     "by_fields",
     "by_line",
     "stack_lines",
+    "value_row",
     "write_values",
 ]
 
@@ -69,91 +70,71 @@ def _is_stack(value: Value) -> bool:
     return isinstance(value, SequenceValue) and value.type == STACK_TYPE
 
 
-@dataclass(frozen=True, slots=True)
-class ValueGroup:
-    """One histogram of a value, and the calls that it is of.
+def value_row(
+    name: tuple[str | None, str | None],
+    values: ValueHistogram,
+    of: tuple[str, str | None],
+    by: RowBy | None,
+    when: tuple[float, float],
+) -> Row:
+    """Return the row of values of the calls ``by`` which they are told apart, if they are.
 
-    ``function`` is None where functions are measured together, and ``by`` where calls are not told
-    apart; it is empty for the calls that found no room. ``program`` is the name of the program of
-    which they are, None where only one is traced.
+    ``name`` is the calls' program, if there are several, and their function, if they are of one.
+    ``of`` is the expression of the values, and their unit, ``ns`` or ``bytes``, None of plain
+    numbers; ``when`` the interval's end (s since 1970) and length (s).
     """
-
-    function: str | None
-    values: ValueHistogram
-    by: Mapping[str, Value] | None = None
-    program: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ValueInterval:
-    """What one printing shows: when it ended (s since 1970), and its length (s).
-
-    ``of`` is the expression that histograms are of. ``unit`` is that of its values: ``ns`` or
-    ``bytes``, None where they are plain numbers.
-    """
-
-    groups: Sequence[ValueGroup]
-    of: str
-    unit: str | None
-    ended: float
-    seconds: float
-    short: bool = False
+    ended, seconds = when
+    return {
+        "kind": "histogram",
+        "func": name[1],
+        "of": of[0],
+        "unit": of[1],
+        **({} if by is None else {"by": by}),
+        **histogram_fields(values),
+        "unknown": values.unknown,
+        "ts": round(ended, 6),
+        "interval_s": round(seconds, 6),
+        **program_field(name[0]),
+    }
 
 
-def write_values(output: Output, interval: ValueInterval, timestamp: bool) -> None:
+def write_values(
+    output: Output, rows: Sequence[Json], timestamp: bool, short: bool = False
+) -> None:
     """Write one interval; ``timestamp`` puts the time of day above its text."""
     if isinstance(output, JsonOutput):
-        for group in interval.groups:
-            output.write("histogram", _fields(group, interval))
-        output.out.flush()
+        output.rows(rows)
         return
     if timestamp:
-        output.out.write(time.strftime("%H:%M:%S\n", time.localtime(interval.ended)))
-    if not interval.groups:
+        ended = rows[0]["ts"] if rows else time.time()
+        output.out.write(time.strftime("%H:%M:%S\n", time.localtime(ended)))
+    if not rows:
         output.out.write("\nno calls have been seen\n")
-    names = (group.function for group in interval.groups)
-    shown = shown_names((name for name in names if name is not None), interval.short)
-    for group in interval.groups:
-        output.out.writelines(line + "\n" for line in _lines(group, interval, shown))
+    shown = shown_names((row["func"] for row in rows if row["func"] is not None), short)
+    for row in rows:
+        output.out.writelines(line + "\n" for line in _lines(row, shown))
     output.out.flush()
 
 
-def _lines(group: ValueGroup, interval: ValueInterval, shown: Mapping[str, str]) -> Iterator[str]:
-    values, unit = group.values, interval.unit
+def _lines(row: Json, shown: Mapping[str, str]) -> Iterator[str]:
+    of, unit = row["of"], row["unit"]
     yield ""
-    yield from function_line(group.program, group.function and shown[group.function])
-    if group.by is not None:
-        yield by_line(group.by)
-        yield from stack_lines(group.by)
-    if values.count:
-        heading = f"{interval.of} ({unit})" if unit else interval.of
-        yield from table(values.octaves(), printable(heading))
+    yield from function_line(row.get("program"), row["func"] and shown[row["func"]])
+    if "by" in row:
+        yield by_line(row["by"].values)
+        yield from stack_lines(row["by"].values)
+    if count := row["count"]:
+        yield from table(values_of(row).octaves(), printable(f"{of} ({unit})" if unit else of))
         yield ""
         after = f" {unit}" if unit else ""
-        yield (
-            f"avg = {four_digits(values.mean)}{after}, total: {values.sum}{after},"
-            f" count: {values.count}"
-        )
+        mean = four_digits(row["sum"] / count)
+        yield f"avg = {mean}{after}, total: {row['sum']}{after}, count: {count}"
         show = _signed_duration if unit == "ns" else str
-        marks = [f"{mark} = {show(values.percentile(q))}" for mark, q in PERCENTILES.items()]
-        yield ", ".join([f"min = {show(values.minimum)}", *marks, f"max = {show(values.maximum)}"])
-    if values.unknown:
-        yield f"unknown: {values.unknown} calls of which {interval.of} could not be read"
+        marks = ("min", *PERCENTILES, "max")
+        yield ", ".join(f"{mark} = {show(row[mark.replace('.', '')])}" for mark in marks)
+    if unknown := row["unknown"]:
+        yield f"unknown: {unknown} calls of which {of} could not be read"
 
 
 def _signed_duration(nanoseconds: int) -> str:
     return f"{'-' * (nanoseconds < 0)}{duration(abs(nanoseconds))}"
-
-
-def _fields(group: ValueGroup, interval: ValueInterval) -> dict[str, object]:
-    values = group.values
-    fields: dict[str, object] = {"func": group.function, "of": interval.of, "unit": interval.unit}
-    if group.by is not None:
-        fields["by"] = by_fields(group.by or None)
-    return fields | {
-        **histogram_fields(values),
-        "unknown": values.unknown,
-        "ts": round(interval.ended, 6),
-        "interval_s": round(interval.seconds, 6),
-        **program_field(group.program),
-    }

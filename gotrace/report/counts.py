@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Render call counts: a table in the manner of bcc's funccount, or JSON lines."""
+"""Rows of call counts, and their text: a table in the manner of bcc's funccount."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gotrace.report.durations import four_digits
-from gotrace.report.order import Order, ordered, rate_of, share_of, share_text
+from gotrace.report.durations import four_digits, program_field
+from gotrace.report.order import Order, ordered, rate_of, share_of
 from gotrace.report.output import JsonOutput, Output
+from gotrace.results.rows import Json, Row
 from gotrace.text import in_program, printable
 
 if TYPE_CHECKING:
-    from gotrace.values.model import Value
+    from gotrace.session.row_cells import RowBy
 
-__all__ = ["CountRow", "CountTable", "count_table", "write_counts"]
+__all__ = ["count_rows", "write_counts"]
 
 _NAME_WIDTH = 36  # bcc's; longer names widen the column
 _COUNT_WIDTH = 8  # likewise
@@ -25,130 +25,100 @@ _STACK = "$stack"
 _MAX_WIDTH = 300  # a damaged file can have names of any length, which are not to widen all lines
 
 
-@dataclass(frozen=True, slots=True)
-class CountRow:
-    """A function's calls within one interval; ``program`` is its program's name, if of several.
-
-    ``by``: those with the same values, by expression; the row of the calls that found no room has
-    no name and no values.
-    """
-
-    name: str | None
-    count: int
-    by: Mapping[str, Value] | None = None
-    program: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CountTable:
-    """One interval: rows in order, when it ended (s since 1970), its length (s).
-
-    ``by``: the expressions that calls are grouped by. ``total`` is the number of all its calls,
-    those of rows that are not shown as well. ``rates``: rows have their calls a second.
-    """
-
-    rows: Sequence[CountRow]
-    ended: float
-    seconds: float
-    by: Sequence[str] = ()
-    total: int = 0
-    rates: bool = False
-
-
-def count_table(
-    rows: Iterable[CountRow],
+def count_rows(
+    found: Iterable[tuple[str | None, str | None, int, RowBy | None]],
     seconds: float,
     top: int | None,
     order: Order | None = None,
     rates: bool = False,
-    by: Sequence[str] = (),
-) -> CountTable:
-    """Return an interval that ends now, with its ``top`` largest rows, the largest last."""
-    rows = list(rows)
+) -> list[Row]:
+    """Return the ``top`` largest rows of an interval that ends now, the largest last.
 
-    def name(row: CountRow) -> tuple[str, str, str]:
-        return row.name or "", row.program or "", repr(row.by)
+    ``found`` are programs, if there are several, functions, their calls, and the values of these if
+    they are told apart. ``rates``: rows have their calls a second.
+    """
+    ended = round(time.time(), 6)
+    rows: list[Row] = [
+        {
+            "kind": "count",
+            "func": name,
+            **({} if by is None else {"by": by}),
+            "count": count,
+            "share": 0.0,
+            **({"rate": rate_of(count, seconds)} if rates else {}),
+            "ts": ended,
+            "interval_s": round(seconds, 6),
+            **program_field(program),
+        }
+        for program, name, count, by in found
+    ]
+    total = sum(row["count"] for row in rows)
+    for row in rows:
+        row["share"] = share_of(row["count"], total)
 
-    shown = ordered(
-        rows, top, lambda row: (row.count, *name(row)), name if order is Order.NAME else None
-    )
-    total = sum(row.count for row in rows)
-    return CountTable(shown, time.time(), seconds, by, total, rates)
+    def name(row: Json) -> tuple[str, str, str]:
+        return row["func"] or "", row.get("program") or "", repr(row.get("by"))
+
+    by_name = name if order is Order.NAME else None
+    return ordered(rows, top, lambda row: (row["count"], *name(row)), by_name)
 
 
 def write_counts(
-    output: Output, table: CountTable, timestamp: bool, shown: Mapping[str, str]
+    output: Output,
+    rows: Sequence[Json],
+    timestamp: bool,
+    shown: Mapping[str, str],
+    by: Sequence[str] = (),
+    rates: bool = False,
 ) -> None:
     """Write one interval's rows; ``timestamp`` puts the time of day above a text table.
 
-    ``shown``: what is written for names in text where that is not the whole name.
+    ``shown``: what is written for names in text where that is not the whole name. ``by`` and
+    ``rates`` are what rows have, if there are any.
     """
     if isinstance(output, JsonOutput):
-        for row in table.rows:
-            fields: dict[str, object] = {"func": row.name}
-            if table.by:
-                fields["by"] = _by_fields(row.by)
-            output.write(
-                "count",
-                {
-                    **fields,
-                    "count": row.count,
-                    "share": share_of(row.count, table.total),
-                    **({"rate": rate_of(row.count, table.seconds)} if table.rates else {}),
-                    "ts": round(table.ended, 6),
-                    "interval_s": round(table.seconds, 6),
-                    **({} if row.program is None else {"program": row.program}),
-                },
-            )
-        output.out.flush()
+        output.rows(rows)
         return
     if timestamp:
-        output.out.write(time.strftime("%H:%M:%S\n", time.localtime(table.ended)))
+        ended = rows[0]["ts"] if rows else time.time()
+        output.out.write(time.strftime("%H:%M:%S\n", time.localtime(ended)))
     # A stack is shown below its row.
-    heads = [text for text in table.by if text != _STACK]
-    cells = [[_shown_name(row, shown), *_by_cells(row, heads)] for row in table.rows]
+    heads = [text for text in by if text != _STACK]
+    cells = [[_shown_name(row, shown), *_by_cells(row, heads)] for row in rows]
     columns = zip(["FUNC", *heads], *cells, strict=True)
     widths = [min(max(map(len, column)), _MAX_WIDTH) for column in columns]
     widths[0] = max(widths[0], _NAME_WIDTH)
-    digits = max([_COUNT_WIDTH, *(len(str(row.count)) for row in table.rows)])
+    digits = max([_COUNT_WIDTH, *(len(str(row["count"])) for row in rows)])
 
     def line(names: Sequence[str], count: object, share: str, rate: str) -> str:
         padded = [f"{name:<{width}}" for name, width in zip(names, widths, strict=True)]
-        rated = f" {rate:>{_COUNT_WIDTH}}" if table.rates else ""
+        rated = f" {rate:>{_COUNT_WIDTH}}" if rates else ""
         return f"{' '.join(padded)} {count:>{digits}}{rated} {share:>{_SHARE_WIDTH}}\n"
 
     output.heading(line(["FUNC", *heads], "COUNT", "SHARE", "PER SEC"))
-    for names, row in zip(cells, table.rows, strict=True):
-        rate = four_digits(rate_of(row.count, table.seconds))
-        output.out.write(line(names, row.count, share_text(row.count, table.total), rate))
-        if _STACK in table.by:
+    for names, row in zip(cells, rows, strict=True):
+        rate = four_digits(row["rate"]) if "rate" in row else ""
+        output.out.write(line(names, row["count"], f"{row['share']:.1%}", rate))
+        if _STACK in by:
             output.out.writelines(_stack_lines(row))
     output.out.flush()
 
 
-def _shown_name(row: CountRow, shown: Mapping[str, str]) -> str:
-    if row.name is None:
-        return printable(in_program(row.program, "(others)"))
-    name = shown.get(row.name, row.name)
-    return printable(in_program(row.program, name))
+def _shown_name(row: Json, shown: Mapping[str, str]) -> str:
+    name = "(others)" if row["func"] is None else shown.get(row["func"], row["func"])
+    return printable(in_program(row.get("program"), name))
 
 
 # Values are shown by modules that plain counts do without, to start soon.
-def _by_fields(by: Mapping[str, Value] | None) -> dict[str, object] | None:
-    from gotrace.report.by import by_fields
-
-    return by_fields(by)
-
-
-def _by_cells(row: CountRow, by: Sequence[str]) -> list[str]:
-    if row.by is None:
+def _by_cells(row: Json, by: Sequence[str]) -> list[str]:
+    if "by" not in row or not row["by"].values:
         return [""] * len(by)
     from gotrace.values.go_syntax import by_text
 
-    return [by_text(row.by[text]) for text in by]
+    return [by_text(row["by"].values[text]) for text in by]
 
 
-def _stack_lines(row: CountRow) -> list[str]:
+def _stack_lines(row: Json) -> list[str]:
     from gotrace.report.by import stack_lines
 
-    return [line + "\n" for line in stack_lines(row.by or {})]
+    return [line + "\n" for line in stack_lines(row["by"].values)]

@@ -16,8 +16,8 @@ from gotrace.profiles.rows import (
     StackProfile,
     ValueType,
 )
-from gotrace.report.by import ValueGroup, ValueInterval, write_values
-from gotrace.report.counts import CountRow, CountTable, write_counts
+from gotrace.report.by import write_values
+from gotrace.report.counts import write_counts
 from gotrace.report.cpu import write_cpu
 from gotrace.report.goroutines import labels_text, span, write_frames
 from gotrace.report.latencies import FoldedLatency, Interval, LatencyGroup, write_latencies
@@ -27,7 +27,7 @@ from gotrace.report.waits import write_waits
 from gotrace.report.wall import write_wall
 from gotrace.report.why import BucketParts
 from gotrace.results.kinds import HEADS, KINDS, TOOLS, frames_of
-from gotrace.results.merging import Merged, times_of, values_of
+from gotrace.results.merging import Merged, times_of
 from gotrace.results.rows import Json, Row
 from gotrace.session.row_cells import RowBy, RowStack
 from gotrace.session.why.parts import PartSums, PartTotals
@@ -122,6 +122,11 @@ def _shown(rows: Sequence[_Row], name: str | None = None) -> list[Row]:
     return found
 
 
+def _placed(rows: Sequence[_Row]) -> list[Row]:
+    """Return rows for text, with their hosts before their programs."""
+    return [{**row, "program": _place(row)} for row in _shown(rows)]
+
+
 def _place(row: _Row) -> str | None:
     """Return what stands before a function's name: its host, its program, or both."""
     host, program = row.get("host"), row.get("program")
@@ -133,36 +138,17 @@ def _by(row: _Row) -> Mapping[str, Any] | None:
 
 
 def _write_counts(output: Output, merged: Merged, top: int | None) -> None:
-    rows = merged.rows("count")
-    total = sum(row["count"] for row in rows)
-    by = list(merged.options.get("by", ()))
-    has_by = any("by" in row for row in rows)
-    shown = [
-        CountRow(row["func"], row["count"], _by(row), _place(row))
-        for row in (rows[-top:] if top else rows)
-    ]
+    rows = _placed(merged.rows("count"))
+    by = merged.options.get("by", ()) if any("by" in row for row in rows) else ()
     rates = any("rate" in row for row in rows)
-    table = CountTable(shown, merged.ended or 0.0, merged.units, by if has_by else (), total, rates)
-    write_counts(output, table, False, {})
+    write_counts(output, rows[-top:] if top else rows, False, {}, by, rates)
 
 
 def _write_latencies(output: Output, merged: Merged, top: int | None) -> None:
     rows = merged.rows("histogram")
     shown = rows[-top:] if top else rows
     if rows and "of" in rows[0]:
-        groups = [
-            ValueGroup(
-                row["func"],
-                values_of(row),
-                (_by(row) or {}) if "by" in row else None,
-                _place(row),
-            )
-            for row in shown
-        ]
-        of, unit = rows[0]["of"], rows[0]["unit"]
-        write_values(
-            output, ValueInterval(groups, of, unit, merged.ended or 0.0, merged.units), False
-        )
+        write_values(output, _placed(shown), False)
         return
     rest = merged.rows("rest")
     interval = Interval(

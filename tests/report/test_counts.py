@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of call counts, and the same as JSON."""
+"""Rows of call counts, and their tables."""
 
 from __future__ import annotations
 
 import io
-import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from gotrace.report.counts import CountRow, CountTable, count_table, write_counts
+from gotrace.report.counts import count_rows, write_counts
 from gotrace.report.order import Order
-from gotrace.report.output import JsonOutput, TextOutput
+from gotrace.report.output import TextOutput
+from gotrace.results.rows import Row
 
 
 @pytest.fixture(autouse=True)
@@ -24,16 +25,21 @@ def _half_past_five_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def text(table: CountTable, timestamp: bool = False) -> str:
+def rows(*counts: tuple[str, int], seconds: float = 1.0, **options: Any) -> list[Row]:
+    found = [(None, name, count, None) for name, count in counts]
+    return count_rows(found, seconds, options.pop("top", None), **options)
+
+
+def text(shown: list[Row], timestamp: bool = False, rates: bool = False) -> str:
     out, err = io.StringIO(), io.StringIO()
-    write_counts(TextOutput(out, err), table, timestamp, {"a.F[go.shape.int]": "a.F[...]"})
+    names = {"a.F[go.shape.int]": "a.F[...]"}
+    write_counts(TextOutput(out, err), shown, timestamp, names, rates=rates)
     assert err.getvalue() == ""
     return out.getvalue()
 
 
 def test_a_table_has_bcc_funccounts_columns() -> None:
-    rows = [CountRow("main.a", 7), CountRow("main.(*T).b", 102010)]
-    assert text(CountTable(rows, 0.0, 1.0, total=102017)) == (
+    assert text(rows(("main.(*T).b", 102010), ("main.a", 7))) == (
         "FUNC                                    COUNT  SHARE\n"
         "main.a                                      7   0.0%\n"
         "main.(*T).b                            102010 100.0%\n"
@@ -41,60 +47,50 @@ def test_a_table_has_bcc_funccounts_columns() -> None:
 
 
 def test_intervals_have_rates_by_their_own_length() -> None:
-    table = CountTable([CountRow("main.a", 250)], 0.0, 0.5, total=1000, rates=True)
-    assert text(table) == (
-        "FUNC                                    COUNT  PER SEC  SHARE\n"
-        "main.a                                    250      500  25.0%\n"
-    )
+    shown = rows(("main.a", 250), ("main.b", 750), seconds=0.5, rates=True)
+    assert text(shown, rates=True).splitlines()[:2] == [
+        "FUNC                                    COUNT  PER SEC  SHARE",
+        "main.a                                    250      500  25.0%",
+    ]
 
 
 def test_rows_are_chosen_by_their_counts_and_ordered_as_asked() -> None:
-    rows = [CountRow("main.c", 2), CountRow("main.a", 3), CountRow("main.b", 1)]
-    table = count_table(rows, 1.0, 2)
-    assert [row.name for row in table.rows] == ["main.c", "main.a"] and table.total == 6
-    table = count_table(rows, 1.0, 2, Order.NAME)
-    assert [row.name for row in table.rows] == ["main.a", "main.c"]
+    counts = ("main.c", 2), ("main.a", 3), ("main.b", 1)
+    shown = rows(*counts, top=2)
+    assert [(row["func"], row["share"]) for row in shown] == [("main.c", 0.333333), ("main.a", 0.5)]
+    shown = rows(*counts, top=2, order=Order.NAME)
+    assert [row["func"] for row in shown] == ["main.a", "main.c"]
 
 
 def test_a_long_name_widens_the_column() -> None:
     name = "example.org/a/very/long/import/path.Function"
-    rows = [CountRow("main.a", 1), CountRow(name, 123456789)]
-    first, second, third = text(CountTable(rows, 0.0, 1.0, total=123456790)).splitlines()
+    first, second, third = text(rows(("main.a", 1), (name, 123456789))).splitlines()
     assert first == "FUNC" + " " * 40 + "     COUNT  SHARE"
     assert second == "main.a" + " " * 38 + "         1   0.0%"
     assert third == name + " 123456789 100.0%"
 
 
 def test_an_empty_table_still_has_its_heads() -> None:
-    assert text(CountTable([], 0.0, 1.0)) == f"FUNC{' ' * 36}COUNT  SHARE\n"
+    assert text([]) == f"FUNC{' ' * 36}COUNT  SHARE\n"
 
 
 def test_the_time_stands_above_the_table() -> None:
-    shown = text(CountTable([], 1700000000.9, 1.0), timestamp=True)
-    assert shown.splitlines()[0] == "03:43:20"
+    (row,) = rows(("main.a", 1))
+    assert text([{**row, "ts": 1700000000.9}], timestamp=True).splitlines()[0] == "03:43:20"
 
 
 def test_names_are_kept_from_steering_the_terminal() -> None:
-    shown = text(CountTable([CountRow("main.\x1b[2J", 1)], 0.0, 1.0))
-    assert shown.splitlines()[1] == "main.\\x1b[2J" + " " * 24 + "        1   0.0%"
+    shown = text(rows(("main.\x1b[2J", 1)))
+    assert shown.splitlines()[1] == "main.\\x1b[2J" + " " * 24 + "        1 100.0%"
 
 
-def test_json_has_one_object_a_function_with_its_full_name() -> None:
-    out = io.StringIO()
+def test_rows_have_full_names_and_text_has_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1.12345678)
     name = "a.F[go.shape.int]"
-    assert text(CountTable([CountRow(name, 1)], 0.0, 1.0)).splitlines()[1].split()[0] == "a.F[...]"
-    rows = [CountRow(name, 0), CountRow("main.b", 1 << 63)]
-    table = CountTable(rows, 1.12345678, 0.5, total=1 << 63, rates=True)
-    write_counts(JsonOutput(out), table, True, {"a.F[go.shape.int]": "a.F[...]"})
-    when = {"ts": 1.123457, "interval_s": 0.5}
-    assert [json.loads(line) for line in out.getvalue().splitlines()] == [
-        {"kind": "count", "func": name, "count": 0, "share": 0.0, "rate": 0.0, **when},
-        {
-            "kind": "count",
-            "func": "main.b",
-            "count": 1 << 63,
-            "share": 1.0,
-            "rate": float(1 << 64),
-            **when,
-        },
+    shown = rows((name, 0), ("main.b", 1 << 63), seconds=0.5, rates=True)
+    assert text(shown).splitlines()[1].split()[0] == "a.F[...]"
+    known = {"kind": "count", "ts": 1.123457, "interval_s": 0.5}
+    assert shown == [
+        {**known, "func": name, "count": 0, "share": 0.0, "rate": 0.0},
+        {**known, "func": "main.b", "count": 1 << 63, "share": 1.0, "rate": float(1 << 64)},
     ]
