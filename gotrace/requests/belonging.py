@@ -20,15 +20,18 @@ handed over. Nor is anything by what may be a signal or a batch of several reque
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from gotrace.requests.edges import NOTHING, Edge, EdgeKind
 
 __all__ = [
+    "CASES",
     "LONG_CALL_NS",
     "SMALL",
     "Belonging",
@@ -200,51 +203,95 @@ class _Taken:
 
 
 @dataclass(slots=True)
-class _Goroutine:
-    """What is known of a goroutine; ``roots`` go before ``work``.
+class _Holding:
+    """What a goroutine has received, and may hold.
 
     ``channel`` and ``depth`` are where it has received its latest item, at ``received``; ``place``
     is the depth and the statement of the latest one of a request. It ``is_idle`` if nothing was
-    seen since that it has done: it may still hold that item. ``held`` is the channel, if any, from
-    which it has received another one then, or in another statement. ``queue`` is the channel from
-    which it has had its work last. It ``is_unsure`` if what it has received last was sent for a
-    request, or what it did has been taken away from one, and it works for nobody. ``is_answered``:
-    the next end of a wait is that of one which an item has ended, or that has sent one. ``taken``
-    is what it has had from a channel without sending to that, by channel. ``left`` is what it was
-    started for, if it works for nobody since; it ``has_rested`` if only a sleep or the network says
-    so.
-
-    ``starter`` is the request whose ``go`` statement or timer has begun it. It ``is_new`` until it
-    has done anything: what it is given then may be one of several things that it works on.
-    ``given`` are the spans of its latest calls whose contexts have said that they are of one
-    request, and ``has_waited`` is whether it has waited since. ``kept`` is a request that it had a
-    context of, or was started for, while it worked for others: it may keep what is that request's.
-    ``sender`` is the one that its latest item was sent for, if that has not made it work.
+    seen since that it has done: it may still hold that item. ``second`` is the channel, if any,
+    from which it has received another one then, or in another statement. ``queue`` is the channel
+    from which it has had its work last. ``is_answered``: the next wait of the goroutine ends
+    because it received or sent an item. ``taken`` is what it has had from a channel without sending
+    to that, by channel.
     """
 
-    roots: list[_Root] = field(default_factory=list)
-    frames: list[Frame] = field(default_factory=list)
-    most: int = 0
-    is_unsure: bool = False
-    work: Span | None = None
-    left: Span | None = None
-    has_rested: bool = False
-    starter: Work | None = None
-    is_new: bool = False
-    given: deque[Span] = field(default_factory=lambda: deque(maxlen=_MAX_GIVEN))
-    has_waited: bool = False
-    kept: Work | None = None
-    sender: Work | None = None
-    mode: _Mode | None = None
     channel: int = 0
     depth: int = 0
     place: tuple[int, int] = (0, 0)
     received: int = 0
     is_idle: bool = False
-    held: int = 0
+    second: int = 0
     queue: int = 0
     is_answered: bool = False
     taken: dict[int, _Taken] = field(default_factory=dict)
+
+    def takes(self, channel: int, taken: _Taken) -> None:
+        if len(self.taken) >= _MAX_TAKEN:
+            self.taken.clear()
+        self.taken[channel] = taken
+
+    def has_back(self, address: int, channel: _Channel) -> bool:
+        """Return whether what is received from a channel is only a semaphore's signal."""
+        taken = self.taken.get(address)
+        if taken is None or taken.count >= 0:
+            return False
+        del self.taken[address]
+        channel.returned += 1
+        return True
+
+
+@dataclass(slots=True)
+class _Working:
+    """What a goroutine works for, outside of calls of roots, and how long.
+
+    It ``is_unsure`` if what it has received last was sent for a request, or what it did has been
+    taken away from one, and it works for nobody. ``sender`` is the request that its latest item was
+    sent for, if that has not made it work. ``left`` is what it was started for, if it works for
+    nobody since; it ``has_rested`` if only a sleep or the network says so.
+    """
+
+    span: Span | None = None
+    mode: _Mode | None = None
+    is_unsure: bool = False
+    sender: Work | None = None
+    left: Span | None = None
+    has_rested: bool = False
+
+
+@dataclass(slots=True)
+class _Given:
+    """What a goroutine was started for, and what it was given contexts of.
+
+    ``starter`` is the request whose ``go`` statement or timer has begun it. It ``is_new`` until it
+    has done anything: what it is given then may be one of several things that it works on.
+    ``spans`` are those of its latest calls whose contexts have said that they are of one request,
+    and ``has_waited`` is whether it has waited since. ``kept`` is a request that it had a context
+    of, or was started for, while it worked for others: it may keep what is that request's.
+    """
+
+    starter: Work | None = None
+    is_new: bool = False
+    spans: list[Span] = field(default_factory=list)
+    has_waited: bool = False
+    kept: Work | None = None
+
+    def keeps(self, work: Work) -> None:
+        """Note that it has contexts of a request and works for others as well."""
+        self.kept = work
+        for span in self.spans:
+            span.is_doubted = span.is_doubted or span.work is work
+
+
+@dataclass(slots=True)
+class _Goroutine:
+    """What is known of a goroutine; ``roots`` go before what it is ``working`` for."""
+
+    most: int
+    roots: list[_Root] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    holding: _Holding = field(default_factory=_Holding)
+    working: _Working = field(default_factory=_Working)
+    given: _Given = field(default_factory=_Given)
     #: When what it works for has changed, and to what; from ``known`` on.
     times: list[int] = field(default_factory=list)
     spans: list[Span | None] = field(default_factory=list)
@@ -252,20 +299,25 @@ class _Goroutine:
 
     @property
     def current(self) -> Span | None:
-        return self.roots[-1].span if self.roots else self.work
+        return self.roots[-1].span if self.roots else self.working.span
+
+    @property
+    def has_item(self) -> bool:
+        """Return whether it works on an item, or has ended to work on one, and on nothing else."""
+        return self.working.mode is _Mode.ITEM and not self.roots
 
     @property
     def is_blank(self) -> bool:
         """Return whether no more is known of it than of any other."""
+        holding, working, given = self.holding, self.working, self.given
         has_calls = self.frames or self.roots or self.times
-        has_work = self.work or self.left or self.mode or self.is_answered
-        has_had = self.taken or self.received or self.starter or self.given
+        has_work = working.span or working.left or working.mode or holding.is_answered
+        has_had = holding.taken or holding.received or given.starter or given.spans
         return not (has_calls or has_work or has_had)
 
-    def has_taken(self, channel: int, taken: _Taken) -> None:
-        if len(self.taken) >= _MAX_TAKEN:
-            self.taken.clear()
-        self.taken[channel] = taken
+    def acts(self, begun: int) -> None:
+        if begun >= self.holding.received:
+            self.holding.is_idle = self.given.is_new = False
 
     def changed(self, at: int) -> None:
         if not self.most:
@@ -476,6 +528,102 @@ class Contexts:
         self._earlier.clear()
 
 
+class _Receipt(NamedTuple):
+    """What is seen of an item that a goroutine receives, and of the goroutine then.
+
+    Its own semaphore's signal ``is_back``. The item ``is_lent`` if it is a pool's, ``is_its``
+    if the goroutine has sent it, ``is_own`` if it was sent for the request that the goroutine works
+    for, and ``is_given`` if it was for another one. It ``is_queue`` if its channel is seen to be
+    one, and ``is_pool`` if that is none. The goroutine ``has_item`` if it works until its next
+    item; it ``is_inside`` if it receives in what it has called since the latest. It ``is_new``
+    before it does anything. ``is_answer``: the item may be one. It ``is_second`` if the goroutine
+    may hold the item before, too; it ``may_hold`` several for that or an earlier reason.
+    """
+
+    is_back: bool
+    is_lent: bool
+    is_its: bool
+    is_own: bool
+    is_given: bool
+    is_signal: bool
+    is_queue: bool
+    is_pool: bool
+    in_root: bool
+    has_item: bool
+    is_inside: bool
+    is_new: bool
+    is_answer: bool
+    is_second: bool
+    may_hold: bool
+
+
+class _Then(Enum):
+    """What a goroutine does that has received an item, in the words of docs/requests.md."""
+
+    IGNORE = "nothing has changed"
+    GO_ON = "it goes on"
+    LOST = "it works for nobody up to its next item"
+    NOBODY = "it works for nobody"
+    WORK = "it works for the item's request"
+
+
+class _Case(NamedTuple):
+    """A kind of receipts, in the words of docs/requests.md, and what follows."""
+
+    words: str
+    fits: Callable[[_Receipt], bool]
+    then: _Then
+
+
+#: In the order of docs/requests.md: the first that fits a receipt is its case.
+CASES = (
+    _Case("a signal that it has sent to a semaphore", lambda one: one.is_back, _Then.IGNORE),
+    _Case("an item of a pool, or one that is lent", lambda one: one.is_lent, _Then.IGNORE),
+    _Case(
+        "an item that it has sent itself, if it works on none",
+        lambda one: one.is_its and not one.has_item,
+        _Then.IGNORE,
+    ),
+    _Case("any item, in a call of the root", lambda one: one.in_root, _Then.GO_ON),
+    _Case(
+        "an item in what its work on another one calls",
+        lambda one: one.has_item and one.is_inside and not one.is_given,
+        _Then.GO_ON,
+    ),
+    _Case(
+        "the same, if another request has sent it",
+        lambda one: one.has_item and one.is_inside,
+        _Then.LOST,
+    ),
+    _Case(
+        "a signal of its own request, or an item of that, but for the next of a queue",
+        lambda one: one.is_own and (one.is_signal or not (one.has_item and one.is_queue)),
+        _Then.GO_ON,
+    ),
+    _Case(
+        "any other signal or batch, or an item of nobody",
+        lambda one: one.is_signal or not (one.is_own or one.is_given),
+        _Then.NOBODY,
+    ),
+    _Case("an item before it was seen to do anything", lambda one: one.is_new, _Then.NOBODY),
+    _Case(
+        "an item of a channel that is not seen to be a queue",
+        lambda one: one.is_pool or not one.is_queue,
+        _Then.NOBODY,
+    ),
+    _Case("an item while it may hold another one", lambda one: one.may_hold, _Then.NOBODY),
+    _Case("an item of a queue", lambda one: True, _Then.WORK),
+)
+
+
+# Few differ, and there may be a hundred thousand receipts a second.
+@functools.cache
+def _case_of(*seen: bool) -> tuple[_Receipt, _Case]:
+    """Return the receipt of which this is seen, in the order of its fields, and its case."""
+    one = _Receipt(*seen)
+    return one, next(case for case in CASES if case.fits(one))
+
+
 class Belonging:
     """What each goroutine works for."""
 
@@ -566,12 +714,8 @@ class Belonging:
             span = None
         given = None
         if contexts and not is_apart and not goroutine.roots:
-            given = self.contexts.find(task, contexts, start)
-        if given is not None and (given[0].is_long or given[0].root.goroutine == task):
-            given = None
-        if given is not None and span is None and given[0].function == function:
-            given = None  # two of one function: they share it
-        is_doubted = span is None and goroutine.is_unsure
+            given = self._found(task, contexts, start, function if span is None else 0)
+        is_doubted = span is None and goroutine.working.is_unsure
         is_trusted = self.trusts(task, span, given)
         if is_trusted and given is not None:
             span = Span(given[0], task, start, Link.CONTEXT, None, given[1])
@@ -590,6 +734,20 @@ class Belonging:
         frame = Frame(depth, start, span)
         frames.append(frame)
         return frame
+
+    def _found(
+        self, task: Task, contexts: Sequence[int], start: int, function: int
+    ) -> tuple[Work, _Context] | None:
+        """Return whose contexts a call was given that begins a request of a function, if it does.
+
+        Two of one function share what both were given.
+        """
+        found = self.contexts.find(task, contexts, start)
+        if found is None:
+            return None
+        work = found[0]
+        says_nothing = work.is_long or work.root.goroutine == task
+        return None if says_nothing or (function and work.function == function) else found
 
     def leave(self, task: Task, start: int, at: int) -> Frame | None:
         """Return the frame of a call that began at ``start``, or of the one around it.
@@ -648,14 +806,14 @@ class Belonging:
     def acts(self, task: Task, begun: int) -> None:
         """Note that a goroutine has made a call since a moment."""
         goroutine = self._goroutines.get(task)
-        if goroutine is not None and begun >= goroutine.received:
-            goroutine.is_idle = goroutine.is_new = False
+        if goroutine is not None:
+            goroutine.acts(begun)
 
     def left(self, task: Task) -> Work | None:
         """Return what a goroutine may still work for, which has only rested since its end."""
         goroutine = self._goroutines.get(task)
-        has_rested = goroutine is not None and goroutine.has_rested
-        return goroutine.left.work if goroutine and has_rested and goroutine.left else None
+        working = goroutine.working if goroutine is not None else _Working()
+        return working.left.work if working.has_rested and working.left else None
 
     def trusts(
         self, task: Task, span: Span | None, given: tuple[Work, _Context] | None
@@ -674,33 +832,27 @@ class Belonging:
         if span is not None:
             # One of the two edges is wrong: a context may be of several requests, one by one.
             if goroutine is not None:
-                self._keeps(goroutine, work)
+                goroutine.given.keeps(work)
             return False
         if goroutine is None:
             return True
-        if self.left(task) not in (None, work) or goroutine.kept is work:
-            return False
         before = goroutine.given
-        is_same = before and before[0].work is work and goroutine.starter is work
-        if is_same and goroutine.has_waited and not work.is_open:
-            self._keeps(goroutine, work)
+        if self.left(task) not in (None, work) or before.kept is work:
             return False
-        return goroutine.sender in (None, work) or goroutine.held != 0
+        is_same = before.spans and before.spans[0].work is work and before.starter is work
+        if is_same and before.has_waited and not work.is_open:
+            before.keeps(work)
+            return False
+        return goroutine.working.sender in (None, work) or goroutine.holding.second != 0
 
     def gives(self, task: Task, span: Span) -> None:
         """Note that a goroutine's call is in a span since its context says so."""
-        goroutine = self._of(task)
-        if goroutine.given and goroutine.given[0].work is not span.work:
-            goroutine.given.clear()
-        goroutine.given.append(span)
-        goroutine.has_waited = False
-
-    @staticmethod
-    def _keeps(goroutine: _Goroutine, work: Work) -> None:
-        """Note that a goroutine has contexts of a request and works for others as well."""
-        goroutine.kept = work
-        for span in goroutine.given:
-            span.is_doubted = span.is_doubted or span.work is work
+        given = self._of(task).given
+        if given.spans and given.spans[0].work is not span.work:
+            given.spans.clear()
+        given.spans.append(span)
+        del given.spans[:-_MAX_GIVEN]
+        given.has_waited = False
 
     def forget(self, at: int) -> None:
         """Forget all: edges are missing, and what follows from the others may be wrong."""
@@ -717,7 +869,7 @@ class Belonging:
     def _of(self, task: Task) -> _Goroutine:
         found = self._goroutines.get(task)
         if found is None:
-            found = self._goroutines[task] = _Goroutine(most=self._limits.history)
+            found = self._goroutines[task] = _Goroutine(self._limits.history)
         return found
 
     def _current(self, task: Task) -> Span | None:
@@ -737,12 +889,13 @@ class Belonging:
         span.work.working -= 1
 
     def _set(
-        self, task: Task, goroutine: _Goroutine, at: int, mode: _Mode | None, span: Span | None
+        self, goroutine: _Goroutine, at: int, mode: _Mode | None = None, span: Span | None = None
     ) -> None:
-        before, goroutine.work, goroutine.mode = goroutine.work, span, mode
-        goroutine.is_unsure = span is None and before is not None and before.is_doubted
-        goroutine.has_rested = False
-        goroutine.left = before if span is None and before and before.link is Link.GO else None
+        working = goroutine.working
+        before, working.span, working.mode = working.span, span, mode
+        working.is_unsure = span is None and before is not None and before.is_doubted
+        working.has_rested = False
+        working.left = before if span is None and before and before.link is Link.GO else None
         goroutine.changed(at)
         if before is not None:
             self._close(before, at)
@@ -750,7 +903,7 @@ class Belonging:
     def _doubtful(self, task: Task) -> Span | None:
         """Return what a goroutine works for, or what it was started for if that is nobody."""
         goroutine = self._goroutines.get(task) if task[1] else None
-        return (goroutine.current or goroutine.left) if goroutine is not None else None
+        return (goroutine.current or goroutine.working.left) if goroutine is not None else None
 
     def _answered(self, work: Work, sender: Task, span: Span | None, at: int) -> None:
         """Note that one who works for a request has been answered by a goroutine in a span.
@@ -759,20 +912,19 @@ class Belonging:
         goroutine of a root may answer others.
         """
         goroutine = self._goroutines.get(sender)
-        given = goroutine.given if goroutine is not None else None
+        given = goroutine.given.spans if goroutine is not None else None
         if goroutine is not None and given and given[0].work is not work:
             current = goroutine.current
             if current is None or current.link is not Link.CALL:
-                self._keeps(goroutine, given[0].work)
+                goroutine.given.keeps(given[0].work)
         if span is None or span.above is None or span.work is work:
             return
         span.is_doubted = True
         if goroutine is None:
             return
-        goroutine.kept = span.work
-        if goroutine.work is span:
-            mode = _Mode.ITEM if goroutine.mode is _Mode.ITEM else None
-            self._set(sender, goroutine, at, mode, None)
+        goroutine.given.kept = span.work
+        if goroutine.working.span is span:
+            self._set(goroutine, at, _Mode.ITEM if goroutine.working.mode is _Mode.ITEM else None)
 
     def _go(self, edge: Edge) -> None:
         self.acts((edge.tgid, edge.goid), edge.at)
@@ -796,9 +948,9 @@ class Belonging:
         span = Span(above.work, task, at, Link.GO, above)
         span.code = code
         goroutine = self._of(task)
-        goroutine.starter, goroutine.is_new = above.work, True
-        goroutine.received = at
-        self._set(task, goroutine, at, _Mode.STARTED, span)
+        goroutine.given.starter, goroutine.given.is_new = above.work, True
+        goroutine.holding.received = at
+        self._set(goroutine, at, _Mode.STARTED, span)
 
     def _timer(self, edge: Edge) -> None:
         """A goroutine makes a timer, or resets one, or wants something done after a context."""
@@ -841,27 +993,17 @@ class Belonging:
         """Note that a goroutine sends to a channel; return whether it gives back what was lent."""
         channel = self._channel(edge.tgid, edge.second)
         channel.sent += 1
-        self.acts(task, edge.at)
         goroutine = self._goroutines.get(task)
-        taken = goroutine.taken.pop(edge.second, None) if goroutine is not None else None
-        is_back = taken is not None and taken.word == word
-        channel.returned += is_back
-        if word == NOTHING and taken is None and goroutine is not None:
-            goroutine.has_taken(edge.second, _Taken(-1, self.contexts.collected, NOTHING))
+        if goroutine is not None:
+            goroutine.acts(edge.at)
+            self._gives(goroutine, channel, edge, word)
         if word in (0, NOTHING):
             return False
-        if goroutine is not None and goroutine.current is not None:
-            for address, other in goroutine.taken.items():
-                is_work = goroutine.mode is _Mode.ITEM and goroutine.channel == address
-                key = (edge.tgid, address, word)
-                lent = self._lent.get(key) if other.word == word and not is_work else None
-                if lent is not None:
-                    lent.is_used = True
         lent = self._lent.pop((edge.tgid, edge.second, word), None)
         if lent is None or not lent.is_used or lent.collected != self.contexts.collected:
             return False
         span = self._current(task)
-        is_worker = goroutine is not None and goroutine.mode is _Mode.ITEM
+        is_worker = goroutine is not None and goroutine.working.mode is _Mode.ITEM
         if span is not None and span.work.root.begin == lent.began and not is_worker:
             return False  # sent again by those who have sent it
         channel.returned += _LENT
@@ -871,26 +1013,42 @@ class Belonging:
             channel.spans.clear()
         return True
 
+    def _gives(self, goroutine: _Goroutine, channel: _Channel, edge: Edge, word: int) -> None:
+        """Note what a goroutine sends that it has taken: it is back, or used for its work."""
+        holding = goroutine.holding
+        taken = holding.taken.pop(edge.second, None)
+        if taken is not None:
+            channel.returned += taken.word == word
+        elif word == NOTHING:
+            holding.takes(edge.second, _Taken(-1, self.contexts.collected, NOTHING))
+        if word in (0, NOTHING) or goroutine.current is None:
+            return
+        for address, other in holding.taken.items():
+            is_work = goroutine.working.mode is _Mode.ITEM and holding.channel == address
+            lent = self._lent.get((edge.tgid, address, word)) if other.word == word else None
+            if lent is not None and not is_work:
+                lent.is_used = True
+
     def _write(self, edge: Edge) -> None:
         task = (edge.tgid, edge.goid)
         is_lent = self._sends(task, edge, edge.other)
         key = (edge.tgid, edge.first)
         self._lost(self._items.pop(key, None))
-        span = self._current(task)
-        self._items[key] = _Item(span, self._doubtful(task), task, edge.other, is_lent)
-        if span is not None and edge.other != NOTHING:
-            span.work.sent += 1
+        item = self._items[key] = self._item(task, edge.other, is_lent)
+        if item.span is not None and edge.other != NOTHING:
+            item.span.work.sent += 1
         if len(self._items) > self._limits.items:
             self._lost(self._items.popitem(last=False)[1])
 
-    def _releases(self, goroutine: _Goroutine, channel: _Channel, address: int) -> bool:
-        """Return whether a goroutine that receives only has a semaphore's signal back."""
-        taken = goroutine.taken.get(address)
-        if taken is None or taken.count >= 0:
-            return False
-        del goroutine.taken[address]
-        channel.returned += 1
-        return True
+    def _item(self, task: Task, word: int, is_lent: bool) -> _Item:
+        """Return what a goroutine sends."""
+        goroutine = self._goroutines.get(task) if task[1] else None
+        if goroutine is None:
+            return _Item(None, None, task, word, is_lent)
+        span = goroutine.current
+        is_known = span is not None and span.depth < self._limits.depth
+        doubtful = span or goroutine.working.left
+        return _Item(span if is_known else None, doubtful, task, word, is_lent)
 
     def _lost(self, item: _Item | None) -> None:
         """Note that nobody takes an item any more, or that somebody has begun to work on it."""
@@ -903,7 +1061,7 @@ class Belonging:
         self._lost(item)
 
     def _hand(self, edge: Edge) -> None:
-        self._of((edge.tgid, edge.other)).is_answered = True
+        self._of((edge.tgid, edge.other)).holding.is_answered = True
         self._passes(edge, (edge.tgid, edge.goid), (edge.tgid, edge.other))
 
     def _take(self, edge: Edge) -> None:
@@ -912,11 +1070,10 @@ class Belonging:
     def _passes(self, edge: Edge, sender: Task, task: Task) -> None:
         """One gives another an item without a buffer between."""
         is_lent = self._sends(sender, edge, edge.first)
-        span, doubtful = self._current(sender), self._doubtful(sender)
-        self._receives(task, edge, _Item(span, doubtful, sender, edge.first, is_lent))
+        self._receives(task, edge, self._item(sender, edge.first, is_lent))
 
     def _sent(self, edge: Edge) -> None:
-        self._of((edge.tgid, edge.other)).is_answered = True
+        self._of((edge.tgid, edge.other)).holding.is_answered = True
 
     def _drop(self, edge: Edge) -> None:
         """A goroutine receives what is no item, or throws one away: a ticker's, perhaps."""
@@ -928,9 +1085,9 @@ class Belonging:
             return
         sender = item.sender if item is not None else (edge.tgid, edge.other)
         channel, work = self._channel(edge.tgid, edge.second), goroutine.current
-        is_item = goroutine.mode is _Mode.ITEM and not goroutine.roots
-        is_inside = edge.depth > goroutine.depth and edge.second != goroutine.channel
-        if self._releases(goroutine, channel, edge.second) and (is_inside or not is_item):
+        holding, is_item = goroutine.holding, goroutine.has_item
+        is_inside = edge.depth > holding.depth and edge.second != holding.channel
+        if holding.has_back(edge.second, channel) and (is_inside or not is_item):
             return
         if work is not None and not channel.is_pool and (is_inside or not is_item):
             doubtful = item.doubtful if item else self._doubtful(sender)
@@ -940,126 +1097,147 @@ class Belonging:
         above = item.span if item is not None and sender != task else None
         is_own = above is not None and work is not None and above.work is work.work
         if not is_inside and not is_own:
-            self._set(task, goroutine, edge.at, None, None)
+            self._set(goroutine, edge.at)
 
     def _miss(self, edge: Edge) -> None:
         """A goroutine finds no item, or a channel closed: its work on the last item is done."""
         task = (edge.tgid, edge.goid)
         goroutine = self._goroutines.get(task)
-        if goroutine is None or goroutine.mode is not _Mode.ITEM:
+        if goroutine is None or goroutine.working.mode is not _Mode.ITEM:
             return
-        is_same = goroutine.place == (edge.depth, edge.place)
-        if is_same or (edge.second and edge.second == goroutine.channel):
-            self._set(task, goroutine, edge.at, None, None)
+        holding = goroutine.holding
+        is_same = holding.place == (edge.depth, edge.place)
+        if is_same or (edge.second and edge.second == holding.channel):
+            self._set(goroutine, edge.at)
 
     def _receives(self, task: Task, edge: Edge, item: _Item | None) -> None:
         """A goroutine has an item, of which nothing is known if it was sent before the run."""
         if not task[1]:
             return
-        goroutine, address = self._of(task), edge.second
-        channel = self._channel(edge.tgid, address)
+        goroutine, channel = self._of(task), self._channel(edge.tgid, edge.second)
         # A goroutine hands nothing to itself.
         above = item.span if item is not None and item.sender != task else None
-        is_signal = item is not None and item.word == NOTHING
-        is_elsewhere = goroutine.place != (edge.depth, edge.place)
-        is_item = goroutine.mode is _Mode.ITEM
-        is_inside = edge.depth > goroutine.depth and address != goroutine.channel
-        is_released = self._releases(goroutine, channel, address)
-        if is_released and (is_inside or not is_item):
+        one, (_, _, then) = self._receipt(task, goroutine, channel, edge, item, above)
+        holding, work = goroutine.holding, goroutine.current
+        if then is _Then.IGNORE:
             return
-        self._takes(goroutine, channel, edge, item)
-        goroutine.has_waited = True
-        work = goroutine.current
-        is_own = work is not None and above is not None and above.work is work.work
-        is_lent = item is not None and item.is_lent
-        if is_lent or (channel.is_pool and not (is_item and address == goroutine.channel)):
-            return
-        if item is not None and item.sender == task and not is_item:
-            return
-        is_queue = channel.queue == self.contexts.collected
-        is_answer = not is_queue and (is_inside or is_elsewhere or not is_item)
-        if item is not None and work is not None and (goroutine.roots or is_answer):
+        if one.is_answer and item is not None and work is not None:
             self._answered(work.work, item.sender, item.doubtful, edge.at)
-        if goroutine.roots:
+        if one.in_root:
             return
-        is_part = is_inside and (above is None or is_own)
-        is_given = above is not None and not is_own
-        if not is_signal:
-            is_second = is_given and goroutine.place[0] == edge.depth and is_elsewhere
-            if is_second or (goroutine.is_idle and not is_part):
-                goroutine.held = address
-        if is_item and is_inside:
-            if not is_part:
-                self._set(task, goroutine, edge.at, _Mode.ITEM, None)
+        if one.is_second:
+            holding.second = edge.second
+        if then is _Then.LOST:
+            self._set(goroutine, edge.at, _Mode.ITEM)
+        if then is _Then.LOST or then is _Then.GO_ON:
             return
-        if is_own and (is_signal or not (is_item and is_queue)):
-            return
-        is_new, goroutine.is_new = goroutine.is_new, False
-        if not is_signal:
-            if not (goroutine.is_idle and is_part):
-                goroutine.is_idle, goroutine.received = True, edge.at
-                goroutine.channel, goroutine.depth = address, edge.depth
-            if is_given:
-                goroutine.place = edge.depth, edge.place
-        is_queue = is_queue and address != 0 and not channel.is_pool
-        has_work = above is not None and is_queue and not is_signal and not is_new
-        if above is not None and has_work and not self._holds(edge.tgid, goroutine):
-            goroutine.queue = address
+        goroutine.given.is_new = False
+        if not one.is_signal:
+            if not holding.is_idle or one.is_given or not one.is_inside:
+                holding.is_idle, holding.received = True, edge.at
+                holding.channel, holding.depth = edge.second, edge.depth
+            if one.is_given:
+                holding.place = edge.depth, edge.place
+        if then is _Then.WORK and above is not None:
+            holding.queue, holding.second = edge.second, 0
             span = Span(above.work, task, edge.at, Link.ITEM, above)
-            self._set(task, goroutine, edge.at, _Mode.ITEM, span)
+            self._set(goroutine, edge.at, _Mode.ITEM, span)
             channel.spans.append(span)
+            above = None
         elif work is not None:
-            self._set(task, goroutine, edge.at, None, None)
-        goroutine.is_unsure = above is not None and goroutine.work is None
-        goroutine.sender = above.work if above is not None and goroutine.is_unsure else None
+            self._set(goroutine, edge.at)
+        goroutine.working.is_unsure = above is not None
+        goroutine.working.sender = above.work if above is not None else None
+
+    def _receipt(
+        self,
+        task: Task,
+        goroutine: _Goroutine,
+        channel: _Channel,
+        edge: Edge,
+        item: _Item | None,
+        above: Span | None,
+    ) -> tuple[_Receipt, _Case]:
+        """Return what a receipt is, and note what the goroutine has from the channel."""
+        holding, work, address = goroutine.holding, goroutine.current, edge.second
+        is_elsewhere = holding.place != (edge.depth, edge.place)
+        has_item = goroutine.working.mode is _Mode.ITEM
+        is_next = has_item and address == holding.channel
+        is_inside = edge.depth > holding.depth and address != holding.channel
+        is_back = holding.has_back(address, channel) and (is_inside or not has_item)
+        is_queue = not is_back and self._takes(goroutine, channel, edge, item)
+        is_signal = item is not None and item.word == NOTHING
+        is_own = above is not None and work is not None and above.work is work.work
+        is_given, is_pool = above is not None and not is_own, channel.is_pool
+        is_second = not is_signal and (
+            (is_given and is_elsewhere and holding.place[0] == edge.depth)
+            or (holding.is_idle and (is_given or not is_inside))
+        )
+        may_hold = is_second or holding.second != 0
+        if may_hold:
+            held = channel if is_second else self._channels.get((edge.tgid, holding.second))
+            may_hold = held is None or not held.is_pool
+        has_root = bool(goroutine.roots)
+        return _case_of(
+            is_back,
+            (is_pool and not is_next) or (item is not None and item.is_lent),
+            item is not None and item.sender == task,
+            is_own,
+            is_given,
+            is_signal,
+            is_queue,
+            is_pool or not address,
+            has_root,
+            has_item,
+            is_inside,
+            goroutine.given.is_new,
+            has_root or (not is_queue and (is_inside or is_elsewhere or not has_item)),
+            is_second,
+            may_hold,
+        )
 
     def _takes(
         self, goroutine: _Goroutine, channel: _Channel, edge: Edge, item: _Item | None
-    ) -> None:
-        """Note that a goroutine has an item, and whether that shows its channel to be a queue.
+    ) -> bool:
+        """Note that a goroutine has an item; return whether its channel is seen to be a queue.
 
         Once the collector has run, there may be another channel at an address: but for that of a
         goroutine which goes on to receive from where it has its work.
         """
-        address, collected = edge.second, self.contexts.collected
+        holding, address, collected = goroutine.holding, edge.second, self.contexts.collected
         word = item.word if item is not None else 0
-        taken = goroutine.taken.pop(address, None)
+        taken = holding.taken.pop(address, None)
         if taken is None or taken.collected != collected:
             taken = _Taken(0, collected)
         taken.count += 1
         taken.word = word
-        goroutine.has_taken(address, taken)
-        if taken.count > 1 or goroutine.queue == address:
+        holding.takes(address, taken)
+        if taken.count > 1 or holding.queue == address:
             channel.queue = collected
-        if item is None or word in (0, NOTHING):
-            return
-        # Whoever has work from elsewhere takes what it needs for that, not more work.
-        has_work = goroutine.mode is _Mode.ITEM and goroutine.place != (edge.depth, edge.place)
-        is_used = bool(goroutine.roots or goroutine.starter) or has_work
-        key = (edge.tgid, address, word)
-        began = item.span.work.root.begin if item.span is not None else 0
-        self._lent[key] = _Lent(collected, began, is_used)
-        self._lent.move_to_end(key)
-        if len(self._lent) > self._limits.items:
-            self._lent.popitem(last=False)
-
-    def _holds(self, tgid: int, goroutine: _Goroutine) -> bool:
-        """Return whether a goroutine may hold several items, but for what is a pool's."""
-        channel = self._channels.get((tgid, goroutine.held))
-        if channel is not None and channel.is_pool:
-            goroutine.held = 0
-        return goroutine.held != 0
+        goroutine.given.has_waited = True
+        if item is not None and word not in (0, NOTHING):
+            # Whoever has work from elsewhere takes what it needs for that, not more work.
+            is_elsewhere = holding.place != (edge.depth, edge.place)
+            has_work = goroutine.working.mode is _Mode.ITEM and is_elsewhere
+            is_used = bool(goroutine.roots or goroutine.given.starter) or has_work
+            key = (edge.tgid, address, word)
+            began = item.span.work.root.begin if item.span is not None else 0
+            self._lent[key] = _Lent(collected, began, is_used)
+            self._lent.move_to_end(key)
+            if len(self._lent) > self._limits.items:
+                self._lent.popitem(last=False)
+        return channel.queue == collected
 
     def _wake(self, edge: Edge) -> None:
         task = (edge.tgid, edge.other)
         goroutine = self._goroutines.get(task)
-        if goroutine is not None and goroutine.is_answered:
-            goroutine.is_answered = False
+        if goroutine is not None and goroutine.holding.is_answered:
+            goroutine.holding.is_answered = False
             return
         self.acts((edge.tgid, edge.goid), edge.at)
         if goroutine is None:
             return
-        goroutine.has_waited = True
+        goroutine.given.has_waited = True
         work = goroutine.current
         if work is None:
             return
@@ -1067,16 +1245,15 @@ class Belonging:
         above = self._current(waker)
         if above is not None and above.work is work.work:
             return
-        is_item = goroutine.mode is _Mode.ITEM and not goroutine.roots
-        is_inside = is_item and edge.depth > goroutine.depth
+        is_item = goroutine.has_item
+        is_inside = is_item and edge.depth > goroutine.holding.depth
         # Of a sync.Cond no depth is known: that may be a lock's.
         if edge.depth and (is_inside or not is_item):
             self._answered(work.work, waker, self._doubtful(waker), edge.at)
-        if goroutine.roots or goroutine.mode is _Mode.COROUTINE:
+        if goroutine.roots or goroutine.working.mode is _Mode.COROUTINE:
             return
         if not is_inside or above is not None:
-            mode = _Mode.ITEM if is_inside else None
-            self._set(task, goroutine, edge.at, mode, None)
+            self._set(goroutine, edge.at, _Mode.ITEM if is_inside else None)
 
     def _switch(self, edge: Edge) -> None:
         self.acts((edge.tgid, edge.goid), edge.at)
@@ -1084,26 +1261,25 @@ class Belonging:
         goroutine = self._of(task)
         if goroutine.roots:
             return
-        above, work = self._current((edge.tgid, edge.goid)), goroutine.work
+        above, work = self._current((edge.tgid, edge.goid)), goroutine.working.span
         if above is None:
             if work is not None:
-                self._set(task, goroutine, edge.at, None, None)
+                self._set(goroutine, edge.at)
             return
         is_own = work is not None and work.work is above.work
-        if not is_own or goroutine.mode is _Mode.COROUTINE:
+        if not is_own or goroutine.working.mode is _Mode.COROUTINE:
             span = Span(above.work, task, edge.at, Link.CALL, above)
-            self._set(task, goroutine, edge.at, _Mode.COROUTINE, span)
+            self._set(goroutine, edge.at, _Mode.COROUTINE, span)
 
     def _rest(self, edge: Edge) -> None:
         """A goroutine goes on that has slept, or waited for the network or for others to end.
 
         If the request that has started it has ended, it may be a loop that serves others as well.
         """
-        task, waker = (edge.tgid, edge.other), (edge.tgid, edge.goid)
-        goroutine = self._goroutines.get(task)
+        waker, goroutine = (edge.tgid, edge.goid), self._goroutines.get((edge.tgid, edge.other))
         if goroutine is None:
             return
-        goroutine.has_waited = True
+        goroutine.given.has_waited = True
         work = goroutine.current
         if work is None:
             return
@@ -1111,9 +1287,9 @@ class Belonging:
             self._answered(work.work, waker, self._doubtful(waker), edge.at)
         elif goroutine.roots:
             return
-        elif goroutine.mode is _Mode.STARTED and not work.work.is_open:
-            self._set(task, goroutine, edge.at, None, None)
-            goroutine.has_rested = True
+        elif goroutine.working.mode is _Mode.STARTED and not work.work.is_open:
+            self._set(goroutine, edge.at)
+            goroutine.working.has_rested = True
 
     def _freed(self, edge: Edge) -> None:
         self.contexts.freed(edge.tgid)
@@ -1126,6 +1302,6 @@ class Belonging:
     def _finish(self, goroutine: _Goroutine, at: int) -> None:
         while goroutine.roots:
             self._end_root(goroutine, at)
-        if goroutine.work is not None:
-            before, goroutine.work = goroutine.work, None
+        before, goroutine.working.span = goroutine.working.span, None
+        if before is not None:
             self._close(before, at)

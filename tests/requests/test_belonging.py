@@ -10,11 +10,12 @@ import pytest
 
 from gotrace.capture.ops import MAX_REPORTED_CONTEXTS
 from gotrace.requests import belonging
-from gotrace.requests.belonging import Belonging, Contexts, Limits, Link, Span, Work
+from gotrace.requests.belonging import CASES, Belonging, Contexts, Limits, Link, Span, Work
 from gotrace.requests.edges import FIRST, NOTHING, Edge, EdgeKind, edge_of
 from gotrace.session.events import HEADER
 
-BPF = Path(__file__).parents[2] / "bpf"
+CLONE = Path(__file__).parents[2]
+BPF = CLONE / "bpf"
 QUEUE, OTHER, POOL = 0x1000, 0x2000, 0x3000
 ROOT, SECOND, WORKER, CHILD = 1, 2, 10, 11
 SHALLOW, DEEP = 100, 200
@@ -132,6 +133,56 @@ def test_a_channel_is_no_queue_before_somebody_has_received_twice(played: Played
     played.begin(ROOT)
     assert played.serve(ROOT, WORKER) is None
     assert played.serve(ROOT, WORKER) is not None
+
+
+#: Items, the last of which is each of the cases: from whom, to whom, where, how deep, and what. The
+#: child is new, and of the first request.
+RECEIPTS = (
+    [(CHILD, CHILD, POOL, DEEP, NOTHING)],
+    [(94, WORKER, POOL, DEEP, 1), (WORKER, 94, POOL, DEEP, 1), (94, WORKER, POOL, DEEP, 1)],
+    [(WORKER, WORKER, OTHER, DEEP, 5)],
+    [(SECOND, ROOT, QUEUE, DEEP, 5)],
+    [(ROOT, WORKER, QUEUE, SHALLOW, 5), (93, WORKER, OTHER, DEEP, 6)],
+    [(ROOT, WORKER, QUEUE, SHALLOW, 5), (SECOND, WORKER, OTHER, DEEP, 6)],
+    [(ROOT, CHILD, OTHER, DEEP, 5)],
+    [(ROOT, WORKER, QUEUE, SHALLOW, 5), (93, WORKER, QUEUE, SHALLOW, 6)],
+    [(SECOND, CHILD, QUEUE, SHALLOW, 5)],
+    [(ROOT, WORKER, OTHER, SHALLOW, 5)],
+    [(ROOT, WORKER, QUEUE, SHALLOW, 5), (SECOND, WORKER, QUEUE, SHALLOW, 6)],
+    [(SECOND, WORKER, QUEUE, SHALLOW, 5)],
+)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_a_receipt_is_one_of_the_cases(
+    played: Played, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    seen: list[tuple[bool, ...]] = []
+    look = belonging._case_of
+
+    def case_of(*one: bool) -> object:
+        seen.append(one)
+        return look(*one)
+
+    monkeypatch.setattr(belonging, "_case_of", case_of)
+    played.queue()
+    works = {ROOT: played.begin(ROOT), SECOND: played.begin(SECOND)}
+    played.add(EdgeKind.GO, ROOT, CHILD)
+    for sender, receiver, channel, depth, word in RECEIPTS[number]:
+        before = played.of(receiver)
+        played.pass_on(sender, receiver, channel, depth, word)
+    words, _, then = look(*seen[-1])[1]
+    assert words == CASES[number].words
+    expected = {"IGNORE": before, "GO_ON": before, "WORK": works.get(sender)}
+    assert played.of(receiver) is expected.get(then.name)
+
+
+def test_the_page_has_the_cases_in_their_order() -> None:
+    page = (CLONE / "docs/requests.md").read_text()
+    rows = page.partition("| a goroutine receives | so |\n|---|---|\n")[2].partition("\n\n")[0]
+    cases = [f"| {case.words} | {case.then.value} |" for case in CASES]
+    assert rows.splitlines() == cases
+    assert len(RECEIPTS) == len(CASES)
 
 
 def test_what_is_taken_further_inside_is_a_part_of_the_work(played: Played) -> None:
