@@ -488,9 +488,9 @@ def test_without_its_packages_it_says_what_to_install(
     loaded = dict(sys.modules)
     for name, one in loaded.items():
         if name.startswith("gotrace.fleet.") and name != "gotrace.fleet.gotraced":
-            package, _, last = name.rpartition(".")
+            above, _, last = name.rpartition(".")
             # An import sets this, too: later tests would patch a module that nobody uses.
-            monkeypatch.setattr(loaded[package], last, one)
+            monkeypatch.setattr(loaded[above], last, one)
             monkeypatch.delitem(sys.modules, name)
     if "." in module:
         otlp = "{endpoint: 'http://[::1]:9', protocol: http}"
