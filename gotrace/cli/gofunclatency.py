@@ -39,8 +39,8 @@ from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost, RunCost
 from gotrace.report.latencies import (
-    SlowRow,
     duration,
+    slow_row,
     write_latencies,
     write_slow,
 )
@@ -275,17 +275,14 @@ class _SlowCalls:
             return
         cost = self._tracing.cost()
         rows = [
-            SlowRow(
+            slow_row(
+                self._names[call.function],
                 self._boot + call.end / 1e9,
-                call.tgid,
-                call.tid,
-                call.goid,
-                self._names[call.function].name,
+                (call.tgid, call.tid, call.goid),
                 call.duration,
                 call.hits,
                 cost.of(call.function).within(call.duration, 1, call.hits) if cost else None,
                 call.parts,
-                self._names[call.function].program,
             )
             for call in calls
         ]

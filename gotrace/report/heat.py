@@ -168,7 +168,7 @@ class HeatMaps:
                 self._goroutines[key] = group.goroutine
             cell = self._cells.setdefault(key, {}).setdefault(number, HeatCell())
             cell.merge(HeatCell(group.times, _parts(group)))
-        self.others += sum(rest.calls for rest in interval.rest)
+        self.others += sum(rest["count"] for rest in interval.rest)
 
     def _begin_column(self, interval: Interval) -> None:
         if self.columns and self._in_last < self._merged:

@@ -24,6 +24,7 @@ from gotrace.report.durations import (
 from gotrace.report.order import rate_of, share_of, share_text
 from gotrace.report.output import JsonOutput, Output
 from gotrace.report.why import BucketParts, bracket, sums_fields, sums_lines
+from gotrace.results.rows import Json, Row
 from gotrace.session.why.parts import take_tracing_out
 from gotrace.text import printable
 
@@ -31,11 +32,10 @@ if TYPE_CHECKING:
     from gotrace.values.model import Value
 
 __all__ = [
-    "FoldedLatency",
     "Interval",
     "LatencyGroup",
-    "SlowRow",
     "duration",
+    "slow_row",
     "tracing_part",
     "write_latencies",
     "write_slow",
@@ -76,30 +76,6 @@ class LatencyGroup:
         return self.cost.within(times.sum, times.count, times.hits) if self.cost else None
 
 
-@dataclass(frozen=True, slots=True)
-class FoldedLatency:
-    """Hold, in sum, the goroutines that are not shown by themselves.
-
-    ``unnamed`` of the calls are of goroutines that there was no room to keep apart;
-    ``hits`` is how often probes were hit within all calls, ``cost`` what probes cost, None where
-    that is not known.
-    """
-
-    function: str | None
-    goroutines: int
-    calls: int
-    total: int
-    unnamed: int
-    hits: int = 0
-    program: str | None = None
-    cost: ProbeCost | None = None
-
-    @property
-    def probe_ns(self) -> int | None:
-        """Return what part of the times is the probes' own."""
-        return self.cost.within(self.total, self.calls, self.hits) if self.cost else None
-
-
 def _in_common(ways: Mapping[str, str]) -> str:
     """Return where the calls of all functions were seen returning; see `Interval`."""
     found = set(ways.values())
@@ -117,7 +93,7 @@ class Interval:
     """
 
     groups: Sequence[LatencyGroup]
-    rest: Sequence[FoldedLatency]
+    rest: Sequence[Json]
     ended: float
     seconds: float
     unit: int
@@ -129,27 +105,6 @@ class Interval:
     def way(self, function: str | None) -> str:
         """Return where calls of a function, or of all if it is None, were seen returning."""
         return _in_common(self.ways) if function is None else self.ways.get(function, "ret")
-
-
-@dataclass(frozen=True, slots=True)
-class SlowRow:
-    """One slow call: when it returned (s since 1970), who made it, how long it took (ns).
-
-    ``hits`` is how often probes were hit within it, ``probe_ns`` what they cost, None if not known.
-    ``parts`` is what the time went into, None where that was not asked for. ``program`` is the name
-    of the function's program, None where only one is traced.
-    """
-
-    ended: float
-    pid: int
-    tid: int
-    goid: int
-    function: str
-    duration: int
-    hits: int = 0
-    probe_ns: int | None = None
-    parts: Mapping[str, int] | None = None
-    program: str | None = None
 
 
 def tracing_part(part: int, whole: int) -> str | None:
@@ -165,16 +120,14 @@ def write_latencies(output: Output, interval: Interval, timestamp: bool) -> None
     if isinstance(output, JsonOutput):
         for group in interval.groups:
             output.write("histogram", _fields(group, interval))
-        for rest in interval.rest:
-            output.write("rest", _rest_fields(rest, interval))
-        output.out.flush()
+        output.rows(interval.rest)
         return
     if timestamp:
         output.out.write(time.strftime("%H:%M:%S\n", time.localtime(interval.ended)))
     if not interval.groups:
         output.out.write("\nno calls have returned\n")
     names = [group.function for group in interval.groups]
-    names += [rest.function for rest in interval.rest]
+    names += [rest["func"] for rest in interval.rest]
     shown = shown_names((name for name in names if name is not None), interval.short)
     for group in interval.groups:
         output.out.writelines(line + "\n" for line in _lines(group, interval, shown))
@@ -183,62 +136,58 @@ def write_latencies(output: Output, interval: Interval, timestamp: bool) -> None
     output.out.flush()
 
 
-def write_slow(output: Output, calls: Sequence[SlowRow], first: bool, short: bool = False) -> None:
+def slow_row(
+    name: tuple[str | None, str],
+    ended: float,
+    who: tuple[int, int, int],
+    duration: int,
+    hits: int,
+    probe_ns: int | None,
+    parts: Mapping[str, int] | None = None,
+) -> Row:
+    """Return the row of a slow call, which took so many ns: ``who`` is its pid, tid and goid.
+
+    ``name`` is its program, if there are several, and its function. ``hits`` is how often probes
+    were hit within it, ``probe_ns`` what they cost, None if that is not known. ``parts`` is what
+    the time went into, None if that was not asked for.
+    """
+    return {
+        "kind": "slow",
+        "ts": round(ended, 6),
+        **dict(zip(("pid", "tid", "goid"), who, strict=True)),
+        "func": name[1],
+        "duration_ns": duration,
+        "probe_hits": hits,
+        "probe_ns": probe_ns,
+        **({} if parts is None else {"why": {"parts": take_tracing_out(parts, probe_ns)}}),
+        **program_field(name[0]),
+    }
+
+
+def write_slow(output: Output, rows: Sequence[Json], first: bool, short: bool = False) -> None:
     """Write slow calls; ``first`` puts the columns' heads above them.
 
     ``short``: names without the beginning of import paths.
     """
     if isinstance(output, JsonOutput):
-        for call in calls:
-            output.write(
-                "slow",
-                {
-                    "ts": round(call.ended, 6),
-                    "pid": call.pid,
-                    "tid": call.tid,
-                    "goid": call.goid,
-                    "func": call.function,
-                    "duration_ns": call.duration,
-                    "probe_hits": call.hits,
-                    "probe_ns": call.probe_ns,
-                    **_slow_why(call),
-                    **program_field(call.program),
-                },
-            )
-    else:
-        if first:
-            output.heading(
-                f"{'TIME':<15} {'PID':<8} {'TID':<8} {'GOID':<10} {'DURATION':<9} FUNC\n"
-            )
-        for call in calls:
-            second, rest = divmod(int(call.ended * 1_000_000), 1_000_000)
-            clock = f"{time.strftime('%H:%M:%S', time.localtime(second))}.{rest:06d}"
-            name = elide_type_arguments(call.function)
-            name = of_program(call.program, short_name(name) if short else name)
-            output.out.write(
-                f"{clock:<15} {call.pid:<8} {call.tid:<8} {call.goid:<10}"
-                f" {duration(call.duration):<9} {name}"
-                f"{_tracing(call)}{_slow_bracket(call)}\n"
-            )
+        output.rows(rows)
+        return
+    if first:
+        output.heading(f"{'TIME':<15} {'PID':<8} {'TID':<8} {'GOID':<10} {'DURATION':<9} FUNC\n")
+    for row in rows:
+        second, rest = divmod(round(row["ts"] * 1_000_000), 1_000_000)
+        clock = f"{time.strftime('%H:%M:%S', time.localtime(second))}.{rest:06d}"
+        name = elide_type_arguments(row["func"])
+        name = of_program(row.get("program"), short_name(name) if short else name)
+        ns, hits, cost = row["duration_ns"], row["probe_hits"], row["probe_ns"]
+        part = tracing_part(cost, ns) if hits and cost else None
+        tracing = f" (about {part} of it tracing)" if part else ""
+        why = " " + bracket(row["why"]["parts"], ns) if "why" in row else ""
+        output.out.write(
+            f"{clock:<15} {row['pid']:<8} {row['tid']:<8} {row['goid']:<10}"
+            f" {duration(ns):<9} {name}{tracing}{why}\n"
+        )
     output.out.flush()
-
-
-def _tracing(call: SlowRow) -> str:
-    """Return how much of a slow call is tracing, where calls within it were traced."""
-    part = tracing_part(call.probe_ns, call.duration) if call.hits and call.probe_ns else None
-    return f" (about {part} of it tracing)" if part else ""
-
-
-def _slow_why(call: SlowRow) -> dict[str, object]:
-    if call.parts is None:
-        return {}
-    return {"why": {"parts": take_tracing_out(call.parts, call.probe_ns)}}
-
-
-def _slow_bracket(call: SlowRow) -> str:
-    if call.parts is None:
-        return ""
-    return " " + bracket(take_tracing_out(call.parts, call.probe_ns), call.duration)
 
 
 def _lines(group: LatencyGroup, interval: Interval, shown: Mapping[str, str]) -> Iterator[str]:
@@ -316,29 +265,15 @@ def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
     }
 
 
-def _rest_fields(rest: FoldedLatency, interval: Interval) -> dict[str, object]:
-    return {
-        "func": rest.function,
-        "goroutines": rest.goroutines,
-        "count": rest.calls,
-        "sum_ns": rest.total,
-        "unnamed": rest.unnamed,
-        "ts": round(interval.ended, 6),
-        "interval_s": round(interval.seconds, 6),
-        "probe_hits": rest.hits,
-        "probe_ns": rest.probe_ns,
-        **program_field(rest.program),
-    }
-
-
-def _rest_line(rest: FoldedLatency, shown: Mapping[str, str]) -> str:
-    what = "" if rest.program is None else f" of {printable(rest.program)}"
-    if rest.function is not None:
-        what = f" of {of_program(rest.program, shown[rest.function])}"
+def _rest_line(rest: Json, shown: Mapping[str, str]) -> str:
+    program, function = rest.get("program"), rest["func"]
+    what = "" if program is None else f" of {printable(program)}"
+    if function is not None:
+        what = f" of {of_program(program, shown[function])}"
     line = (
-        f"\n{rest.goroutines} other goroutines: {rest.calls} calls{what},"
-        f" total {duration(rest.total)}"
+        f"\n{rest['goroutines']} other goroutines: {rest['count']} calls{what},"
+        f" total {duration(rest['sum_ns'])}"
     )
-    if rest.unnamed:
-        line += f" ({rest.unnamed} of the calls by goroutines that there was no room to keep apart)"
+    if unnamed := rest["unnamed"]:
+        line += f" ({unnamed} of the calls by goroutines that there was no room to keep apart)"
     return line

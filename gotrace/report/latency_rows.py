@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost, RunCost
-from gotrace.report.latencies import FoldedLatency, Interval, LatencyGroup
+from gotrace.report.durations import program_field
+from gotrace.report.latencies import Interval, LatencyGroup
 from gotrace.report.order import Order, ordered, size_by
+from gotrace.results.rows import Row
 from gotrace.session.goroutines import GoroutineKey, GoroutineTimes
 from gotrace.session.latency import Measurement
 from gotrace.session.plan import ProbePlan
@@ -75,7 +77,7 @@ def interval_of(
         return cost.of(row if choice.by_function else None) if cost else None
 
     groups, rest = (
-        _goroutines(choice, names, period, symbols, cost_of)
+        _goroutines(choice, names, period, symbols, cost_of, (ended, seconds))
         if choice.by_goroutine
         else (_functions(choice, names, period, cost_of), [])
     )
@@ -168,8 +170,12 @@ def _goroutines(
     period: Measurement,
     symbols: Symbolizer | None,
     cost_of: _CostOf,
-) -> tuple[list[LatencyGroup], list[FoldedLatency]]:
-    """Return a group for each goroutine, the largest first, and the rest."""
+    when: tuple[float, float],
+) -> tuple[list[LatencyGroup], list[Row]]:
+    """Return a group for each goroutine, the largest first, and rows of the rest in sum.
+
+    ``unnamed`` of the calls are of goroutines that there was no room to keep apart.
+    """
     ranked = sorted(
         period.goroutines.items(),
         key=lambda item: _size(choice, item[1].times, cost_of(item[0].row)),
@@ -191,7 +197,7 @@ def _goroutines(
         )
         for key, goroutine in top
     ]
-    rests = []
+    rests: list[Row] = []
     for row in sorted(period.rows):
         shown = [goroutine.times for key, goroutine in top if key.row == row]
         count = period.rows[row].count - sum(times.count for times in shown)
@@ -200,17 +206,21 @@ def _goroutines(
         total = period.rows[row].sum - sum(times.sum for times in shown)
         folded = period.rest.get(row)
         others = sum(key.row == row for key, _ in ranked[len(top) :])
+        cost, hits = cost_of(row), period.rows[row].hits - sum(times.hits for times in shown)
         rests.append(
-            FoldedLatency(
-                names[row].function,
-                others + (folded.goroutines if folded else 0),
-                count,
-                total,
-                folded.unnamed if folded else 0,
-                period.rows[row].hits - sum(times.hits for times in shown),
-                names[row].program,
-                cost_of(row),
-            )
+            {
+                "kind": "rest",
+                "func": names[row].function,
+                "goroutines": others + (folded.goroutines if folded else 0),
+                "count": count,
+                "sum_ns": total,
+                "unnamed": folded.unnamed if folded else 0,
+                "ts": round(when[0], 6),
+                "interval_s": round(when[1], 6),
+                "probe_hits": hits,
+                "probe_ns": cost.within(total, count, hits) if cost else None,
+                **program_field(names[row].program),
+            }
         )
     return groups, rests
 

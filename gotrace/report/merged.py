@@ -20,7 +20,7 @@ from gotrace.report.by import write_values
 from gotrace.report.counts import write_counts
 from gotrace.report.cpu import write_cpu
 from gotrace.report.goroutines import labels_text, span, write_frames
-from gotrace.report.latencies import FoldedLatency, Interval, LatencyGroup, write_latencies
+from gotrace.report.latencies import Interval, LatencyGroup, write_latencies
 from gotrace.report.output import JsonOutput, Output, TextOutput
 from gotrace.report.syscalls import write_syscalls
 from gotrace.report.waits import write_waits
@@ -153,13 +153,7 @@ def _write_latencies(output: Output, merged: Merged, top: int | None) -> None:
     rest = merged.rows("rest")
     interval = Interval(
         [_latency(row) for row in shown],
-        [
-            FoldedLatency(
-                *(row["func"], row["goroutines"], row["count"], row["sum_ns"], row["unnamed"]),
-                *(row.get("probe_hits", 0), _place(row)),
-            )
-            for row in rest
-        ],
+        _placed(rest),
         merged.ended or 0.0,
         merged.units,
         1,

@@ -18,7 +18,8 @@ from gotrace.histogram import BUCKETS, Histogram, bucket_bounds
 from gotrace.report.heat import HeatColumn, HeatMaps, HeatRows, legend, level_of
 from gotrace.report.heat_page import heat_page
 from gotrace.report.heat_text import HeatStyle, heat_lines
-from gotrace.report.latencies import FoldedLatency, Interval, LatencyGroup
+from gotrace.report.latencies import Interval, LatencyGroup
+from gotrace.results.rows import Row
 from gotrace.session.why.parts import PartSums, PartTotals
 from gotrace.values.model import StringValue
 from tests.profiles.test_html import Page
@@ -45,7 +46,7 @@ def times(**buckets: int) -> Histogram:
 
 
 def interval(
-    number: int, *groups: LatencyGroup, rest: Sequence[FoldedLatency] = (), seconds: float = 1.0
+    number: int, *groups: LatencyGroup, rest: Sequence[Row] = (), seconds: float = 1.0
 ) -> Interval:
     return Interval(groups, rest, 1_700_000_000 + number, seconds, 1)
 
@@ -96,8 +97,7 @@ def test_titles_say_what_a_map_is_of() -> None:
 
 def test_calls_that_are_not_drawn_are_counted() -> None:
     maps = HeatMaps()
-    rest = FoldedLatency("main.f", 3, 11, 100, 0)
-    maps.add(interval(0, LatencyGroup("main.f", times(b1=1)), rest=[rest]))
+    maps.add(interval(0, LatencyGroup("main.f", times(b1=1)), rest=[{"count": 11}]))
     assert maps.others == 11
 
 
