@@ -11,7 +11,7 @@ import struct
 import time
 from collections import OrderedDict, deque
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from gotrace.probes.spec import ProbeSpec, parse_key
@@ -21,19 +21,17 @@ from gotrace.requests.critical import PathPart, States, critical_path
 from gotrace.requests.edges import FIRST, EdgeKind, edge_of
 from gotrace.requests.model import Node, Request
 from gotrace.requests.nest import Nest, wrong_spans
+from gotrace.requests.waiting import LINGER, Waiting, WaitingRoom
 from gotrace.session.decode import CallDecoder, DecodedCall
 from gotrace.session.events import HEADER
 from gotrace.session.request import Asked
 from gotrace.target.target import Target
 from gotrace.values.model import StringValue
 
-__all__ = ["LINGER", "PATIENCE", "Assembler", "Tally", "request_probes"]
+__all__ = ["Assembler", "Tally", "request_probes"]
 
-#: Seconds that a request waits after its root's end, since a timer may still begin work for it, and
-#: how long it waits where somebody works for it.
-LINGER = 0.5
-PATIENCE = 10.0
-#: Seconds that it waits if a context has said whose some calls are: others may turn out to have it.
+#: Seconds that a request waits if a context has said whose some calls are: others may turn out to
+#: have it.
 _CONTEXT_LINGER = 2.0
 #: Requests that wait at a time, and the calls of them.
 _MAX_REQUESTS = 1 << 14
@@ -60,17 +58,6 @@ class _Entry:
     span: Span | None = None
     is_given: bool = False
     shown: list[tuple[ProbeSpec, DecodedCall]] | None = None
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """A request that has not been given out; ``calls`` are by the span that they were begun in."""
-
-    work: Work
-    calls: dict[Span, list[_Entry]] = field(default_factory=dict)
-    size: int = 0
-    root: _Entry | None = None
-    ended: float = 0.0
 
 
 @dataclass(slots=True)
@@ -146,10 +133,7 @@ class Assembler:
         self._loose: OrderedDict[Task, deque[_Entry]] = OrderedDict()
         self._all_loose = 0
         self._belonging = Belonging()
-        self._waiting: dict[Work, _Waiting] = {}
-        #: In the order of the ends of their roots.
-        self._ended: list[_Waiting] = []
-        self._calls = 0
+        self._room: WaitingRoom[_Entry] = WaitingRoom(_CONTEXT_LINGER)
         self._reported = 0
         self._missing = (0, 0, 0)
         self._looked = 0
@@ -178,9 +162,10 @@ class Assembler:
             if edge.kind is not EdgeKind.STATE:
                 self._belonging.add(edge)
         elif (work := self._belonging.begin(edge)) is not None:
-            self._waiting[work] = _Waiting(work)
-            if len(self._waiting) > _MAX_REQUESTS:
-                self._give_up(next(iter(self._waiting.values())))
+            waiting = self._room.by_work
+            waiting[work] = Waiting(work)
+            if len(waiting) > _MAX_REQUESTS:
+                self._give_up(next(iter(waiting.values())))
 
     def missing(self, records: int, late: int = 0, begins: int = 0) -> None:
         """Note that so many records are missing by now, and so many had come too late.
@@ -214,8 +199,8 @@ class Assembler:
 
     def _forget(self) -> None:
         """Give up all that is open, but for requests that have ended and nobody works for."""
-        for one in self._ended:
-            if self._patience(one) == LINGER and (request := self._taken(one)) is not None:
+        for one in self._room.ended:
+            if self._room.patience(one) == LINGER and (request := self._taken(one)) is not None:
                 self._whole.append(request)
         self._belonging.forget(self._gaps[0][1])
         self._states.forget()
@@ -234,26 +219,15 @@ class Assembler:
             self._forget()
         while self._whole:
             yield self._whole.popleft()
-        if not (is_over or (self._ended and now - self._ended[0].ended >= LINGER)):
-            return
-        waiting = iter(self._ended)
-        self._ended = []
-        try:
-            for one in waiting:
-                if not is_over and now - one.ended < self._patience(one):
-                    self._ended.append(one)
-                elif (request := self._taken(one)) is not None:
-                    yield request
-        finally:
-            self._ended += waiting
+        for one in self._room.due(now, is_over):
+            if (request := self._taken(one)) is not None:
+                yield request
         if is_over:
             self.drop()
 
-    def _taken(self, one: _Waiting) -> Request[DecodedCall] | None:
-        """Return a request that is whole, None if it was given up before, or is not wanted."""
-        if self._waiting.pop(one.work, None) is None:
-            return None
-        self._calls -= one.size
+    def _taken(self, one: Waiting[_Entry]) -> Request[DecodedCall] | None:
+        """Return a request that is whole, None if it is not wanted."""
+        self._room.remove(one)
         request = self._request(one)
         self.tally.unwanted += request is None
         return request
@@ -261,7 +235,7 @@ class Assembler:
     @property
     def is_empty(self) -> bool:
         """Return whether no request waits."""
-        return not (self._waiting or self._whole)
+        return not (self._room.by_work or self._whole)
 
     def drop(self, begins: int = 0) -> None:
         """Give up all requests, and so many whose begin was not taken."""
@@ -271,23 +245,13 @@ class Assembler:
 
     def _drop(self) -> None:
         """Give up all requests that wait."""
-        self.tally.lost += len(self._waiting)
-        self.tally.late += sum(waiting.size for waiting in self._waiting.values())
-        self._waiting.clear()
-        self._ended.clear()
-        self._calls = 0
+        waiting = self._room.by_work.values()
+        self.tally.lost += len(waiting)
+        self.tally.late += sum(one.size for one in waiting)
+        self._room.clear()
 
-    @staticmethod
-    def _patience(waiting: _Waiting) -> float:
-        """Return how long a request waits after its root's end, in seconds."""
-        if waiting.work.is_busy:
-            return PATIENCE
-        is_given = any(span.context is not None for span in waiting.calls)
-        return _CONTEXT_LINGER if is_given else LINGER
-
-    def _give_up(self, waiting: _Waiting) -> None:
-        del self._waiting[waiting.work]
-        self._calls -= waiting.size
+    def _give_up(self, waiting: Waiting[_Entry]) -> None:
+        self._room.remove(waiting)
         self.tally.lost += 1
         self.tally.late += waiting.size
 
@@ -302,10 +266,10 @@ class Assembler:
         if self._begins[entry.function]:
             work = belonging.end(task, entry.start, entry.end)
         if work is not None:
-            waiting = self._waiting.get(work)
+            waiting = self._room.by_work.get(work)
             if waiting is not None:
-                waiting.root, waiting.ended = entry, time.monotonic()
-                self._ended.append(waiting)
+                waiting.root = entry
+                self._room.end(waiting, time.monotonic())
                 if is_unwanted:
                     entry.record = b""
                 span = work.root
@@ -325,16 +289,14 @@ class Assembler:
 
     def _place(self, entry: _Entry, span: Span) -> None:
         """Add a call to the request of a span."""
-        found = self._waiting.get(span.work)
+        found = self._room.by_work.get(span.work)
         if found is None:
             self.tally.late += 1
             return
         entry.span = span
-        found.calls.setdefault(span, []).append(entry)
-        found.size += 1
-        self._calls += 1
-        if self._calls > _MAX_CALLS:
-            self._give_up(max(self._waiting.values(), key=lambda one: one.size))
+        self._room.add(found, span, entry)
+        if self._room.size > _MAX_CALLS:
+            self._give_up(max(self._room.by_work.values(), key=lambda one: one.size))
 
     def _keep(self, entry: _Entry, task: Task) -> None:
         """Keep a call that may be within one whose context says whose it is."""
@@ -370,7 +332,7 @@ class Assembler:
         context: tuple[int, int],
     ) -> None:
         """Make a call, and those within it, one of the request that its context is of."""
-        if work not in self._waiting:
+        if work not in self._room.by_work:
             self.tally.unattributed += 1
             return
         span = Span(work, task, entry.start, Link.CONTEXT, None, context)
@@ -390,15 +352,15 @@ class Assembler:
     def _remove(self, entry: _Entry) -> None:
         """Take a call from where it is."""
         span, entry.span = entry.span, None
-        waiting = self._waiting.get(span.work) if span is not None else None
+        waiting = self._room.by_work.get(span.work) if span is not None else None
         if span is None:
             self.tally.unattributed -= 1
         elif waiting is not None:
             waiting.calls[span].remove(entry)
             waiting.size -= 1
-            self._calls -= 1
+            self._room.size -= 1
 
-    def _request(self, waiting: _Waiting) -> Request[DecodedCall] | None:
+    def _request(self, waiting: Waiting[_Entry]) -> Request[DecodedCall] | None:
         """Return the tree of a request, None if the root's predicate does not want it."""
         root = waiting.root
         if root is None or not root.record:
@@ -431,7 +393,7 @@ class Assembler:
         states = tuple(self._states_of(waiting, root)) if self._reasons else ()
         return Request(made[id(root)][0], waiting.work.working, new, critical, states)
 
-    def _states_of(self, waiting: _Waiting, root: _Entry) -> Iterator[StateChange]:
+    def _states_of(self, waiting: Waiting[_Entry], root: _Entry) -> Iterator[StateChange]:
         """Yield the states of goroutines while they worked for a request."""
         end = max(call.end for calls in waiting.calls.values() for call in calls)
         spans = dict.fromkeys((*waiting.work.spans, *waiting.calls))
@@ -472,7 +434,7 @@ _UNWANTED = 512  # CallFlag.UNWANTED, which is slow
 class _Tree:
     """Which call of a request is below which."""
 
-    def __init__(self, waiting: _Waiting, root: _Entry) -> None:
+    def __init__(self, waiting: Waiting[_Entry], root: _Entry) -> None:
         self.root = root
         self.children: dict[int, list[_Entry]] = {}
         self.edges: dict[int, Link] = {id(root): Link.CALL}

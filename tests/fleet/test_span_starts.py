@@ -15,7 +15,7 @@ import pytest
 
 from gotrace.fleet.check import check
 from gotrace.fleet.config import parse_config
-from gotrace.fleet.telemetry.traces import PATIENCE
+from gotrace.requests.waiting import PATIENCE
 from gotrace.sites import amd64
 from tests.fleet.test_gotraced import Daemon
 from tests.fleet.test_otlp import Received, attributes, over_http

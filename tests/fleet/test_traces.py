@@ -11,9 +11,10 @@ import pytest
 
 from gotrace.fleet.spans import SpanProbe
 from gotrace.fleet.telemetry import traces
-from gotrace.fleet.telemetry.traces import LINGER, OVERDUE, PATIENCE, LeftOut, Traces, Via
+from gotrace.fleet.telemetry.traces import OVERDUE, LeftOut, Traces, Via
 from gotrace.requests.belonging import LONG_CALL_NS
 from gotrace.requests.edges import Edge, EdgeKind
+from gotrace.requests.waiting import LINGER, PATIENCE
 
 _PROCESS = 7
 _SECOND = 1_000_000_000

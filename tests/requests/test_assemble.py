@@ -11,8 +11,9 @@ from typing import Any, cast
 import pytest
 
 from gotrace.requests import assemble
-from gotrace.requests.assemble import LINGER, PATIENCE, Assembler
+from gotrace.requests.assemble import Assembler
 from gotrace.requests.edges import FIRST, EdgeKind
+from gotrace.requests.waiting import LINGER, PATIENCE
 from gotrace.session.events import HEADER
 from gotrace.values.model import StringValue
 

@@ -18,23 +18,18 @@ from typing import Generic, TypeVar, cast
 from gotrace.requests.belonging import SMALL, Belonging, Link, Span, Task, Work
 from gotrace.requests.edges import Edge
 from gotrace.requests.nest import Nest, wrong_spans
+from gotrace.requests.waiting import Waiting, WaitingRoom
 
 __all__ = [
     "EDGES",
-    "LINGER",
     "MAX_BYTES",
     "OVERDUE",
-    "PATIENCE",
     "PROGRAM",
     "LeftOut",
     "Traces",
     "Via",
 ]
 
-#: Seconds that a request waits after the end of its outermost call, since a timer may still begin
-#: work for it, and how long it waits if somebody works for it.
-LINGER = 0.5
-PATIENCE = 10.0
 #: Seconds that calls wait at most for the one around them, and the bytes of records that wait.
 OVERDUE = 30.0
 MAX_BYTES = 4 << 20
@@ -96,21 +91,6 @@ class _Memory(Generic[T, P]):
     size: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting(Generic[T, P]):
-    """Calls of a request that wait, the first of them since a time; ``ended``: its root, if it has.
-
-    Of a request of which some was sent, that is when the first of these calls has come.
-    """
-
-    work: Work
-    since: float
-    calls: dict[Span, list[_Call[T, P]]] = field(default_factory=dict)
-    size: int = 0
-    root: _Call[T, P] | None = None
-    ended: float | None = None
-
-
 class Traces(Generic[T, P]):
     """Calls that wait for those they are below; ``send`` is called with each of them.
 
@@ -132,22 +112,18 @@ class Traces(Generic[T, P]):
         self.alone = alone
         self._unknown = unknown
         self._belonging = Belonging(SMALL)
-        #: In the order in which they began to wait.
-        self._waiting: OrderedDict[Work, _Waiting[T, P]] = OrderedDict()
-        self._ended: deque[_Waiting[T, P]] = deque()
-        #: Those for which somebody works still.
-        self._busy: list[_Waiting[T, P]] = []
+        #: Of a request of which some was sent, its root has "ended" when the next call has come.
+        self._room: WaitingRoom[_Call[T, P]] = WaitingRoom()
         #: Of goroutines whose open calls are not known.
         self._strays: dict[Task, Work] = {}
         #: Requests of which more than the root is kept.
         self._kept: OrderedDict[Work, int] = OrderedDict()
         self._kept_size = 0
-        self._size = 0
 
     @property
     def is_empty(self) -> bool:
         """Return whether nothing waits."""
-        return not (self._waiting or self._ended or self._busy or self._size)
+        return self._room.is_empty
 
     @property
     def processes(self) -> set[int]:
@@ -188,36 +164,24 @@ class Traces(Generic[T, P]):
         waiting = self._add(frame.span, call, now)
         if is_own and frame.span is work.root:
             waiting.root = call
-            if waiting.ended is None:
-                waiting.ended = now
-                self._ended.append(waiting)
+            self._room.end(waiting, now)
         if work.is_long:
             self._give_out(waiting, is_last=True)
         self._make_room()
 
     def _make_room(self) -> None:
-        while self._size > MAX_BYTES:
-            self._give_out(self._oldest(), is_last=True)
+        while self._room.size > MAX_BYTES:
+            self._give_out(self._room.oldest, is_last=True)
 
-    def _add(self, span: Span, call: _Call[T, P], now: float) -> _Waiting[T, P]:
+    def _add(self, span: Span, call: _Call[T, P], now: float) -> Waiting[_Call[T, P]]:
         work = span.work
-        waiting = self._waiting.get(work)
+        waiting = self._room.by_work.get(work)
         if waiting is None:
-            waiting = self._waiting[work] = _Waiting(work, now)
+            waiting = self._room.by_work[work] = Waiting(work, now)
             if work.memory is not None:
-                waiting.ended = now
-                self._ended.append(waiting)
-        waiting.calls.setdefault(span, []).append(call)
-        waiting.size += call.size
-        self._size += call.size
+                self._room.end(waiting, now)
+        self._room.add(waiting, span, call, call.size)
         return waiting
-
-    def _oldest(self) -> _Waiting[T, P]:
-        """Return what is given out first if there is no room."""
-        for found in (*self._ended, *self._busy):
-            if self._waiting.get(found.work) is found:
-                return found
-        return next(iter(self._waiting.values()))
 
     def _stray(
         self, task: Task, start: int, end: int, is_nested: bool, item: T, size: int, now: float
@@ -241,33 +205,24 @@ class Traces(Generic[T, P]):
         All records up to the moment have been taken.
         """
         self._look_for_long(moment)
-        due, self._busy = self._busy, []
-        while self._ended and now - cast(float, self._ended[0].ended) >= LINGER:
-            due.append(self._ended.popleft())
-        for waiting in due:
-            if self._waiting.get(waiting.work) is not waiting:
-                continue
-            ended = cast(float, waiting.ended)
-            if waiting.work.is_busy and now - ended < PATIENCE:
-                self._busy.append(waiting)
-            else:
-                self._give_out(waiting)
+        for waiting in self._room.due(now):
+            self._give_out(waiting)
         self._make_room()
-        while self._waiting:
-            oldest = next(iter(self._waiting.values()))
+        while self._room.by_work:
+            oldest = next(iter(self._room.by_work.values()))
             if now - oldest.since < OVERDUE:
                 break
             self._give_out(oldest, is_last=True)
 
     def _look_for_long(self, at: int) -> None:
         for work in self._belonging.long(at):
-            if work in self._waiting:
-                self._give_out(self._waiting[work], is_last=True)
+            if (waiting := self._room.by_work.get(work)) is not None:
+                self._give_out(waiting, is_last=True)
 
     def lose(self, at: int) -> None:
         """Note that records are missing, among those up to a moment: edges may be wrong."""
         self._belonging.forget(at)
-        for waiting in list(self._waiting.values()):
+        for waiting in list(self._room.by_work.values()):
             for spans in waiting.calls:
                 spans.is_doubted = True
             waiting.work.is_doubted = True
@@ -285,17 +240,16 @@ class Traces(Generic[T, P]):
 
     def rest(self) -> None:
         """Send all that waits."""
-        for waiting in list(self._waiting.values()):
+        for waiting in list(self._room.by_work.values()):
             self._give_out(waiting, is_last=True)
 
-    def _give_out(self, waiting: _Waiting[T, P], is_last: bool = False) -> None:
+    def _give_out(self, waiting: Waiting[_Call[T, P]], is_last: bool = False) -> None:
         """Send calls of a request, but for those within one that has not ended.
 
         These, too, if it ``is_last``.
         """
         work = waiting.work
-        del self._waiting[work]
-        self._size -= waiting.size
+        self._room.remove(waiting)
         memory = cast("_Memory[T, P] | None", work.memory) or _Memory()
         memory.root = memory.root or waiting.root
         for span, calls in waiting.calls.items():
@@ -332,11 +286,7 @@ class Traces(Generic[T, P]):
         self._keep(work, memory, held)
         if held:
             size = sum(call.size for calls in held.values() for call in calls)
-            again = _Waiting(work, waiting.since, held, size, None, waiting.ended)
-            self._waiting[work] = again
-            self._waiting.move_to_end(work, last=False)
-            self._size += size
-            self._busy.append(again)
+            self._room.put_back(Waiting(work, waiting.since, held, size, None, waiting.ended))
 
     def _send_one(self, call: _Call[T, P], above: _Call[T, P] | None, via: Via) -> None:
         item, call.item = call.item, None
