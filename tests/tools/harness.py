@@ -26,6 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from gotrace.results.kinds import kind_of
 from tests.tools.warm import Warm, can_be_warm
 
 __all__ = [
@@ -351,11 +352,17 @@ def code_at(pid: int, addresses: Iterable[int]) -> bytes:
 
 
 def of_kind(result: Result, kind: str) -> list[Json]:
-    """Return the result's JSON objects of one kind.
+    """Return the result's JSON objects of one kind, which have to be as this declares them.
 
     But for the warning that the kernel is slow to remove the probes: that is the machine's doing.
     """
-    return [row for row in result.objects if row["kind"] == kind and "keepers" not in row]
+    rows = [row for row in result.objects if row["kind"] == kind and "keepers" not in row]
+    for row in rows:
+        if (how := kind_of(row)) is not None:
+            known = {*how.derived, *how.unknown, *(field.name for field in how.fields)}
+            assert row.keys() <= {"kind", "host", "ts", "interval_s", how.length, *known}
+            how.checked(row)
+    return rows
 
 
 def elided(name: str) -> str:
