@@ -7,6 +7,7 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gotrace.cli.options import (
     add_interval_options,
@@ -33,11 +34,13 @@ from gotrace.gotypes.symbols import shown_names
 from gotrace.report.counts import count_rows, write_counts
 from gotrace.report.order import Order
 from gotrace.report.output import Notice, Output
-from gotrace.results.rows import Row
 from gotrace.session.budget import Spent
 from gotrace.session.count import CountRequest
 from gotrace.session.plan import ProbePlan, ProgramFunction, to_be_traced
 from gotrace.sites.sites import SiteForm
+
+if TYPE_CHECKING:
+    from gotrace.results.rows import Row
 
 __all__ = ["main"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gotrace.gotypes.symbols import elide_type_arguments, shown_names
 from gotrace.histogram import ValueHistogram
@@ -19,17 +20,16 @@ from gotrace.report.durations import (
     table,
 )
 from gotrace.report.output import JsonOutput, Output
-from gotrace.results.merging import values_of
-from gotrace.results.rows import Json, Row
 from gotrace.session.key_stacks import stack_of
-from gotrace.session.row_cells import RowBy
 from gotrace.text import printable
 from gotrace.values.go_syntax import by_text
 from gotrace.values.model import SequenceValue, Value
-from gotrace.values.to_json import to_json
+
+if TYPE_CHECKING:
+    from gotrace.results.rows import Json, Row
+    from gotrace.session.row_cells import RowBy
 
 __all__ = [
-    "by_fields",
     "by_line",
     "stack_lines",
     "value_row",
@@ -46,11 +46,6 @@ def by_line(by: Mapping[str, Value]) -> str:
     """
     shown = [f"{text} = {by_text(value)}" for text, value in by.items() if not _is_stack(value)]
     return ", ".join(shown) or ("$stack =" if by else "(others)")
-
-
-def by_fields(by: Mapping[str, Value] | None) -> dict[str, object] | None:
-    """Return the values for JSON by expression, None for the calls that found no room."""
-    return None if by is None else {text: to_json(value) for text, value in by.items()}
 
 
 def stack_lines(by: Mapping[str, Value]) -> Iterator[str]:
@@ -124,6 +119,8 @@ def _lines(row: Json, shown: Mapping[str, str]) -> Iterator[str]:
         yield by_line(row["by"].values)
         yield from stack_lines(row["by"].values)
     if count := row["count"]:
+        from gotrace.results.merging import values_of  # which JSON does without
+
         yield from table(values_of(row).octaves(), printable(f"{of} ({unit})" if unit else of))
         yield ""
         after = f" {unit}" if unit else ""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from gotrace.report.durations import four_digits, program_field
 from gotrace.report.order import Order, ordered, rate_of, share_of
 from gotrace.report.output import JsonOutput, Output
-from gotrace.results.rows import Json, Row
 from gotrace.text import in_program, printable
 
 if TYPE_CHECKING:
+    from gotrace.results.rows import Json, Row
     from gotrace.session.row_cells import RowBy
 
 __all__ = ["count_rows", "write_counts"]

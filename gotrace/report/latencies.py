@@ -24,11 +24,11 @@ from gotrace.report.durations import (
 from gotrace.report.order import rate_of, share_of, share_text
 from gotrace.report.output import JsonOutput, Output
 from gotrace.report.why import BucketParts, bracket, sums_fields, sums_lines
-from gotrace.results.rows import Json, Row
 from gotrace.session.why.parts import take_tracing_out
 from gotrace.text import printable
 
 if TYPE_CHECKING:
+    from gotrace.results.rows import Json, Row
     from gotrace.values.model import Value
 
 __all__ = [
@@ -247,9 +247,9 @@ def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
     if group.goid is not None:
         fields |= {"pid": group.pid, "goid": group.goid, "goroutine": group.goroutine}
     if group.by is not None:
-        from gotrace.report.by import by_fields
+        from gotrace.session.row_cells import RowBy
 
-        fields["by"] = by_fields(group.by or None)
+        fields["by"] = RowBy(group.by).to_json()
     return fields | {
         **histogram_fields(times, "_ns"),
         "share": share_of(times.sum, interval.total),

@@ -5,20 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost, RunCost
 from gotrace.report.durations import program_field
 from gotrace.report.latencies import Interval, LatencyGroup
 from gotrace.report.order import Order, ordered, size_by
-from gotrace.results.rows import Row
 from gotrace.session.goroutines import GoroutineKey, GoroutineTimes
 from gotrace.session.latency import Measurement
 from gotrace.session.plan import ProbePlan
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.why.parts import PartSums
 from gotrace.target.target import TargetBinary
+
+if TYPE_CHECKING:
+    from gotrace.results.rows import Row
 
 __all__ = [
     "LatencyChoice",

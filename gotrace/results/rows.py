@@ -7,11 +7,9 @@ and takes what is declared alone.
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -350,6 +348,9 @@ def rows_of(source: Source, name: str) -> Iterator[Json]:
     if not isinstance(source, str | os.PathLike):
         yield from _parsed(source, name)
         return
+    import gzip  # not by runs that make rows, so that they start soon
+    import zlib
+
     try:
         opening = gzip.open if name.endswith(".gz") else open
         with opening(name, "rt", encoding="utf-8") as lines:
