@@ -204,39 +204,56 @@ class Arguments:
         slots = Slots(code) if self._program.pushes else None
         frame = 8 * step.size
         at = [linked - 1, linked] if returns and linked < function.end else [linked - 1]
-        names: list[str] = []
         nodes: list[PlacedNode] = []
         read: list[tuple[tuple[int, int, int], ...]] = []
         for variable in signature.parameters:
             if variable.name in ("", "_") or variable.name.startswith((".", "~")):
                 continue
-            places = (reader.pieces_at(signature, variable, address) for address in at)
-            found = next((pieces for pieces in places if _is_in_frame(pieces)), None)
-            if not found:
-                continue
-            if any(piece.number < 0 for piece in found):
-                continue  # not an argument's own place: it may be another variable's by now
-            try:
-                node = self._factory(module).node(types.parameter(variable).type)
-            except DwarfError:
-                continue
-            laid: list[tuple[int, int, int]] = []
-            filled = 0
-            for piece in found:
-                size = node.size if piece.size is None else piece.size
-                laid.append((filled, size, piece.number))
-                filled += size
-            if filled != node.size or node.size > _LIMITS.struct_bytes:
-                continue
-            is_listed = variable.location is not None and variable.location.list_offset is not None
-            if is_listed and not _are_kept(slots, frame, laid, reader, signature, variable):
-                continue
-            names.append(variable.name)
-            image = tuple(Piece(offset, size, Stack(place)) for offset, size, place in laid)
-            nodes.append(PlacedNode(variable.name, node, image))
-            read.append(tuple(laid))
+            found = self._place(module, signature, variable, at, slots, frame)
+            if found is not None:
+                nodes.append(found[0])
+                read.append(found[1])
+        names = tuple(node.name for node in nodes)
         is_whole = len(names) == len(signature.parameters)
-        return _Plan(tuple(names), plan_phase(nodes, _LIMITS), tuple(read), is_whole)
+        return _Plan(names, plan_phase(nodes, _LIMITS), tuple(read), is_whole)
+
+    def _place(
+        self,
+        module: Module,
+        signature: FunctionSignature,
+        variable: Variable,
+        at: Sequence[int],
+        slots: Slots | None,
+        frame: int,
+    ) -> tuple[PlacedNode, tuple[tuple[int, int, int], ...]] | None:
+        """Return where an argument is in its frame: of each part its offset, size and place.
+
+        None if that is not certain. Raises DwarfError.
+        """
+        reader, types = module.binary.dwarf, module.binary.types
+        assert reader is not None and types is not None
+        places = (reader.pieces_at(signature, variable, address) for address in at)
+        found = next((pieces for pieces in places if _is_in_frame(pieces)), None)
+        # If not its own place, that may be another variable's by now.
+        if not found or any(piece.number < 0 for piece in found):
+            return None
+        try:
+            node = self._factory(module).node(types.parameter(variable).type)
+        except DwarfError:
+            return None
+        laid: list[tuple[int, int, int]] = []
+        filled = 0
+        for piece in found:
+            size = node.size if piece.size is None else piece.size
+            laid.append((filled, size, piece.number))
+            filled += size
+        if filled != node.size or node.size > _LIMITS.struct_bytes:
+            return None
+        is_listed = variable.location is not None and variable.location.list_offset is not None
+        if is_listed and not _are_kept(slots, frame, laid, reader, signature, variable):
+            return None
+        image = tuple(Piece(offset, size, Stack(place)) for offset, size, place in laid)
+        return PlacedNode(variable.name, node, image), tuple(laid)
 
     def _factory(self, module: Module) -> NodeFactory:
         factory = self._factories.get(module.start)

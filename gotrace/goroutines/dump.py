@@ -478,7 +478,7 @@ class GoroutineReader:
         In the buffer are the images of before and those of after, the sudogs, and the stacks.
         """
         addresses, count = seen.addresses, len(seen)
-        stride, size, sudog_size = 8 * seen.stride, self._fields.size, self._sudog_size
+        stride, sudog_size = 8 * seen.stride, self._sudog_size
         sudogs = seen.column(self._fields.waiting)
         reasons = seen.byte_column(self._fields.reason)
         if not self._have_sudogs.issuperset(reasons):
@@ -503,27 +503,10 @@ class GoroutineReader:
         sudog_offsets = range(sudogs_at, stacks_at, sudog_size)
         remote_sudogs = _pairs(sudogs, sudog_sizes)
         local_sudogs = _pairs(sudog_offsets, sudog_sizes)
-        has_sudogs = any(sudogs)
-        remote, local = array("Q"), array("Q")
-        for runs in _chunks(seen.runs):
-            images, into, into_after = array("Q"), array("Q"), array("Q")
-            for a, b in runs:
-                length = (b - a - 1) * stride + size
-                images.extend((addresses[a], length))
-                into.extend((a * stride, length))
-                into_after.extend((after_at + a * stride, length))
-            chunk = slice(2 * runs[0][0], 2 * runs[-1][1])
-            remote_chunk = images + remote_stacks[chunk]
-            local_chunk = into + local_stacks[chunk]
-            if has_sudogs:
-                remote_chunk += remote_sudogs[chunk]
-                local_chunk += local_sudogs[chunk]
-            if len(remote) + len(remote_chunk) + len(images) > 2 * MAX_AT_ONCE:
-                self._memory.scatter(remote, self._buffer, local)
-                remote, local = array("Q"), array("Q")
-            remote += remote_chunk + images
-            local += local_chunk + into_after
-        self._memory.scatter(remote, self._buffer, local)
+        beside = [(remote_stacks, local_stacks)]
+        if any(sudogs):
+            beside.append((remote_sudogs, local_sudogs))
+        self._read_twice(seen, after_at, beside)
         words = self._buffer
         return _Between(
             before=_Images(addresses, words[: after_at >> 3], seen.stride, seen.window),
@@ -536,6 +519,31 @@ class GoroutineReader:
             sizes=sizes,
             words=words,
         )
+
+    def _read_twice(
+        self, seen: _Images, after_at: int, beside: Sequence[tuple[array[int], array[int]]]
+    ) -> None:
+        """Read each g, and again after what is ``beside`` it: from where, and to where."""
+        addresses, stride, size = seen.addresses, 8 * seen.stride, self._fields.size
+        remote, local = array("Q"), array("Q")
+        for runs in _chunks(seen.runs):
+            images, into, into_after = array("Q"), array("Q"), array("Q")
+            for a, b in runs:
+                length = (b - a - 1) * stride + size
+                images.extend((addresses[a], length))
+                into.extend((a * stride, length))
+                into_after.extend((after_at + a * stride, length))
+            chunk = slice(2 * runs[0][0], 2 * runs[-1][1])
+            remote_chunk, local_chunk = images[:], into
+            for far, near in beside:
+                remote_chunk += far[chunk]
+                local_chunk += near[chunk]
+            if len(remote) + len(remote_chunk) + len(images) > 2 * MAX_AT_ONCE:
+                self._memory.scatter(remote, self._buffer, local)
+                remote, local = array("Q"), array("Q")
+            remote += remote_chunk + images
+            local += local_chunk + into_after
+        self._memory.scatter(remote, self._buffer, local)
 
     def _moved(self, seen: _Images, read: _Between) -> set[int]:
         """Return which goroutines' stacks may have changed while they were read."""

@@ -1166,22 +1166,20 @@ class Belonging:
         is_inside = edge.depth > holding.depth and address != holding.channel
         is_back = holding.has_back(address, channel) and (is_inside or not has_item)
         is_queue = not is_back and self._takes(goroutine, channel, edge, item)
-        is_signal = item is not None and item.word == NOTHING
+        sender, is_signal, is_lent = None, False, False
+        if item is not None:
+            sender, is_signal, is_lent = item.sender, item.word == NOTHING, item.is_lent
         is_own = above is not None and work is not None and above.work is work.work
         is_given, is_pool = above is not None and not is_own, channel.is_pool
         is_second = not is_signal and (
             (is_given and is_elsewhere and holding.place[0] == edge.depth)
             or (holding.is_idle and (is_given or not is_inside))
         )
-        may_hold = is_second or holding.second != 0
-        if may_hold:
-            held = channel if is_second else self._channels.get((edge.tgid, holding.second))
-            may_hold = held is None or not held.is_pool
         has_root = bool(goroutine.roots)
         return _case_of(
             is_back,
-            (is_pool and not is_next) or (item is not None and item.is_lent),
-            item is not None and item.sender == task,
+            is_lent or (is_pool and not is_next),
+            sender == task,
             is_own,
             is_given,
             is_signal,
@@ -1193,8 +1191,18 @@ class Belonging:
             goroutine.given.is_new,
             has_root or (not is_queue and (is_inside or is_elsewhere or not has_item)),
             is_second,
-            may_hold,
+            self._may_hold(edge.tgid, holding.second, channel if is_second else None),
         )
+
+    def _may_hold(self, tgid: int, second: int, channel: _Channel | None) -> bool:
+        """Return whether a goroutine may hold several items, but for what is a pool's.
+
+        The second one is of a channel, if not of that which it has had it from before.
+        """
+        if channel is None and not second:
+            return False
+        channel = channel or self._channels.get((tgid, second))
+        return channel is None or not channel.is_pool
 
     def _takes(
         self, goroutine: _Goroutine, channel: _Channel, edge: Edge, item: _Item | None

@@ -282,7 +282,7 @@ class KeyMeter(Paired):
         self._subplans = expected_types(traced)
         returning = self._tables.returning
         self._attach(prepared, settings, returning=returning, by_call=("saved_calls",))
-        self._asks_names = asks_stack or asks_caller
+        self._asks_stack, self._asks_names = asks_stack, asks_stack or asks_caller
         symbols = Symbolizer(tasks.files) if self._asks_names and tasks.files else None
         self._decoders = [
             CallDecoder(
@@ -292,7 +292,13 @@ class KeyMeter(Paired):
             for call in traced.calls
         ]
         self._known: dict[int, tuple[int, tuple[Value, ...]]] = {}
-        program = self.attached.program
+        self._open_maps(prepared, options, histograms, halves, bool(measured))
+
+    def _open_maps(
+        self, prepared: Prepared, options: KeyOptions, histograms: int, halves: int, is_wide: bool
+    ) -> None:
+        """Open what the program adds up; ``is_wide``: values are measured, and not times alone."""
+        program, why = self.attached.program, prepared.why
         self._samples = program.map("samples")
         self._keys, self._free = program.map("rows"), program.map("free_rows")
         #: When rows were last seen to be added to; which have lost their keys, since which take.
@@ -303,17 +309,17 @@ class KeyMeter(Paired):
         self._vacant: dict[int, int] = {}
         self._calls = _Counts(program.map("row_calls"), self._rows)
         self._own: _Counts | None = None
-        if asks_stack and options.times and not measured:
+        if self._asks_stack and options.times and not is_wide:
             self._own = _Counts(program.map("row_own"), self._rows)
         #: Own times that were read before the calls are taken.
         self._early: Counter[int] = Counter()
         self._unmeasured: _Counts | None = None
-        if measured:
+        if is_wide:
             self._unmeasured = _Counts(program.map("row_unmeasured"), self._rows)
         self._times: HistogramRows | None = None
-        if has_histograms:
+        if options.times or is_wide:
             maps = program.map("histograms"), program.map("generation")
-            row_size = WIDE_ROW_SIZE if measured else ROW_SIZE
+            row_size = WIDE_ROW_SIZE if is_wide else ROW_SIZE
             self._times = HistogramRows(*maps, histograms, halves, 1, row_size=row_size)
         self._bands: BandRows | None = None
         if why is not None and options.parts:

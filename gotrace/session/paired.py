@@ -82,17 +82,22 @@ class Paired(Probing):
         self._left_at: float | None = None
         #: When calls of functions began to be counted alone whose RETs are to be removed.
         self._counted: dict[int, float] = {}
+        self._see_returns(prepared, returning is None or bool(returning))
+        self._open = OpenCalls(self.attached.program, *by_call, *more, by_process=by_process)
+        # Where one process is traced, the run ends with it.
+        self._sweep = None if target.process else Throttle(self._remove_exited)
+
+    def _see_returns(self, prepared: Prepared, has_returns: bool) -> None:
+        """See calls return where they land, if that can be, or say why they are seen at RETs."""
+        rets = self._rets
         if can_move(prepared) and rets and self.attached.method is AttachMethod.MULTI:
             self.landings = Landings(prepared, self.attached, rets)
-        elif prepared.returns is not ReturnMode.RET and (returning is None or returning):
+        elif prepared.returns is not ReturnMode.RET and has_returns:
             reason = why_not(prepared) or "this kernel has no uprobe-multi links (Linux 6.6)"
             if prepared.returns is ReturnMode.LANDING:
                 self.problem = f"calls are seen returning at RETs: {reason}"
             else:
                 self._moves.append(Move(None, "ret", reason))
-        self._open = OpenCalls(self.attached.program, *by_call, *more, by_process=by_process)
-        # Where one process is traced, the run ends with it.
-        self._sweep = None if target.process else Throttle(self._remove_exited)
 
     def _prepare(self, program: BpfProgram) -> None:
         """Fill a loaded program's maps, before anything is attached."""

@@ -425,6 +425,20 @@ def _is_comparing_floats(word: int) -> bool:
     return word & 0xFF20FC07 == 0x1E202000
 
 
+def _one_accessed(word: int, is_vector: bool) -> tuple[bool, int, int | None] | None:
+    """Return whether a register is loaded, what moves its base, and the displacement, if known."""
+    size, opc = word >> 30, word >> 22 & 3
+    is_load = bool(opc & 1 if is_vector else opc)
+    if word >> 24 & 1:
+        scale = 4 if is_vector and opc & 2 else size
+        return is_load, 0, (word >> 10 & 0xFFF) << scale
+    mode = word >> 10 & 3
+    if word >> 21 & 1:  # if not by a register: atomic, or with a signed pointer
+        return (is_load, 0, None) if mode == 2 else None
+    amount = _signed(word >> 12 & 0x1FF, 9)  # unscaled, after, unprivileged, before
+    return is_load, amount if mode in (1, 3) else 0, 0 if mode == 1 else amount
+
+
 def _access(word: int) -> _Effect | None:
     """Return what a load or a store does, None for those that are not plain."""
     rt, rn, is_vector = word & 31, word >> 5 & 31, bool(word >> 26 & 1)
@@ -443,20 +457,11 @@ def _access(word: int) -> _Effect | None:
         moved = amount if mode in (1, 3) else 0
         displacement = 0 if mode == 1 else amount
     elif word & 0x3A000000 == 0x38000000:
-        size, opc = word >> 30, word >> 22 & 3
-        is_load = bool(opc & 1 if is_vector else opc)
-        if word >> 24 & 1:
-            scale = 4 if is_vector and opc & 2 else size
-            displacement = (word >> 10 & 0xFFF) << scale
-        elif word >> 21 & 1:
-            if word >> 10 & 3 != 2:  # atomic, or with a signed pointer
-                return None
-        else:
-            mode = word >> 10 & 3  # unscaled, after, unprivileged, before
-            amount = _signed(word >> 12 & 0x1FF, 9)
-            moved = amount if mode in (1, 3) else 0
-            displacement = 0 if mode == 1 else amount
-        if size == 3 and opc == 2 and not is_vector:  # a prefetch
+        found = _one_accessed(word, is_vector)
+        if found is None:
+            return None
+        is_load, moved, displacement = found
+        if word >> 30 == 3 and word >> 22 & 3 == 2 and not is_vector:  # a prefetch
             registers = ()
     else:
         return None
