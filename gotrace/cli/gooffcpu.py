@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from gotrace.cli.conflicts import Conflict, Needs, check_options
 from gotrace.cli.options import (
     add_command_options,
     add_interval_options,
@@ -20,14 +21,13 @@ from gotrace.cli.options import (
 from gotrace.cli.pace import pace, running
 from gotrace.cli.run import process_of, run_command, run_output
 from gotrace.cli.stack_files import (
+    STACK_CONFLICTS,
     add_stack_options,
-    check_stack_options,
     fold,
     wants_stacks,
     write_stacks,
 )
 from gotrace.cli.why import accepting, say_price
-from gotrace.errors import UsageError
 from gotrace.goroutines.groups import matcher
 from gotrace.profiles.rows import StackProfile
 from gotrace.report.durations import duration
@@ -61,6 +61,16 @@ examples:
   gooffcpu -p 1234 -d 5 -o x.pb.gz           for go tool pprof
   gooffcpu -d 5 -o x.html -p 1234   a flame graph, for any browser
 """
+
+
+_NAMES = "--names is for --state syscall, and for calls that have ended"
+_CONFLICTS = (
+    *STACK_CONFLICTS,
+    Needs("--names", "--state=syscall", _NAMES),
+    Conflict("--names", "--open", _NAMES),
+    Conflict("--names", "--budget", "--budget is for probes, and --names has none"),
+    Conflict("--open", "-i", "--open adds waits that are open when the run ends: leave out -i"),
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -118,12 +128,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    options = parse(_parser(), arguments)
+    parser = _parser()
+    options = parse(parser, arguments)
     if options.diff:
         from gotrace.cli.diff import compare
 
         return compare(options)
-    _check(options)
+    check_options(parser, options, _CONFLICTS)
     output = run_output(options)
     with process_of(options, "gooffcpu traces") as target:
         if options.names:
@@ -148,17 +159,6 @@ def _syscalls(options: argparse.Namespace, target: Target) -> SyscallRequest:
     return SyscallRequest(
         target=target, inside=options.inside, intervals=options.interval is not None
     )
-
-
-def _check(options: argparse.Namespace) -> None:
-    """Refuse what makes no sense together."""
-    check_stack_options(options)
-    if options.names and (options.state is not WaitState.SYSCALL or options.open):
-        raise UsageError("--names is for --state syscall, and for calls that have ended")
-    if options.names and options.budget is not None:
-        raise UsageError("--budget is for probes, and --names has none")
-    if options.open and options.interval:
-        raise UsageError("--open adds waits that are open when the run ends: leave out -i")
 
 
 def _watch(options: argparse.Namespace, request: Request[_M, None], output: Output) -> None:

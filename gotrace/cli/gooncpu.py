@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TypeVar
 
+from gotrace.cli.conflicts import ONE_OF, Conflict, Needs, check_options
 from gotrace.cli.options import (
     add_command_options,
     add_interval_options,
@@ -21,14 +22,13 @@ from gotrace.cli.options import (
 from gotrace.cli.pace import pace, running
 from gotrace.cli.run import process_of, run_command, run_output
 from gotrace.cli.stack_files import (
+    STACK_CONFLICTS,
     add_stack_options,
-    check_stack_options,
     fold,
     wants_stacks,
     write_stacks,
 )
 from gotrace.cli.why import accepting
-from gotrace.errors import UsageError
 from gotrace.profiles.rows import StackProfile
 from gotrace.report.cpu import write_cpu
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
@@ -71,6 +71,19 @@ examples:
   gooncpu -p 1234 -d 5 -o x.pb.gz           for go tool pprof
   gooncpu -d 5 -o x.html -p 1234   a flame graph, for any browser
 """
+
+
+_CONFLICTS = (
+    *STACK_CONFLICTS,
+    Conflict("-g", "--stacks", ONE_OF),
+    Conflict("-g", "--by", ONE_OF),
+    Conflict(
+        "--off",
+        "--in PATTERN --stacks --by -i",
+        "--off is for all of the run: leave out --in, PATTERN, --stacks, --by and -i",
+    ),
+    Needs("--force", "--off", "--force is for --off: give both, or leave it out"),
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -130,12 +143,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    options = parse(_parser(), arguments)
+    parser = _parser()
+    options = parse(parser, arguments)
     if options.diff:
         from gotrace.cli.diff import compare
 
         return compare(options)
-    _check(options)
+    check_options(parser, options, _CONFLICTS)
     output = run_output(options)
     with process_of(options, "gooncpu samples") as target:
         request = CpuRequest(
@@ -151,19 +165,6 @@ def _run(arguments: Sequence[str]) -> int:
         else:
             _run_on(options, request, output)
     return 0
-
-
-def _check(options: argparse.Namespace) -> None:
-    """Refuse what makes no sense together."""
-    check_stack_options(options)
-    if options.goroutines and options.stacks:
-        raise UsageError("give only one of -g and --stacks")
-    if options.goroutines and options.label:
-        raise UsageError("give only one of -g and --by")
-    parts = options.inside or options.functions or options.stacks or options.interval
-    if options.off and (parts or options.label):
-        left_out = "--in, PATTERN, --stacks, --by and -i"
-        raise UsageError(f"--off is for all of the run: leave out {left_out}")
 
 
 def _run_on(options: argparse.Namespace, request: CpuRequest, output: Output) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from gotrace.cli.conflicts import ONE_OF, Conflict, Needs, check_options
 from gotrace.cli.options import (
     add_diff_option,
     duration,
@@ -22,7 +23,7 @@ from gotrace.cli.options import (
     seconds,
 )
 from gotrace.cli.run import make_output, run_command
-from gotrace.errors import NoMatchError, UsageError
+from gotrace.errors import NoMatchError
 from gotrace.goroutines.core import CoreGoroutines
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import GoroutineFilter, GoroutineGroup, GroupKey, changes, grouped
@@ -68,6 +69,26 @@ examples:
 
 #: Lines of a table where the terminal does not say how many it has, and those around the table.
 _LINES, _HEAD = 40, 3
+
+
+#: The forms of a dump; each is for one by itself.
+_FORMS = "--all --json --folded --output --speedscope --watch"
+_ALL_STACKS = "--json --folded --output --speedscope"
+_CONFLICTS = (
+    Conflict(_FORMS, _FORMS, ONE_OF),
+    Conflict("--core", "-i --watch", "a core file does not change: leave out -i and --watch"),
+    Needs("-d", "-i --watch", "-d needs -i or --watch"),
+    Conflict(
+        "--args",
+        "-i --watch -o --speedscope -f",
+        "--args needs a single dump, as text or with --json",
+    ),
+    Conflict(
+        "-i", "-f -o --speedscope -a", "-i prints changes: leave out -a, -f, -o and --speedscope"
+    ),
+    Conflict("--top", _ALL_STACKS),
+    Conflict("--by-label", f"{_ALL_STACKS} --all --goroutine --args"),
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -173,14 +194,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    options = parse_plain(_parser(), arguments)
+    parser = _parser()
+    options = parse_plain(parser, arguments)
     options.tool = "gostacks"
     if options.diff:
         from gotrace.cli.diff import compare
 
         return compare(options)
     options.pid = one_process(options.processes, "gostacks reads") if options.processes else None
-    _check(options)
+    # JSON has each goroutine anyway.
+    check_options(parser, options, _CONFLICTS, "-a --all" if options.json else "")
     output = make_output(options)
     choice = GoroutineFilter(
         frozenset(options.state),
@@ -223,31 +246,6 @@ def _state(text: str) -> State:
     except argparse.ArgumentTypeError as error:
         remedy = "what goroutines wait for, as [sleep] in headings, is for --reason"
         raise argparse.ArgumentTypeError(f"{error}; {remedy}") from None
-
-
-def _check(options: argparse.Namespace) -> None:
-    """Refuse what makes no sense together."""
-    forms = {
-        "--all": options.all and not options.json,  # JSON has each goroutine anyway
-        "--json": options.json,
-        "--folded": options.folded,
-        "--output": options.output,
-        "--speedscope": options.speedscope,
-        "--watch": options.watch,
-    }
-    given = [option for option, value in forms.items() if value]
-    if len(given) > 1:
-        raise UsageError(f"give only one of {' and '.join(given)}")
-    repeats = options.interval or options.watch
-    if options.core and repeats:
-        raise UsageError("a core file does not change: leave out -i and --watch")
-    if options.duration and not repeats:
-        raise UsageError("-d needs -i or --watch")
-    files = options.output or options.speedscope
-    if options.args and (repeats or files or options.folded):
-        raise UsageError("--args needs a single dump, as text or with --json")
-    if options.interval and (options.folded or files or forms["--all"]):
-        raise UsageError("-i prints changes: leave out -a, -f, -o and --speedscope")
 
 
 def _chosen(dump: Dump, choice: GoroutineFilter) -> list[Goroutine]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from gotrace.errors import UsageError
+from gotrace.cli.conflicts import ONE_OF, Conflict
 from gotrace.profiles.folded import folded
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
@@ -13,7 +13,12 @@ from gotrace.profiles.write import write_profile
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.text import printable
 
-__all__ = ["add_stack_options", "check_stack_options", "fold", "wants_stacks", "write_stacks"]
+__all__ = ["STACK_CONFLICTS", "add_stack_options", "fold", "wants_stacks", "write_stacks"]
+
+STACK_CONFLICTS = (
+    Conflict("--folded", "--json", ONE_OF),
+    Conflict("--top", "--folded"),
+)
 
 
 def add_stack_options(parser: argparse.ArgumentParser) -> None:
@@ -31,12 +36,6 @@ def add_stack_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write a flame graph for https://www.speedscope.app to this file as well (x.json)",
     )
-
-
-def check_stack_options(options: argparse.Namespace) -> None:
-    """Refuse what makes no sense together."""
-    if options.folded and options.json:
-        raise UsageError("give only one of --folded and --json")
 
 
 def wants_stacks(options: argparse.Namespace) -> bool:

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that would do nothing beside others, or without them, are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from gotrace.cli import gooffcpu, gooncpu, gostacks
+
+_NOTHING = "cannot be combined: leave out the first, which would do nothing"
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "text"),
+    [
+        (gostacks.main, "--top 2 --json", f"--top and --json {_NOTHING}"),
+        (gostacks.main, "-o x.pb.gz --top 2", f"--top and --output {_NOTHING}"),
+        (gostacks.main, "--by-label user -a", f"--by-label and --all {_NOTHING}"),
+        (gostacks.main, "-f --json -a", "give only one of --json and --folded"),
+        (gostacks.main, "-d 1", "-d needs -i or --watch"),
+        (gooncpu.main, "--top 2 -f", f"--top and --folded {_NOTHING}"),
+        (gooncpu.main, "--force", "--force is for --off: give both, or leave it out"),
+        (gooncpu.main, "-g --stacks", "give only one of -g and --stacks"),
+        (gooffcpu.main, "--top 2 -f", f"--top and --folded {_NOTHING}"),
+        (gooffcpu.main, "--names", "--names is for --state syscall, and for calls that have ended"),
+    ],
+)
+def test_refused(
+    main: Callable[[Sequence[str]], int],
+    words: str,
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["-p", "1", *words.split()]) == 2
+    assert capsys.readouterr().err == f"{main.__module__.rpartition('.')[2]}: {text}\n"
