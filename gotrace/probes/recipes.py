@@ -90,7 +90,8 @@ def _unformatted(probes: Sequence[RecipeProbe]) -> list[RecipeProbe]:
         signatures = tuple(text for probe in same for text in probe.signatures)
         shared = tuple(name for name in same[0].names if all(name in one.names for one in same))
         first = replace(same[0], signatures=signatures, names=shared)
-        joined += [replace(first, when=when), *same] if len(conditions) > 1 else [first]
+        alone = [replace(one, signatures=one.signatures or signatures) for one in same]
+        joined += [replace(first, when=when), *alone] if len(conditions) > 1 else [first]
     return joined
 
 
