@@ -56,17 +56,24 @@ def _totals(why: BucketParts, times: Histogram, tracing: int | None) -> dict[str
     sums = PartSums()
     for found in why.values():
         sums.merge(found)
-    running = sums.parts.get("running")
-    taken = min(tracing or 0, running.ns) if running else 0
-    if running and taken:
-        running.ns -= taken
-        sums.parts[TRACING] = PartTotals(taken, times.count)
+    _take_tracing_out(sums, tracing or 0, times.count)
     ranked = sorted(sums.parts.items(), key=lambda item: (-item[1].ns, item[0]))
     return {name: totals for name, totals in ranked if totals.ns}
 
 
-def _bands(why: BucketParts, times: Histogram) -> list[_Band]:
-    """Return the slowest calls and the middle ones, by whole buckets; none where all are alike."""
+def _take_tracing_out(sums: PartSums, tracing: int, calls: int) -> None:
+    """Make what probes took of running a part by itself, of all the calls."""
+    running = sums.parts.get("running")
+    if running and (taken := min(tracing, running.ns)):
+        running.ns -= taken
+        sums.parts[TRACING] = PartTotals(taken, calls)
+
+
+def _bands(why: BucketParts, times: Histogram, tracing: int | None) -> list[_Band]:
+    """Return the slowest calls and the middle ones, by whole buckets; none where all are alike.
+
+    Of ``tracing`` each call has the same part.
+    """
     buckets = sorted(times.buckets)
     if None in why or len(buckets) < 2:
         return []
@@ -80,10 +87,14 @@ def _bands(why: BucketParts, times: Histogram) -> list[_Band]:
         if before < times.count * _MIDDLE[1] and after > times.count * _MIDDLE[0]:
             middle.append(bucket)
         before = after
-    return [
+    bands = [
         _band("slowest", buckets[slowest:], why, times),
         _band("middle", middle, why, times),
     ]
+    for band in bands:
+        taken = (tracing or 0) * band.calls // times.count
+        _take_tracing_out(band.parts, taken, band.calls)
+    return bands
 
 
 def _band(name: str, buckets: list[int], why: BucketParts, times: Histogram) -> _Band:
@@ -99,7 +110,7 @@ def _band(name: str, buckets: list[int], why: BucketParts, times: Histogram) -> 
 def sums_lines(why: BucketParts, times: Histogram, tracing: int | None) -> Iterator[str]:
     """Yield the table below a histogram; ``tracing`` is what probes took within the calls."""
     totals = _totals(why, times, tracing)
-    bands = _bands(why, times)
+    bands = _bands(why, times, tracing)
     heads = ["where the time went", "total", "share", "average", "calls"]
     rows = [[*heads, *(band.name for band in bands)]]
     rows += [
@@ -142,7 +153,7 @@ def sums_fields(why: BucketParts, times: Histogram, tracing: int | None) -> dict
                     )
                 },
             }
-            for band in _bands(why, times)
+            for band in _bands(why, times, tracing)
         ],
     }
 
