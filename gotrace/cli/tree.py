@@ -207,7 +207,7 @@ class _Printer:
             fields = {"what": "unattributed", "calls": without, "nodes": tally.nodes}
             yield Notice(NoticeKind.SUMMARY, text, fields)
         if tally.lost:
-            text = counted("{} request{s} not shown: records of calls were lost", tally.lost)
+            text = counted("{} request{s} not shown: not all of their calls are known", tally.lost)
             fields = {"what": "requests", "requests": tally.lost, "calls": 0}
             yield Notice(NoticeKind.LOST, text, fields)
         if lost := self._tracer.missing():

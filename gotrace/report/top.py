@@ -52,7 +52,7 @@ _LEAST_NAME = 12  # columns
 #: The mark of groups that leak.
 LEAK = "!"
 #: Of requests that are not shown: as ``gotrace --tree`` says it.
-LOST_REQUESTS = "{:,} request{s} not shown: records of calls were lost"
+LOST_REQUESTS = "{:,} request{s} not shown: not all of their calls are known"
 
 
 @dataclass(frozen=True, slots=True)
