@@ -26,8 +26,7 @@ from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import GoroutineFilter
 from gotrace.goroutines.live import GoFiles
-from gotrace.goroutines.model import Frame, Stack, State, own_function
-from gotrace.goroutines.model import Goroutine as ReadGoroutine
+from gotrace.goroutines.model import DumpedGoroutine, Frame, Stack, State, own_function
 from gotrace.goroutines.program import CodeNames
 from gotrace.histogram import Histogram, ValueHistogram
 from gotrace.overhead import ProbeCost
@@ -39,7 +38,7 @@ from gotrace.profiles.speedscope import speedscope
 from gotrace.profiles.write import write_profile
 from gotrace.requests.assemble import Assembler, Tally, request_probes
 from gotrace.requests.flight import FlightReader, flight_of, flight_size, probes_in
-from gotrace.requests.model import Request as TracedRequest
+from gotrace.requests.model import Request
 from gotrace.requests.recording import Recorder, Recording
 from gotrace.results.rows import Row
 from gotrace.session.count import CountRequest
@@ -63,7 +62,7 @@ from gotrace.session.oncpu.naming import CpuNames, function_rows
 from gotrace.session.oncpu.wall import WallRequest
 from gotrace.session.plan import ProgramFunction
 from gotrace.session.probing import Probing, ReturnMode
-from gotrace.session.request import Asked, Request
+from gotrace.session.request import Asked, RunRequest
 from gotrace.session.run import End, NoteKind, Run, open_run
 from gotrace.session.scheduler import SchedulerProbes
 from gotrace.session.trace import MAX_STACK_FRAMES, CallTracer, TraceOptions, TraceRequest
@@ -1375,7 +1374,7 @@ class Session:
     def _ran(
         self,
         opened: Opened,
-        request: Request[_M, _C],
+        request: RunRequest[_M, _C],
         seconds: float | None,
         ready: Callable[[], object] | None,
         force: bool = True,
@@ -1393,7 +1392,7 @@ class Session:
     def _begun(
         self,
         opened: Opened,
-        request: Request[_M, _C],
+        request: RunRequest[_M, _C],
         seconds: float | None,
         force: bool = True,
         what: str = "",
@@ -1462,7 +1461,7 @@ def _refuse(price: CountedPrice, text: str) -> None:
         raise GotraceError(f"this program {counted} take about {share}: force=True accepts it")
 
 
-def _states(dump: Dump, goroutines: Iterable[ReadGoroutine]) -> Iterator[GoroutineState]:
+def _states(dump: Dump, goroutines: Iterable[DumpedGoroutine]) -> Iterator[GoroutineState]:
     program = dump.program
     stacks: dict[Stack, tuple[StackFrame, ...]] = {}
     for one in goroutines:
@@ -1720,7 +1719,7 @@ class CallStream(_Stream[Call]):
         return [call.as_call(self._epoch) for _, call in calls]
 
 
-class RequestStream(_Stream[TracedRequest[Call]]):
+class RequestStream(_Stream[Request[Call]]):
     """Requests as they are whole; detaches at its end, when closed, and when dropped."""
 
     def __init__(self, assembler: Assembler, *opened: Any) -> None:
@@ -1732,11 +1731,11 @@ class RequestStream(_Stream[TracedRequest[Call]]):
         """Return what has become of calls and requests so far."""
         return self._assembler.tally
 
-    def _take(self, record: bytes) -> Iterable[TracedRequest[Call]]:
+    def _take(self, record: bytes) -> Iterable[Request[Call]]:
         self._assembler.add(record)
         return ()
 
-    def _rest(self, *, is_last: bool = False) -> Iterable[TracedRequest[Call]]:
+    def _rest(self, *, is_last: bool = False) -> Iterable[Request[Call]]:
         for request in self._assembler.take(time.monotonic(), is_last):
             yield request.mapped(lambda call: call.as_call(self._epoch))
 

@@ -344,6 +344,15 @@ def test_c_includes_what_it_uses() -> None:
     assert missing == []
 
 
+def test_no_two_classes_have_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for path in GOTRACE.rglob("*.py"):
+        for one in ast.parse(path.read_text()).body:
+            if isinstance(one, ast.ClassDef) and not one.name.startswith("_"):
+                places.setdefault(one.name, []).append(str(path.relative_to(GOTRACE)))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
 def test_no_package_is_too_large() -> None:
     """A package stands for one concept: one that outgrows this share holds a second one."""
     lines: Counter[str] = Counter()

@@ -27,7 +27,7 @@ from gotrace.abi.locations import (
 from gotrace.architecture import Architecture
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.dwarf import DwarfError
-from gotrace.elf.functions import Function, Origin
+from gotrace.elf.functions import FuncInfo, Origin
 from gotrace.gotypes.binary import Binary
 from gotrace.gotypes.from_text import SignatureError, parse_signature, parse_type
 from gotrace.gotypes.symbols import NameKind, parse_name
@@ -53,7 +53,7 @@ class FunctionValues:
         """Return what is wrong with the debugging information, None while nothing is."""
         return self._damage or self._binary.dwarf_problem or self._binary.rtypes_problem
 
-    def of(self, function: Function, signature: str | None) -> FunctionLocations:
+    def of(self, function: FuncInfo, signature: str | None) -> FunctionLocations:
         """Return a function's values: as the user says, as DWARF says, else bare words.
 
         Bare words are named after their registers, or ``8(SP)`` and so on after their place on the
@@ -79,7 +79,7 @@ class FunctionValues:
         """Return the type that a user names as in a signature. Raises SignatureError."""
         return parse_type(text, self._lookup)
 
-    def _as_described(self, function: Function, code: FunctionCode) -> FunctionLocations | None:
+    def _as_described(self, function: FuncInfo, code: FunctionCode) -> FunctionLocations | None:
         """Return the values that DWARF describes, None where it does not know the function."""
         reader, types = self._binary.dwarf, self._binary.types
         package = parse_name(function.name).package
@@ -98,7 +98,7 @@ class FunctionValues:
         return GccgoTypes(self._binary.dwarf)
 
     def _as_given(
-        self, function: Function, signature: str, code: FunctionCode
+        self, function: FuncInfo, signature: str, code: FunctionCode
     ) -> FunctionLocations:
         """Return the places by a user's signature, if the function can have that.
 
@@ -147,7 +147,7 @@ class FunctionValues:
 
         return cache(lookup)
 
-    def _bare_words(self, function: Function, code: FunctionCode) -> FunctionLocations:
+    def _bare_words(self, function: FuncInfo, code: FunctionCode) -> FunctionLocations:
         convention = calling_convention(code.go_version, code.is_assembly, code.architecture)
         if function.origin is Origin.SYMTAB:
             arch = code.architecture

@@ -35,7 +35,7 @@ from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.report.syscalls import syscall_row, write_syscalls
 from gotrace.report.waits import write_waits
 from gotrace.results.rows import Row
-from gotrace.session.request import Request
+from gotrace.session.request import RunRequest
 from gotrace.session.waits.meter import WaitMeter, WaitPeriod, WaitRequest, WaitRow, sum_rows
 from gotrace.session.waits.names import SyscallMeter, SyscallRequest, syscall_price
 from gotrace.session.waits.naming import FORM, WaitChoice, named_waits, profile_rows, waits_head
@@ -161,7 +161,7 @@ def _syscalls(options: argparse.Namespace, target: Target) -> SyscallRequest:
     )
 
 
-def _watch(options: argparse.Namespace, request: Request[_M, None], output: Output) -> None:
+def _watch(options: argparse.Namespace, request: RunRequest[_M, None], output: Output) -> None:
     # The runtime's own goroutines make system calls that the table has, too.
     system = options.system or options.names
     choice = WaitChoice(tuple(options.inside), tuple(options.reason), system, options.wakers)

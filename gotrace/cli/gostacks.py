@@ -28,7 +28,7 @@ from gotrace.goroutines.core import CoreGoroutines
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import GoroutineFilter, GoroutineGroup, GroupKey, changes, grouped
 from gotrace.goroutines.live import LiveGoroutines
-from gotrace.goroutines.model import Goroutine, State
+from gotrace.goroutines.model import DumpedGoroutine, State
 from gotrace.goroutines.profile import profile_of
 from gotrace.profiles.folded import folded
 from gotrace.profiles.speedscope import speedscope
@@ -248,7 +248,7 @@ def _state(text: str) -> State:
         raise argparse.ArgumentTypeError(f"{error}; {remedy}") from None
 
 
-def _chosen(dump: Dump, choice: GoroutineFilter) -> list[Goroutine]:
+def _chosen(dump: Dump, choice: GoroutineFilter) -> list[DumpedGoroutine]:
     """Return the goroutines that are wanted; raise NoMatchError where there are none."""
     chosen = choice.of(dump)
     if not chosen:
@@ -269,7 +269,7 @@ def _chosen(dump: Dump, choice: GoroutineFilter) -> list[Goroutine]:
 def _write(
     options: argparse.Namespace,
     dump: Dump,
-    chosen: list[Goroutine],
+    chosen: list[DumpedGoroutine],
     output: Output,
     name: str,
     arguments: Arguments | None,
@@ -311,7 +311,7 @@ def _note_rest(
 def _write_json(
     options: argparse.Namespace,
     dump: Dump,
-    chosen: list[Goroutine],
+    chosen: list[DumpedGoroutine],
     output: JsonOutput,
     arguments: Arguments | None = None,
 ) -> None:
@@ -327,7 +327,7 @@ def _write_json(
     write_json(output, dump.program, chosen, arguments, dump.labels)
 
 
-def _warn_moved(chosen: list[Goroutine], output: Output) -> None:
+def _warn_moved(chosen: list[DumpedGoroutine], output: Output) -> None:
     moved = sum(goroutine.has_moved for goroutine in chosen)
     if moved:
         text = f"{moved:,} goroutines kept moving while they were read: without their stacks"

@@ -22,7 +22,7 @@ from gotrace.cli.stream import Patience
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.lifetime import Lifetime
 from gotrace.session.probing import Probing
-from gotrace.session.request import Accept, Request
+from gotrace.session.request import Accept, RunRequest
 from gotrace.session.run import End, NoteKind, Run, open_run
 from gotrace.target.target import Target
 from gotrace.target.wait import SignalWaiter
@@ -41,7 +41,7 @@ _LEAST_DRAINING = 0.4  # of these, on a machine that was slow to begin with it
 
 @contextmanager
 def running(
-    request: Request[M, C], output: Output, accept: Accept | None = None
+    request: RunRequest[M, C], output: Output, accept: Accept | None = None
 ) -> Iterator[Run[M, C]]:
     """Open a run that signals end, and detach and say so at the end of it.
 

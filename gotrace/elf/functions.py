@@ -27,7 +27,7 @@ from gotrace.elf.pclntab.moduledata import ModuleData
 from gotrace.elf.symtab import FunctionSymbol, function_symbols, symbol_names
 
 __all__ = [
-    "Function",
+    "FuncInfo",
     "FunctionMarks",
     "FunctionTable",
     "InlinedCall",
@@ -74,7 +74,7 @@ class Origin(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class FuncInfo:
     """One function; link-time virtual addresses, ``end`` exclusive."""
 
     name: str
@@ -177,18 +177,18 @@ class FunctionTable:
             return list(several[name])
         return [first[name]] if name in first else []
 
-    def function(self, row: int) -> Function:
+    def function(self, row: int) -> FuncInfo:
         """Return one function; raise IndexError for a row that does not exist."""
         if self._rows is not None and 0 <= row < self._go_count:
             entries = self._rows.entries
-            return Function(self.names[row], entries[row], entries[row + 1], row, Origin.PCLNTAB)
+            return FuncInfo(self.names[row], entries[row], entries[row + 1], row, Origin.PCLNTAB)
         if not self._go_count <= row < len(self):
             raise IndexError(f"no function row {row}")
         symbol = self._symbols[row - self._go_count]
         end = symbol.address + symbol.size
-        return Function(symbol.name, symbol.address, end, row, Origin.SYMTAB)
+        return FuncInfo(symbol.name, symbol.address, end, row, Origin.SYMTAB)
 
-    def find(self, pc: int) -> Function | None:
+    def find(self, pc: int) -> FuncInfo | None:
         """Return the function whose code contains the address ``pc``."""
         if self._rows is not None:
             row = self._rows.find(pc)

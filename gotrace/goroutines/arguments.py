@@ -30,7 +30,7 @@ from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.dwarf.loclist import LocationPiece, PieceKind
 from gotrace.errors import GotraceError
 from gotrace.goroutines.memory import Memory, words_at
-from gotrace.goroutines.model import Goroutine, State
+from gotrace.goroutines.model import DumpedGoroutine, State
 from gotrace.goroutines.program import TRAPPED, CodeNames, Module
 from gotrace.goroutines.spills import Slots
 from gotrace.gotypes.runtime import RuntimeLayout
@@ -98,7 +98,7 @@ class Arguments:
         size = max(layout.g_goid, layout.g_sched_bp, layout.g_syscallpc, layout.g_stack_hi)
         self._words = (max(size, layout.g_atomicstatus) >> 3) + 1
 
-    def of(self, goroutine: Goroutine) -> dict[int, FrameArguments]:
+    def of(self, goroutine: DumpedGoroutine) -> dict[int, FrameArguments]:
         """Return the arguments of a goroutine's frames, by the frames' places in its stack.
 
         None where it is not parked any more, or has moved.

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from gotrace.errors import GotraceError
 from gotrace.goroutines.labels import NO_LABELS, Labels, read_labels
 from gotrace.goroutines.memory import MAX_AT_ONCE, Memory, words_at
-from gotrace.goroutines.model import Awaited, Goroutine, Stack, State
+from gotrace.goroutines.model import Awaited, DumpedGoroutine, Stack, State
 from gotrace.goroutines.program import SOMETIMES_SYSTEM, TRAPPED, CodeNames
 from gotrace.goroutines.samples import Sample
 from gotrace.gotypes.runtime import RuntimeLayout
@@ -125,11 +125,11 @@ class Dump:
     """
 
     program: CodeNames
-    goroutines: list[Goroutine] = field(default_factory=list)
+    goroutines: list[DumpedGoroutine] = field(default_factory=list)
     #: Labels by where they are.
     labels: Mapping[int, Labels] = field(default_factory=dict)
 
-    def labels_of(self, one: Goroutine) -> Labels:
+    def labels_of(self, one: DumpedGoroutine) -> Labels:
         """Return the pprof labels of a goroutine."""
         return self.labels.get(one.labels, NO_LABELS)
 
@@ -164,8 +164,8 @@ def take_dump(
 
 
 def _with_current_labels(
-    memory: Memory, layout: RuntimeLayout, goroutines: list[Goroutine]
-) -> list[Goroutine]:
+    memory: Memory, layout: RuntimeLayout, goroutines: list[DumpedGoroutine]
+) -> list[DumpedGoroutine]:
     """Return goroutines, those without labels that have had others since these were read."""
     labelled = [at for at, one in enumerate(goroutines) if one.labels]
     places = [word for at in labelled for word in (goroutines[at].g + layout.g_labels, 8)]
@@ -346,7 +346,7 @@ class GoroutineReader:
         self._now: int | None = None
         self._fields = Fields(layout)
         self._walker = _Walker(program)
-        self._goroutines: list[Goroutine] = []
+        self._goroutines: list[DumpedGoroutine] = []
         self._running: list[_Running] = []
         #: By number: each that a byte can be.
         self._reasons = [*(reasons or ()), *[""] * 256][:256]
@@ -372,7 +372,7 @@ class GoroutineReader:
         batches: Iterable[list[int]],
         now: int | None,
         sample: Callable[[], Iterable[Sample]] | None,
-    ) -> list[Goroutine]:
+    ) -> list[DumpedGoroutine]:
         """Read the goroutines at addresses, those of a batch ascending: see ``take_dump``."""
         self._now = now
         self._goroutines, self._running = [], []
@@ -632,7 +632,7 @@ class GoroutineReader:
         awaited: Iterable[Awaited | None],
         walks: Sequence[_Walk],
         moved: Iterable[bool],
-    ) -> Iterator[Goroutine]:
+    ) -> Iterator[DumpedGoroutine]:
         """Return the goroutines whose images these are."""
         fields, now = self._fields, self._now
         since = images.column(fields.waitsince)
@@ -664,7 +664,7 @@ class GoroutineReader:
             strict=False,
         )
         # What Goroutine._make does, in a third of the time.
-        return map(tuple.__new__, repeat(Goroutine), columns)
+        return map(tuple.__new__, repeat(DumpedGoroutine), columns)
 
     def _are_system(self, started: Sequence[int], stacks: Sequence[Stack]) -> list[bool]:
         """Return whether goroutines are the runtime's own."""

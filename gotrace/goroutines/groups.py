@@ -16,7 +16,7 @@ from operator import attrgetter
 from gotrace.errors import UsageError
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.labels import NO_LABELS, Labels
-from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State
+from gotrace.goroutines.model import Awaited, DumpedGoroutine, Frame, Stack, State
 from gotrace.goroutines.program import CodeNames
 
 __all__ = [
@@ -57,7 +57,7 @@ class GoroutineFilter:
     longer: int | None = None
     system: bool = False
 
-    def of(self, dump: Dump) -> list[Goroutine]:
+    def of(self, dump: Dump) -> list[DumpedGoroutine]:
         """Return the goroutines of a dump that are wanted. Raises UsageError for a bad pattern."""
         if self == GoroutineFilter():  # not one by one: there can be very many
             return list(filterfalse(_IS_SYSTEM, dump.goroutines))
@@ -128,7 +128,7 @@ class GoroutineGroup:
 
     key: GroupKey
     program: CodeNames
-    goroutines: list[Goroutine] = field(default_factory=list)
+    goroutines: list[DumpedGoroutine] = field(default_factory=list)
     #: Of the program's goroutines, by where they are.
     all_labels: Mapping[int, Labels] = field(default_factory=dict)
 
@@ -183,7 +183,7 @@ class GoroutineGroup:
 
 
 def grouped(
-    dump: Dump, goroutines: Iterable[Goroutine], system: bool = False, by: Sequence[str] = ()
+    dump: Dump, goroutines: Iterable[DumpedGoroutine], system: bool = False, by: Sequence[str] = ()
 ) -> list[GoroutineGroup]:
     """Return goroutines of a dump in groups, the largest first.
 
@@ -191,7 +191,7 @@ def grouped(
     frames are such. ``by``: keys of labels whose values keep goroutines apart.
     """
     # First by what is compared fast: nearly all that are alike share a stack.
-    cells: defaultdict[tuple[int, str, int, int, int], list[Goroutine]] = defaultdict(list)
+    cells: defaultdict[tuple[int, str, int, int, int], list[DumpedGoroutine]] = defaultdict(list)
     for one in goroutines:
         _, state, reason, _, _, _, _, _, _, created_by, _, _, _, labels, stack = one
         cells[id(state), reason, id(stack), created_by, labels if by else 0].append(one)
@@ -206,7 +206,7 @@ def grouped(
     return sorted(groups.values(), key=lambda group: (-len(group.goroutines), _first(group)))
 
 
-def key_of(program: CodeNames, one: Goroutine, system: bool = False) -> GroupKey:
+def key_of(program: CodeNames, one: DumpedGoroutine, system: bool = False) -> GroupKey:
     """Return what makes goroutines alike of which ``one`` is one; ``system`` is as for groups."""
     every = [f for f in program.frames(one.stack) if system or not f.is_elided]
     chosen = every if system else [frame for frame in every if frame.is_shown]

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Awaited", "Frame", "Goroutine", "Location", "Stack", "State", "own_function"]
+__all__ = ["Awaited", "DumpedGoroutine", "Frame", "Location", "Stack", "State", "own_function"]
 
 
 class State(enum.Enum):
@@ -36,7 +36,7 @@ class Awaited(NamedTuple):
 Stack = tuple[int, ...]
 
 
-class Goroutine(NamedTuple):
+class DumpedGoroutine(NamedTuple):
     """One goroutine; a tuple, because they are made by the hundred thousand.
 
     ``reason`` is why it waits, "" where it does not. ``waiting_ns`` is how long at least: since a

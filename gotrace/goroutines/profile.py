@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from gotrace.goroutines.dump import Dump
-from gotrace.goroutines.model import Goroutine
+from gotrace.goroutines.model import DumpedGoroutine
 from gotrace.profiles.rows import ProfileForm, ProfileRow, StackProfile, ValueType
 
 __all__ = ["profile_of"]
@@ -16,7 +16,7 @@ _FORM = ProfileForm((ValueType("goroutine", "count"),), 0)
 
 
 def profile_of(
-    dump: Dump, goroutines: Iterable[Goroutine], time_ns: int, name: str = "goroutines"
+    dump: Dump, goroutines: Iterable[DumpedGoroutine], time_ns: int, name: str = "goroutines"
 ) -> StackProfile:
     """Return how many goroutines have each stack, by state, reason and labels.
 

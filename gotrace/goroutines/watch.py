@@ -20,7 +20,7 @@ from itertools import pairwise
 from gotrace.goroutines.dump import STATES, Fields, GoroutineReader, listed, stride_of, uncollected
 from gotrace.goroutines.groups import GroupKey, key_of
 from gotrace.goroutines.memory import Memory
-from gotrace.goroutines.model import Goroutine, Stack, State
+from gotrace.goroutines.model import DumpedGoroutine, Stack, State
 from gotrace.goroutines.program import CodeNames
 from gotrace.goroutines.samples import Sample
 
@@ -298,7 +298,7 @@ class GoroutineWatch:
             cell.group.count += 1
             cell.group.arrived += 1
 
-    def _cell(self, one: Goroutine) -> _Cell:
+    def _cell(self, one: DumpedGoroutine) -> _Cell:
         key = one.state, one.reason, one.stack, one.created_by, one.is_system
         cell = self._cells.get(key)
         if cell is None:
@@ -335,7 +335,7 @@ class GoroutineWatch:
                 found[group.key[0].value] += group.count
         return found
 
-    def goroutines(self, group: GroupWatch, most: int) -> list[Goroutine]:
+    def goroutines(self, group: GroupWatch, most: int) -> list[DumpedGoroutine]:
         """Read the goroutines of a group with the lowest ids; those that are still in it."""
         goid = self._fields.goid
         listed_ = sorted(

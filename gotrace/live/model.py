@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gotrace.goroutines.model import Frame, Goroutine, State
+from gotrace.goroutines.model import DumpedGoroutine, Frame, State
 from gotrace.histogram import Histogram
 from gotrace.live.heap import HeapFigures
 
@@ -208,7 +208,7 @@ class FunctionCalls:
 class StackView:
     """One goroutine with the frames that Go's own dumps show."""
 
-    goroutine: Goroutine
+    goroutine: DumpedGoroutine
     frames: tuple[Frame, ...]
     created_by: Frame | None
     waiting_ns: int | None

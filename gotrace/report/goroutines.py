@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from gotrace.goroutines.groups import GoroutineGroup, GroupKey
 from gotrace.goroutines.labels import NO_LABELS, Labels
-from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State, own_function
+from gotrace.goroutines.model import Awaited, DumpedGoroutine, Frame, Stack, State, own_function
 from gotrace.goroutines.program import CodeNames
 from gotrace.report.output import JsonOutput
 from gotrace.text import encodable, printable
@@ -43,7 +43,7 @@ _MAX_AWAITED = 3
 _NS = 10**9
 
 
-def summary(goroutines: Sequence[Goroutine], name: str) -> str:
+def summary(goroutines: Sequence[DumpedGoroutine], name: str) -> str:
     """Return one line on goroutines of a program ``name``: how many, and in which states."""
     states = Counter(map(attrgetter("reason"), goroutines))
     if states.pop("", 0):
@@ -109,7 +109,7 @@ def write_table(
 def write_goroutines(
     out: TextIO,
     program: CodeNames,
-    goroutines: Iterable[Goroutine],
+    goroutines: Iterable[DumpedGoroutine],
     system: bool,
     arguments: Arguments | None = None,
     labels: Mapping[int, Labels] | None = None,
@@ -143,7 +143,7 @@ def write_goroutines(
 
 
 def _placed(
-    program: CodeNames, one: Goroutine, arguments: Arguments | None
+    program: CodeNames, one: DumpedGoroutine, arguments: Arguments | None
 ) -> list[tuple[Frame, FrameArguments | None]]:
     """Return all logical frames with their arguments, as far as these are known."""
     known = arguments.of(one) if arguments else {}
@@ -167,7 +167,7 @@ def _arguments_text(known: FrameArguments | None) -> str:
 def write_json(
     output: JsonOutput,
     program: CodeNames,
-    goroutines: Iterable[Goroutine],
+    goroutines: Iterable[DumpedGoroutine],
     arguments: Arguments | None = None,
     labels: Mapping[int, Labels] | None = None,
 ) -> None:
@@ -215,7 +215,7 @@ def _encodable(label: tuple[str, str]) -> tuple[str, str]:
     return encodable(label[0]), encodable(label[1])
 
 
-def _stack_json(program: CodeNames, one: Goroutine, arguments: Arguments) -> str:
+def _stack_json(program: CodeNames, one: DumpedGoroutine, arguments: Arguments) -> str:
     from gotrace.values.to_json import to_json
 
     frames = []
@@ -265,7 +265,7 @@ def _escaped(character: str) -> str:
     return f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
 
 
-def _named(goroutines: Sequence[Goroutine]) -> str:
+def _named(goroutines: Sequence[DumpedGoroutine]) -> str:
     if len(goroutines) == 1:
         return ""
     ids = nsmallest(_MAX_NAMED, map(attrgetter("goid"), goroutines))
@@ -289,7 +289,7 @@ def _awaited_text(awaited: Awaited) -> str:
 
 
 def _write_stack(
-    out: TextIO, frames: Sequence[Frame], one: Goroutine, arguments: Sequence[str] = ()
+    out: TextIO, frames: Sequence[Frame], one: DumpedGoroutine, arguments: Sequence[str] = ()
 ) -> None:
     write_frames(out, frames, arguments)
     if one.has_moved:

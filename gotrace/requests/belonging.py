@@ -36,9 +36,9 @@ __all__ = [
     "SMALL",
     "Belonging",
     "Contexts",
-    "Frame",
     "Limits",
     "Link",
+    "OpenFrame",
     "Span",
     "Task",
     "Work",
@@ -181,7 +181,7 @@ class _Root:
 
 
 @dataclass(slots=True)
-class Frame:
+class OpenFrame:
     """An open call that has been looked up when it began, and what it is made for."""
 
     depth: int
@@ -288,7 +288,7 @@ class _Goroutine:
 
     most: int
     roots: list[_Root] = field(default_factory=list)
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[OpenFrame] = field(default_factory=list)
     holding: _Holding = field(default_factory=_Holding)
     working: _Working = field(default_factory=_Working)
     given: _Given = field(default_factory=_Given)
@@ -692,7 +692,7 @@ class Belonging:
 
     def enter(
         self, edge: Edge, task: Task, function: int, contexts: Sequence[int], is_apart: bool
-    ) -> Frame:
+    ) -> OpenFrame:
         """Return what an outermost call is made for that a goroutine enters.
 
         ``function`` is not 0, ``contexts`` are those that it was given. It begins a request if it
@@ -731,7 +731,7 @@ class Belonging:
             self._open.append(work)
             if contexts:
                 self.contexts.begin((edge.tgid, contexts[0]), work, function)
-        frame = Frame(depth, start, span)
+        frame = OpenFrame(depth, start, span)
         frames.append(frame)
         return frame
 
@@ -749,7 +749,7 @@ class Belonging:
         says_nothing = work.is_long or work.root.goroutine == task
         return None if says_nothing or (function and work.function == function) else found
 
-    def leave(self, task: Task, start: int, at: int) -> Frame | None:
+    def leave(self, task: Task, start: int, at: int) -> OpenFrame | None:
         """Return the frame of a call that began at ``start``, or of the one around it.
 
         That is looked up no more if it is the call's own. None if no call that is open is known.

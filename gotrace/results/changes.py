@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from gotrace.errors import GotraceError, UsageError
 from gotrace.histogram import fraction_of
 from gotrace.results.kinds import DETACHED, HEADS, KINDS, kind_of
-from gotrace.results.rows import Json, Key, Kind, Source, checked, rows_of
+from gotrace.results.rows import Json, Key, RowKind, Source, checked, rows_of
 from gotrace.tables import Table
 
 __all__ = ["Amount", "Change", "Diff", "Rates", "diff"]
@@ -156,7 +156,7 @@ class Rates:
         if self.kind in HEADS.values():
             self.units = sum(self.intervals.values())
 
-    def _set_kind(self, kind: Kind) -> None:
+    def _set_kind(self, kind: RowKind) -> None:
         if self.kind not in ("", kind.name):
             tools = f"{self.tool} and {kind.tool}"
             raise GotraceError(f"{self.name}: has results of {tools}")

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gotrace.results.rows import (
-    Field,
     Json,
     Key,
-    Kind,
     Row,
+    RowField,
+    RowKind,
     are_buckets,
     are_frames,
     each,
@@ -148,7 +148,7 @@ _STACK = key("stack", are_frames)
 _MARKS = ("p50", "p90", "p99", "p999")
 
 _DECLARED = (
-    Kind(
+    RowKind(
         "count",
         "gofunccount",
         keys=_FUNCTION,
@@ -161,7 +161,7 @@ _DECLARED = (
         asked=_asked_calls,
         is_timed=True,
     ),
-    Kind(
+    RowKind(
         "histogram",
         "gofunclatency",
         keys=(
@@ -176,9 +176,9 @@ _DECLARED = (
             total("own_ns", is_sum, needed=False),
             least("min_ns"),
             most("max_ns"),
-            Field("buckets", are_buckets, _add_buckets),
-            Field("why", _is_why, _add_why, needed=False),
-            Field("returns", is_one_of("ret", "landing", "both"), _add_returns, needed=False),
+            RowField("buckets", are_buckets, _add_buckets),
+            RowField("why", _is_why, _add_why, needed=False),
+            RowField("returns", is_one_of("ret", "landing", "both"), _add_returns, needed=False),
             *_SPENT,
         ),
         derived=("share", "rate", *(f"{mark}_ns" for mark in _MARKS)),
@@ -192,7 +192,7 @@ _DECLARED = (
         is_timed=True,
     ),
     # What --of makes: written as a histogram, and told apart by ``of``.
-    Kind(
+    RowKind(
         "values",
         "gofunclatency",
         keys=(*_FUNCTION, key("of"), key("unit", maybe(is_text))),
@@ -201,7 +201,7 @@ _DECLARED = (
             total("sum", is_signed),
             least("min", is_signed),
             most("max", is_signed),
-            Field("buckets", are_buckets, _add_buckets),
+            RowField("buckets", are_buckets, _add_buckets),
             total("unknown"),
         ),
         derived=_MARKS,
@@ -211,7 +211,7 @@ _DECLARED = (
         asked=_asked_calls,
         is_timed=True,
     ),
-    Kind(
+    RowKind(
         "rest",
         "gofunclatency",
         keys=(key("func", maybe(is_text)), key("program", needed=False)),
@@ -228,7 +228,7 @@ _DECLARED = (
         named=lambda row: Key("other goroutines"),
         is_timed=True,
     ),
-    Kind(
+    RowKind(
         "slow",
         "gofunclatency",
         keys=(
@@ -246,7 +246,7 @@ _DECLARED = (
         order=("ts",),
         keeps_host=lambda row: True,
     ),
-    Kind(
+    RowKind(
         "waits",
         "gooffcpu",
         keys=(),
@@ -258,7 +258,7 @@ _DECLARED = (
         derived=("pid",),
         is_head=True,
     ),
-    Kind(
+    RowKind(
         "wait",
         "gooffcpu",
         keys=(
@@ -278,7 +278,7 @@ _DECLARED = (
         named=_wait_name,
         asked=lambda row: {"state": row["state"]},
     ),
-    Kind(
+    RowKind(
         "syscall",
         "gooffcpu",
         keys=(key("name"),),
@@ -286,12 +286,12 @@ _DECLARED = (
             total("calls"),
             total("total_ns", is_sum),
             summed("errors", mapped(is_count)),
-            Field("buckets", are_buckets, _add_buckets, needed=False),
+            RowField("buckets", are_buckets, _add_buckets, needed=False),
         ),
-        once=(Field("p50_ns", is_sum, needed=False), Field("p99_ns", is_sum, needed=False)),
+        once=(RowField("p50_ns", is_sum, needed=False), RowField("p99_ns", is_sum, needed=False)),
         order=("-total_ns", "-calls"),
     ),
-    Kind(
+    RowKind(
         "cpu",
         "gooncpu",
         keys=(key("period_ns", is_count),),
@@ -305,14 +305,14 @@ _DECLARED = (
         asked=lambda row: {"period_ns": row["period_ns"]},
         is_head=True,
     ),
-    Kind(
+    RowKind(
         "cpu_function",
         "gooncpu",
         keys=(key("func"),),
         sums=(total("self_ns", is_sum), total("total_ns", is_sum)),
         order=("-self_ns", "-total_ns"),
     ),
-    Kind(
+    RowKind(
         "cpu_stack",
         "gooncpu",
         keys=(
@@ -328,7 +328,7 @@ _DECLARED = (
         events="samples",
         named=_cpu_name,
     ),
-    Kind(
+    RowKind(
         "wall",
         "gooncpu",
         keys=(),
@@ -339,7 +339,7 @@ _DECLARED = (
         derived=("pid",),
         is_head=True,
     ),
-    Kind(
+    RowKind(
         "wall_group",
         "gooncpu",
         keys=(key("group"),),
@@ -349,7 +349,7 @@ _DECLARED = (
         ),
         order=("-wall_ns",),
     ),
-    Kind(
+    RowKind(
         "wall_stack",
         "gooncpu",
         keys=(
@@ -365,7 +365,7 @@ _DECLARED = (
         events="times",
         named=_wait_name,
     ),
-    Kind(
+    RowKind(
         "dump",
         "gostacks",
         keys=(),
@@ -374,7 +374,7 @@ _DECLARED = (
         is_head=True,
         length="dumps",
     ),
-    Kind(
+    RowKind(
         "goroutine",
         "gostacks",
         keys=(
@@ -401,7 +401,7 @@ _DECLARED = (
     ),
 )
 #: By the kind of a row's object; what ``--of`` makes is "values".
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _DECLARED}
+KINDS: Mapping[str, RowKind] = {kind.name: kind for kind in _DECLARED}
 #: The kinds of each command's rows, in the order in which it writes them.
 TOOLS: dict[str, list[str]] = {}
 for _kind in _DECLARED:
@@ -410,7 +410,7 @@ for _kind in _DECLARED:
 HEADS = {"waits": "wait", "dump": "goroutine", "cpu": "cpu_stack", "wall": "wall_stack"}
 
 
-def kind_of(row: Json) -> Kind | None:
+def kind_of(row: Json) -> RowKind | None:
     """Return the kind of a row's object, None of one that is not a result."""
     name = row.get("kind")
     if not isinstance(name, str):
@@ -420,18 +420,18 @@ def kind_of(row: Json) -> Kind | None:
 
 #: What ``attached`` says of the question, and ``detached`` of a run's length.
 ATTACHED = (
-    Field("patterns", each(is_text), needed=False),
-    Field("state", is_text, needed=False),
-    Field("hertz", is_number, needed=False),
+    RowField("patterns", each(is_text), needed=False),
+    RowField("state", is_text, needed=False),
+    RowField("hertz", is_number, needed=False),
 )
-DETACHED = (Field("seconds", is_number, needed=False),)
+DETACHED = (RowField("seconds", is_number, needed=False),)
 #: What begins recordings that are added up.
 MERGED = (
-    Field("of", maybe(is_one_of(*TOOLS))),
-    Field("by_host", is_flag),
-    Field("options", lambda value: isinstance(value, dict) and is_plain(value)),
-    Field("ts", maybe(is_number)),
-    Field(
+    RowField("of", maybe(is_one_of(*TOOLS))),
+    RowField("by_host", is_flag),
+    RowField("options", lambda value: isinstance(value, dict) and is_plain(value)),
+    RowField("ts", maybe(is_number)),
+    RowField(
         "hosts",
         each(
             record(

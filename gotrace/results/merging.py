@@ -31,7 +31,7 @@ from gotrace.results.kinds import (
     is_notice,
     kind_of,
 )
-from gotrace.results.rows import Json, Kind, Row, Source, checked, rows_of
+from gotrace.results.rows import Json, Row, RowKind, Source, checked, rows_of
 
 __all__ = ["Host", "Merged", "merge", "times_of", "values_of"]
 
@@ -258,7 +258,7 @@ class _Reader:
         if ended is not None:
             self.merged.ended = max(ended, self.merged.ended or ended)
 
-    def _add(self, how: Kind, row: Json) -> None:
+    def _add(self, how: RowKind, row: Json) -> None:
         kind = row["kind"]
         given = how.checked(row)
         self._be_of(how.tool)
@@ -296,7 +296,7 @@ def _key(row: Json) -> str:
     return json.dumps(row, sort_keys=True)
 
 
-def _add_up(how: Kind, mine: Row, other: Row) -> None:
+def _add_up(how: RowKind, mine: Row, other: Row) -> None:
     """Add a row to one that is alike; what either has not is left out."""
     if not how.sums:  # of those that are kept one by one, how many there are
         mine["count"] += other["count"]
@@ -326,7 +326,7 @@ _REFUSED = {
 }
 
 
-def _finished(how: Kind, row: Row) -> Row:
+def _finished(how: RowKind, row: Row) -> Row:
     """Return a row as it is written: with what follows from the sums."""
     done = dict(row)
     if "buckets" in done and "total_ns" in done:

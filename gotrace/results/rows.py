@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fields of results: what their values may be, and how those of several rows are added up.
 
-Rows that another host has written are not believed: ``Kind.checked`` holds each to its declaration,
-and takes what is declared alone.
+Rows that another host has written are not believed: ``RowKind.checked`` holds each to its
+declaration, and takes what is declared alone.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from gotrace.errors import GotraceError
 from gotrace.histogram import bucket_between
 
 __all__ = [
-    "Field",
     "Json",
     "Key",
-    "Kind",
     "Row",
+    "RowField",
+    "RowKind",
     "Shape",
     "Source",
     "are_buckets",
@@ -195,7 +195,7 @@ def _longest(mine: int | None, other: int | None) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class RowField:
     """A field of a kind of row.
 
     ``how`` makes one value of two when rows are added up; it is None where rows are alike only if
@@ -208,37 +208,37 @@ class Field:
     needed: bool = True
 
 
-def key(name: str, shape: Shape = is_text, needed: bool = True) -> Field:
+def key(name: str, shape: Shape = is_text, needed: bool = True) -> RowField:
     """Return a field that says what a row is of."""
-    return Field(name, shape, None, needed)
+    return RowField(name, shape, None, needed)
 
 
-def total(name: str, shape: Shape = is_count, needed: bool = True) -> Field:
+def total(name: str, shape: Shape = is_count, needed: bool = True) -> RowField:
     """Return a field that is added up; a sum with a part that is not known (null) is not known."""
-    return Field(name, shape, _sum, needed)
+    return RowField(name, shape, _sum, needed)
 
 
-def summed(name: str, shape: Shape, needed: bool = True) -> Field:
+def summed(name: str, shape: Shape, needed: bool = True) -> RowField:
     """Return a field that is an object of numbers, which are added up by name."""
-    return Field(name, shape, _sums, needed)
+    return RowField(name, shape, _sums, needed)
 
 
-def least(name: str, shape: Shape = is_sum, needed: bool = True) -> Field:
+def least(name: str, shape: Shape = is_sum, needed: bool = True) -> RowField:
     """Return a field of which the least is kept."""
-    return Field(name, shape, _least, needed)
+    return RowField(name, shape, _least, needed)
 
 
-def most(name: str, shape: Shape = is_sum, needed: bool = True) -> Field:
+def most(name: str, shape: Shape = is_sum, needed: bool = True) -> RowField:
     """Return a field of which the greatest is kept, null if one is not known."""
-    return Field(name, shape, _most, needed)
+    return RowField(name, shape, _most, needed)
 
 
-def longest(name: str, shape: Shape) -> Field:
+def longest(name: str, shape: Shape) -> RowField:
     """Return a field of which the greatest that is known is kept."""
-    return Field(name, shape, _longest, needed=False)
+    return RowField(name, shape, _longest, needed=False)
 
 
-def checked(fields: Iterable[Field], row: Json, what: str) -> Row:
+def checked(fields: Iterable[RowField], row: Json, what: str) -> Row:
     """Return the fields of a row that are declared. Raises ValueError if one is not as declared."""
     found: Row = {}
     for field in fields:
@@ -270,7 +270,7 @@ def _never(row: Json) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RowKind:
     """A kind of rows that a command writes.
 
     Rows are alike if their ``keys`` are; ``sums`` are added up then, and ``once`` are known only of
@@ -289,9 +289,9 @@ class Kind:
 
     name: str
     tool: str
-    keys: tuple[Field, ...]
-    sums: tuple[Field, ...] = ()
-    once: tuple[Field, ...] = ()
+    keys: tuple[RowField, ...]
+    sums: tuple[RowField, ...] = ()
+    once: tuple[RowField, ...] = ()
     derived: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
@@ -307,7 +307,7 @@ class Kind:
     length: str = "seconds"
 
     @property
-    def fields(self) -> tuple[Field, ...]:
+    def fields(self) -> tuple[RowField, ...]:
         """Return all that is read."""
         return (*self.keys, *self.sums, *self.once)
 
@@ -321,7 +321,7 @@ class Kind:
         return checked((*self.fields, *self._when), row, self.name)
 
     @property
-    def _when(self) -> tuple[Field, ...]:
+    def _when(self) -> tuple[RowField, ...]:
         """Return the fields that say when a row was."""
         if self.is_head:
             return (_TS, _needless(self.length))
@@ -336,11 +336,11 @@ class Kind:
         return tuple(-row[name[1:]] if name[0] == "-" else row.get(name, 0) for name in self.order)
 
 
-def _needless(name: str) -> Field:
-    return Field(name, is_number, needed=False)
+def _needless(name: str) -> RowField:
+    return RowField(name, is_number, needed=False)
 
 
-_TS = Field("ts", is_number)
+_TS = RowField("ts", is_number)
 
 
 def rows_of(source: Source, name: str) -> Iterator[Json]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gotrace.abi.function_values import FunctionValues
-from gotrace.elf.functions import Function
+from gotrace.elf.functions import FuncInfo
 from gotrace.errors import GotraceError
 from gotrace.gotypes.types import GoType, Parameter, PointerType, Signature, StructType
 from gotrace.probes.pattern import NameList
@@ -48,7 +48,7 @@ def names_after(file: TargetBinary, pattern: str, way: Sequence[str]) -> list[st
     return _fields(of)
 
 
-def _function(file: TargetBinary, pattern: str) -> Function | None:
+def _function(file: TargetBinary, pattern: str) -> FuncInfo | None:
     """Return the first function that a pattern names, by itself or by the end of its path."""
     names = NameList(file.functions.names, gccgo=not file.functions.has_pclntab)
     wanted = pattern.removesuffix("*")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from gotrace.elf.functions import Function, InlinedCalls, Origin
+from gotrace.elf.functions import FuncInfo, InlinedCalls, Origin
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.gotypes.symbols import parse_name
 from gotrace.kernel.attach import Point, ProbeGroup, refusal
@@ -61,10 +61,10 @@ _MAX_LOOKED_UP = 200  # functions: of more it is the rule that some are also inl
 _Programs = Mapping[TargetBinary, str]
 
 #: How the caller of a function of a file is found, and that file's number in cookies.
-TaskOf = Callable[[TargetBinary, Function], tuple[TaskKind, int]]
+TaskOf = Callable[[TargetBinary, FuncInfo], tuple[TaskKind, int]]
 
 
-def _any_task(file: TargetBinary, function: Function) -> tuple[TaskKind, int]:
+def _any_task(file: TargetBinary, function: FuncInfo) -> tuple[TaskKind, int]:
     return TaskKind.THREAD, 0
 
 
@@ -339,7 +339,7 @@ class ProbePlan:
         ]
 
     @property
-    def functions(self) -> list[Function]:
+    def functions(self) -> list[FuncInfo]:
         """Return the functions in the order in which their cookies number them."""
         return [sites.function for sites in self._every()]
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # counting does without
     from gotrace.session.trace_plan import TracePlan
     from gotrace.session.why.probes import WhyOptions
 
-__all__ = ["Accept", "Asked", "FunctionRequest", "Planned", "ProbeRequest", "Request"]
+__all__ = ["Accept", "Asked", "FunctionRequest", "Planned", "ProbeRequest", "RunRequest"]
 
 M = TypeVar("M", bound=Probing)
 C = TypeVar("C")
@@ -84,7 +84,7 @@ class Planned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(abc.ABC, Generic[M, C]):
+class RunRequest(abc.ABC, Generic[M, C]):
     """A measurement of a target, by probes of kind ``M`` whose cost is a ``C``.
 
     ``forced`` is the way to attach, None for the best. ``is_calibrated``: the run measures what
@@ -113,7 +113,7 @@ class Request(abc.ABC, Generic[M, C]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FunctionRequest(Request[M, C]):
+class FunctionRequest(RunRequest[M, C]):
     """A measurement of calls of functions.
 
     ``is_strict``: one pattern without a match is an error, even if others match. ``why`` says how

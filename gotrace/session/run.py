@@ -23,7 +23,7 @@ from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.session.lifetime import Lifetime
 from gotrace.session.presence import check_presence
 from gotrace.session.probing import Level, Prepared, Probing
-from gotrace.session.request import Accept, Request
+from gotrace.session.request import Accept, RunRequest
 from gotrace.sites.sites import SiteForm
 from gotrace.target.wait import Reason, Waiter
 
@@ -323,7 +323,7 @@ class Run(Generic[M, C]):
 
 
 def open_run(
-    request: Request[M, C],
+    request: RunRequest[M, C],
     *,
     waiter: Waiter | None = None,
     announce: Callable[[str], None] | None = None,

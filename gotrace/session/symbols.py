@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gotrace.elf.functions import Function, FunctionTable, Origin
+from gotrace.elf.functions import FuncInfo, FunctionTable, Origin
 from gotrace.elf.image import PF_X
 from gotrace.errors import GotraceError
 from gotrace.profiles.rows import CodeMapping, Line, PprofLocation
@@ -70,7 +70,7 @@ class _File:
         end = max((one.address + one.memory_size for one in code), default=0)
         return CodeMapping(start + bias, end + bias, self._binary.image.display)
 
-    def wrapped(self, wrapper: Function) -> str | None:
+    def wrapped(self, wrapper: FuncInfo) -> str | None:
         """Return the first function outside of the runtime that a wrapper calls or has inlined."""
         code = self._binary.image.read(wrapper.entry, wrapper.end - wrapper.entry)
         for call in machine_code(self._binary.image.arch).control_flow(code).calls:
@@ -95,7 +95,7 @@ class Symbolizer:
         """Return what names the addresses of some files, None where there are none."""
         return cls(files) if files else None
 
-    def _find(self, tgid: int, pc: int) -> tuple[_File, Function, int] | None:
+    def _find(self, tgid: int, pc: int) -> tuple[_File, FuncInfo, int] | None:
         """Return the file and the function that hold a run-time address, and where it is there."""
         for file in self._files:
             bias = file.bias(tgid)

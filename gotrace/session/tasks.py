@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gotrace.elf import ElfError
-from gotrace.elf.functions import Function, Origin
+from gotrace.elf.functions import FuncInfo, Origin
 from gotrace.errors import GotraceError
 from gotrace.goroutines.program import module_of
 from gotrace.gotypes.runtime import LayoutSource, RuntimeLayout
@@ -86,7 +86,7 @@ class Tasks:
             rows = [_row(layout) if layout else bytes(_LAYOUT.size) for layout in self.layouts]
             program.map("layouts").update_array(0, rows)
 
-    def kind(self, file: TargetBinary, function: Function) -> tuple[TaskKind, int]:
+    def kind(self, file: TargetBinary, function: FuncInfo) -> tuple[TaskKind, int]:
         """Return how the caller of a function is found, and its file's number in cookies."""
         layout, number = self._of(file)
         if layout is None or function.origin is Origin.SYMTAB:

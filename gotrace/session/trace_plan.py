@@ -19,7 +19,7 @@ from gotrace.capture.paths import place_captured, place_value
 from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase
 from gotrace.elf.dwarf import DwarfError
-from gotrace.elf.functions import Function
+from gotrace.elf.functions import FuncInfo
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.gotypes.from_text import SignatureError
 from gotrace.gotypes.runtime import RuntimeLayoutError
@@ -555,7 +555,7 @@ class _Planner:
         return self._choices.entry_only or self._spec.at_entry or not sites.returns
 
     def _as_described(
-        self, function: Function, specs: Sequence[ProbeSpec]
+        self, function: FuncInfo, specs: Sequence[ProbeSpec]
     ) -> FunctionLocations | None:
         """Return the values by the first of the probes' own signatures that fits the function.
 

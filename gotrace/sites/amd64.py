@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gotrace.elf.functions import Function
+from gotrace.elf.functions import FuncInfo
 from gotrace.sites.decode import control_flow, exits, float_written, instructions, step_over
 from gotrace.sites.emulation import refusal
 from gotrace.sites.prologue import (
@@ -72,7 +72,7 @@ class Amd64:
     is_aligned = False
 
     def entry(
-        self, code: bytes, function: Function, values: bool, at_rets: bool, stack: bool
+        self, code: bytes, function: FuncInfo, values: bool, at_rets: bool, stack: bool
     ) -> Choice:
         """Choose the entry site: in or after the stack check, or in the entry block."""
         return _behind_check(code) or _without_check(code, function, values, stack)
@@ -197,7 +197,7 @@ def _behind_check(code: bytes) -> Choice | None:
     return Choice(at, SiteForm.EMULATED, 0)
 
 
-def _without_check(code: bytes, function: Function, values: bool, stack: bool) -> Choice:
+def _without_check(code: bytes, function: FuncInfo, values: bool, stack: bool) -> Choice:
     """Choose a site in a function that begins with no stack check: leaf, nosplit, assembly, C."""
     emulated = first_emulated(code, values, stack)
     if emulated is not None:
@@ -218,7 +218,7 @@ def _without_check(code: bytes, function: Function, values: bool, stack: bool) -
     return Choice(0, SiteForm.FIRST, 0)
 
 
-def _branch_to_start(code: bytes, last: int, function: Function) -> int | None:
+def _branch_to_start(code: bytes, last: int, function: FuncInfo) -> int | None:
     """Return where a branch to one of the offsets 0..``last`` is, None if there is none.
 
     Jumps by tables are for ``gotrace.sites.sites``, which can read the tables.

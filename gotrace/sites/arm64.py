@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from gotrace.elf.functions import Function, Origin
+from gotrace.elf.functions import FuncInfo, Origin
 from gotrace.sites.records import MAX_SIZE, Branch, Choice, Exits, Flow, SiteError, SiteForm
 
 __all__ = ["Arm64"]
@@ -59,7 +59,7 @@ class Arm64:
     is_aligned = True
 
     def entry(
-        self, code: bytes, function: Function, values: bool, at_rets: bool, stack: bool
+        self, code: bytes, function: FuncInfo, values: bool, at_rets: bool, stack: bool
     ) -> Choice:
         """Choose the entry site.
 
@@ -563,7 +563,7 @@ def _last_of_sequence(code: bytes) -> int:
     return 0
 
 
-def _branch_to_start(code: bytes, last: int, function: Function) -> int | None:
+def _branch_to_start(code: bytes, last: int, function: FuncInfo) -> int | None:
     """Return where a branch to one of the offsets 0..``last`` is, None if there is none."""
     if len(code) > MAX_SIZE:
         raise SiteError(f"{function.name}: too large to be decoded ({len(code)} bytes)")

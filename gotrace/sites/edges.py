@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gotrace.elf.functions import Function, FunctionTable
+from gotrace.elf.functions import FuncInfo, FunctionTable
 from gotrace.sites.hashed import is_kept_out
 from gotrace.sites.landings import Callers
 from gotrace.sites.machine import MachineCode, machine_code
@@ -194,5 +194,5 @@ def _calls(table: FunctionTable, name: str) -> _Calls:
     raise SiteError(f"it has no {name}")
 
 
-def _functions(table: FunctionTable, name: str) -> list[Function]:
+def _functions(table: FunctionTable, name: str) -> list[FuncInfo]:
     return [table.function(row) for row in table.rows_named(name) if not table.is_wrapper(row)]

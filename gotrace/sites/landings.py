@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from gotrace.elf import ElfError
-from gotrace.elf.functions import Function, FunctionTable, Origin
+from gotrace.elf.functions import FuncInfo, FunctionTable, Origin
 from gotrace.sites.decode import instructions
 from gotrace.sites.emulation import EMULATED, refusal
 from gotrace.sites.hashed import HASHED, is_kept_out
@@ -63,7 +63,7 @@ class Landing:
     emulated: bool
     shared: bool
     intact: bool
-    caller: Function
+    caller: FuncInfo
 
 
 class Callers:
@@ -107,7 +107,7 @@ class Callers:
             return self.machine.is_call(bytes(self._table.image.read(before, 4)), 0)
         return self._of(caller).is_after_call(return_pc - caller.entry)
 
-    def _of(self, function: Function) -> _Decoded:
+    def _of(self, function: FuncInfo) -> _Decoded:
         decoded = self._decoded.get(function.entry)
         if decoded is None:
             size = function.end - function.entry
@@ -306,7 +306,7 @@ class _Decoded:
     Its instructions are not kept: a search may go through thousands of functions.
     """
 
-    def __init__(self, code: bytes, function: Function) -> None:
+    def __init__(self, code: bytes, function: FuncInfo) -> None:
         self.function = function
         self._code = code
         self._after: set[int] = set()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from gotrace.architecture import AMD64, ARM64, Architecture
-from gotrace.elf.functions import Function
+from gotrace.elf.functions import FuncInfo
 from gotrace.sites.amd64 import Amd64
 from gotrace.sites.arm64 import Arm64
 from gotrace.sites.records import Choice, Exits, Flow
@@ -26,7 +26,7 @@ class MachineCode(Protocol):
     is_aligned: bool
 
     def entry(
-        self, code: bytes, function: Function, values: bool, at_rets: bool, stack: bool
+        self, code: bytes, function: FuncInfo, values: bool, at_rets: bool, stack: bool
     ) -> Choice:
         """Choose the entry site, see `gotrace.sites.sites.entry_site`. Raises SiteError."""
 

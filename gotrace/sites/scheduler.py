@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gotrace.elf.functions import Function, FunctionTable
+from gotrace.elf.functions import FuncInfo, FunctionTable
 from gotrace.sites.machine import machine_code
 from gotrace.sites.sites import Site, SiteError, SiteForm, SiteKind, function_sites
 
@@ -102,11 +102,11 @@ def start_site(table: FunctionTable) -> Site:
     return Site(found[0], SiteKind.ENTRY, SiteForm.EMULATED, 0)
 
 
-def _functions(table: FunctionTable, name: str) -> list[Function]:
+def _functions(table: FunctionTable, name: str) -> list[FuncInfo]:
     return [table.function(row) for row in table.rows_named(name) if not table.is_wrapper(row)]
 
 
-def _code(table: FunctionTable, function: Function) -> bytes:
+def _code(table: FunctionTable, function: FuncInfo) -> bytes:
     return bytes(table.image.read(function.entry, function.end - function.entry))
 
 

@@ -19,7 +19,7 @@ from enum import Enum
 
 from gotrace.architecture import Architecture
 from gotrace.elf import ElfError
-from gotrace.elf.functions import Function, Origin
+from gotrace.elf.functions import FuncInfo, Origin
 from gotrace.elf.image import ElfImage
 from gotrace.sites.hashed import HASHED, is_hashed, is_kept_out
 from gotrace.sites.machine import machine_code
@@ -88,7 +88,7 @@ class FunctionSites:
     FIPS mode hashes the function's code.
     """
 
-    function: Function
+    function: FuncInfo
     entry: Site | None
     returns: tuple[Site, ...]
     problem: str | None
@@ -103,7 +103,7 @@ _NO_SINGLE_ENTRY = frozenset({"runtime.duffzero", "runtime.duffcopy"})
 
 def function_sites(
     image: ElfImage,
-    function: Function,
+    function: FuncInfo,
     returns: bool,
     values: bool = True,
     at_rets: bool = False,
@@ -145,7 +145,7 @@ def function_sites(
     return FunctionSites(function, entry, found.sites, problem, *jumps, hashed)
 
 
-def _way_back(image: ElfImage, code: bytes, site: Site, function: Function) -> str | None:
+def _way_back(image: ElfImage, code: bytes, site: Site, function: FuncInfo) -> str | None:
     """Return how a jump to a computed place may lead to a site, or before it; None if it cannot.
 
     Of Go's compiler all tables are known: pointers to places in the function, addressed by the
@@ -183,7 +183,7 @@ def _way_back(image: ElfImage, code: bytes, site: Site, function: Function) -> s
     return "a computed jump may lead back to its beginning"
 
 
-def _targets(image: ElfImage, function: Function, table: int, relative: bool = False) -> list[int]:
+def _targets(image: ElfImage, function: FuncInfo, table: int, relative: bool = False) -> list[int]:
     """Return the places in a function that a table has: pointers, or offsets from the table.
 
     A table has two at least: one pointer to a function may be the function's value.
@@ -204,7 +204,7 @@ def _targets(image: ElfImage, function: Function, table: int, relative: bool = F
 
 def entry_site(
     code: bytes,
-    function: Function,
+    function: FuncInfo,
     arch: Architecture,
     values: bool = True,
     at_rets: bool = False,
@@ -228,7 +228,7 @@ def entry_site(
     return Site(address, SiteKind.ENTRY, chosen.form, chosen.sp_offset, faults)
 
 
-def return_sites(code: bytes, function: Function, arch: Architecture) -> Returns:
+def return_sites(code: bytes, function: FuncInfo, arch: Architecture) -> Returns:
     """Find every RET of ``function``, whose bytes from entry to end are ``code``.
 
     Raises SiteError when some of it cannot be decoded: a list with gaps would be a guess.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
-from gotrace.elf.functions import Function, Origin
+from gotrace.elf.functions import FuncInfo, Origin
 from gotrace.session.plan import BinaryPlan, ProbePlan
 from gotrace.sites.sites import FunctionSites, Site, SiteForm, SiteKind
 from gotrace.target.target import TargetBinary
@@ -19,7 +19,7 @@ def plan_of(*names: str, form: SiteForm = SiteForm.FIRST) -> ProbePlan:
     functions = []
     for row, name in enumerate(names):
         entry = 0x1000 * (row + 1)
-        function = Function(name, entry, entry + 0x100, row, Origin.PCLNTAB)
+        function = FuncInfo(name, entry, entry + 0x100, row, Origin.PCLNTAB)
         first = Site(entry, SiteKind.ENTRY, form, 0)
         ret = Site(entry + 0xFF, SiteKind.RET, SiteForm.RET, 0)
         functions.append(FunctionSites(function, first, (ret,), None))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gotrace.elf.functions import Function
+from gotrace.elf.functions import FuncInfo
 from gotrace.elf.image import ElfImage, string_at
 from gotrace.elf.pclntab import functab as lines
 from gotrace.elf.pclntab import inline, pcvalue
@@ -135,7 +135,7 @@ def test_rows_are_written_before_the_last_is_known(
     seen: list[int] = []
 
     def watched(
-        image: ElfImage, function: Function, returns: bool, **choices: bool
+        image: ElfImage, function: FuncInfo, returns: bool, **choices: bool
     ) -> FunctionSites:
         seen.append(out.written)
         return function_sites(image, function, returns, values=choices["values"])

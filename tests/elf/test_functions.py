@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.elf.functions import Function, FunctionTable, Origin, load_functions
+from gotrace.elf.functions import FuncInfo, FunctionTable, Origin, load_functions
 from gotrace.elf.image import ElfImage
 from tests.elf.binaries import ARM64_MODES, MODES, cgo, small, without_section_headers
 from tests.elf.truth import NmSymbol, addr2line, elf_symbols, go_nm, run, sections
@@ -31,7 +31,7 @@ some_modes = pytest.mark.parametrize("mode", ["default", "stripped", "external-s
 ALIGNMENT = 64
 
 
-def go_functions(table: FunctionTable) -> list[Function]:
+def go_functions(table: FunctionTable) -> list[FuncInfo]:
     functions = [table.function(row) for row in range(len(table.names))]
     return [function for function in functions if function.origin is Origin.PCLNTAB]
 

@@ -19,7 +19,7 @@ import pytest
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import grouped
 from gotrace.goroutines.live import LiveGoroutines
-from gotrace.goroutines.model import Frame, Goroutine
+from gotrace.goroutines.model import DumpedGoroutine, Frame
 from gotrace.report.goroutines import spoken, write_goroutines
 from gotrace.target.target import Target
 from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, require
@@ -78,7 +78,7 @@ def place_of(frame: Frame) -> str:
     return f"{frame.file}:{frame.line}{offset}"
 
 
-def as_printed(dump: Dump, goroutine: Goroutine) -> Printed:
+def as_printed(dump: Dump, goroutine: DumpedGoroutine) -> Printed:
     """Return what Go would print of a goroutine in a dump."""
     frames = [frame for frame in dump.program.frames(goroutine.stack) if frame.is_shown]
     if not frames:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gotrace.elf.functions import Function, FunctionTable, Origin
+from gotrace.elf.functions import FuncInfo, FunctionTable, Origin
 from gotrace.elf.image import ElfImage
 from gotrace.sites.sites import SiteForm, function_sites
 from tests.toolchains import build, newest
@@ -44,16 +44,16 @@ def gosym(path: Path) -> list[tuple[int, str]]:
     return [(int(entry), name) for entry, name in rows]
 
 
-def functions_of(table: FunctionTable) -> list[Function]:
+def functions_of(table: FunctionTable) -> list[FuncInfo]:
     """Return what comes from the pclntab, in its order."""
     functions = map(table.function, range(len(table.names)))
     return [function for function in functions if function.origin is Origin.PCLNTAB]
 
 
-def walk(image: ElfImage, functions: list[Function]) -> Walk:
+def walk(image: ElfImage, functions: list[FuncInfo]) -> Walk:
     """Choose all sites of the functions and compare them with ``objdump -d`` of the file."""
     found = Walk()
-    sites: dict[int, Function] = {}
+    sites: dict[int, FuncInfo] = {}
     returns: set[int] = set()
     undecoded: set[int] = set()
     for row, function in enumerate(functions):
@@ -87,7 +87,7 @@ def walk(image: ElfImage, functions: list[Function]) -> Walk:
 
 
 def _missed(
-    found: Walk, functions: list[Function], undecoded: set[int], rets: set[int], image: ElfImage
+    found: Walk, functions: list[FuncInfo], undecoded: set[int], rets: set[int], image: ElfImage
 ) -> None:
     """Name the RETs that objdump sees in functions whose RETs were said to be known."""
     row = 0

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gotrace.elf.functions import Function, Origin
+from gotrace.elf.functions import FuncInfo, Origin
 from tests.toolchains import Toolchain
 
 __all__ = ["Listed", "gnu_objdump", "go_objdump", "go_objdump_arm64"]
@@ -27,9 +27,9 @@ class Listed:
     instructions: list[tuple[int, bytes, str]] = field(default_factory=list)
 
     @property
-    def function(self) -> Function:
+    def function(self) -> FuncInfo:
         last, raw, _ = self.instructions[-1]
-        return Function(self.name, self.entry, last + len(raw), 0, Origin.SYMTAB)
+        return FuncInfo(self.name, self.entry, last + len(raw), 0, Origin.SYMTAB)
 
     @property
     def entry(self) -> int:

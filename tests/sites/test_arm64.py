@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gotrace.architecture import ARM64
-from gotrace.elf.functions import Function, Origin
+from gotrace.elf.functions import FuncInfo, Origin
 from gotrace.sites.machine import machine_code
 from gotrace.sites.sites import SiteError, SiteForm, entry_site, return_sites
 
@@ -64,8 +64,8 @@ def code(*words: int) -> bytes:
     return struct.pack(f"<{len(words)}I", *words)
 
 
-def function(raw: bytes, name: str = "main.f") -> Function:
-    return Function(name, ENTRY, ENTRY + len(raw), 0, Origin.PCLNTAB)
+def function(raw: bytes, name: str = "main.f") -> FuncInfo:
+    return FuncInfo(name, ENTRY, ENTRY + len(raw), 0, Origin.PCLNTAB)
 
 
 #: The way to morestack and back: bl, b to the entry of a function of so many words.

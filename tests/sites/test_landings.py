@@ -10,14 +10,14 @@ from pathlib import Path
 import capstone
 import pytest
 
-from gotrace.elf.functions import Function, Origin, load_functions
+from gotrace.elf.functions import FuncInfo, Origin, load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.sites.emulation import EMULATED
 from gotrace.sites.landings import Callers, _Decoded
 from gotrace.sites.sites import SiteError
 from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
 
-CALLER = Function("main.f", 0x1000, 0x1100, 0, Origin.PCLNTAB)
+CALLER = FuncInfo("main.f", 0x1000, 0x1100, 0, Origin.PCLNTAB)
 _LEAVES = ("j", "call", "ret", "loop", "ud", "int", "hlt", "sys")
 
 
@@ -31,11 +31,11 @@ class Program:
         self.table = load_functions(self.image)
         self.callers = Callers(self.table)
 
-    def named(self, name: str) -> Function:
+    def named(self, name: str) -> FuncInfo:
         (row,) = self.table.rows_named(name)
         return self.table.function(row)
 
-    def code(self, function: Function) -> list[tuple[int, int, str, str]]:
+    def code(self, function: FuncInfo) -> list[tuple[int, int, str, str]]:
         machine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
         size = function.end - function.entry
         return list(machine.disasm_lite(self.image.read(function.entry, size), function.entry))

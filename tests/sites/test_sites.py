@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gotrace.architecture import AMD64
-from gotrace.elf.functions import Function, FunctionTable, Origin, load_functions
+from gotrace.elf.functions import FuncInfo, FunctionTable, Origin, load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.sites.sites import (
     Site,
@@ -29,8 +29,8 @@ from tests.toolchains import FIXTURES, FOR_ARM64, build, newest, require
 ENTRY = 0x401000
 
 
-def function(code: bytes, name: str = "main.f") -> Function:
-    return Function(name, ENTRY, ENTRY + len(code), 0, Origin.PCLNTAB)
+def function(code: bytes, name: str = "main.f") -> FuncInfo:
+    return FuncInfo(name, ENTRY, ENTRY + len(code), 0, Origin.PCLNTAB)
 
 
 def entry(code: str, name: str = "main.f") -> Site:
@@ -318,5 +318,5 @@ def test_function_sites_outside_of_the_file(tmp_path: Path) -> None:
     path = build(FIXTURES / "sites_forms", newest())
     with ElfImage.open(path) as image:
         for low, high in ((0x10, 0x20), (1 << 62, 1 << 63), (0x401000, 0x400000)):
-            found = function_sites(image, Function("f", low, high, 0, Origin.SYMTAB), True)
+            found = function_sites(image, FuncInfo("f", low, high, 0, Origin.SYMTAB), True)
             assert found.entry is None and found.returns == () and found.problem

@@ -17,7 +17,7 @@ from gotrace.kernel.kept_stacks import KeptStacks
 from gotrace.kernel.program import BpfProgram
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
-from gotrace.session.request import Accept, Request
+from gotrace.session.request import Accept, RunRequest
 from gotrace.session.tasks import Tasks, interrupted_settings
 from gotrace.settings import OnCpuSettings
 
@@ -173,7 +173,7 @@ class CpuMeter(Probing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CpuRequest(Request[CpuMeter, None]):
+class CpuRequest(RunRequest[CpuMeter, None]):
     """Sample the threads of one process, ``hertz`` times a second on each CPU on average.
 
     ``kernel``: with the kernel's own frames. ``inside`` are patterns for what is looked at of that:

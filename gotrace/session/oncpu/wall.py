@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gotrace.goroutines.live import LiveGoroutines
-from gotrace.goroutines.model import Goroutine, Stack, State
+from gotrace.goroutines.model import DumpedGoroutine, Stack, State
 from gotrace.kernel.attach import Attached, attach
 from gotrace.kernel.kept_stacks import KeptStacks
 from gotrace.session.oncpu.meter import CpuMeter, CpuPeriod, CpuRequest
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
-from gotrace.session.request import Accept, Request
+from gotrace.session.request import Accept, RunRequest
 from gotrace.session.waits.probes import WaitProbes, wait_probes
 
 __all__ = ["STATUSES", "WallMeter", "WallRequest", "WallRow"]
@@ -66,7 +66,7 @@ class WallMeter(Probing):
         except BaseException:
             self.cpu.attached.close()
             raise
-        self._before: Sequence[Goroutine] = ()
+        self._before: Sequence[DumpedGoroutine] = ()
         try:
             if target.has_started:
                 with LiveGoroutines(target) as live:
@@ -134,7 +134,7 @@ class WallMeter(Probing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WallRequest(Request[WallMeter, None]):
+class WallRequest(RunRequest[WallMeter, None]):
     """Add up all of the time of a process's goroutines; ``cpu`` says how running is sampled."""
 
     cpu: CpuRequest

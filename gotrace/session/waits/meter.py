@@ -24,7 +24,7 @@ from gotrace.kernel.kept_stacks import KeptStacks
 from gotrace.session.budget import counting_hits
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
-from gotrace.session.request import Accept, Request
+from gotrace.session.request import Accept, RunRequest
 from gotrace.session.waits.probes import WaitProbes, WaitState, wait_probes
 
 __all__ = [
@@ -225,7 +225,7 @@ class WaitMeter(Probing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WaitRequest(Request[WaitMeter, None]):
+class WaitRequest(RunRequest[WaitMeter, None]):
     """Add up how long goroutines of one process are in a state, by stack.
 
     ``inside`` and ``reasons`` are patterns for what is looked at of that: each has to match

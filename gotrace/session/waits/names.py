@@ -24,7 +24,7 @@ from gotrace.kernel.syscall_names import errno_name, syscall_name
 from gotrace.kernel.syscalls import online_cpus
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
-from gotrace.session.request import Accept, Request
+from gotrace.session.request import Accept, RunRequest
 from gotrace.session.tasks import Tasks, interrupted_settings
 from gotrace.session.waits.meter import EndedBy, WaitLosses, WaitPeriod, WaitRow
 from gotrace.session.why.price import Price
@@ -170,7 +170,7 @@ class SyscallMeter(Probing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyscallRequest(Request[SyscallMeter, None]):
+class SyscallRequest(RunRequest[SyscallMeter, None]):
     """Add up system calls of one process's threads; ``intervals``: more than once."""
 
     inside: Sequence[str] = ()

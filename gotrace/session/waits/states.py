@@ -19,7 +19,7 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.session.budget import counting_hits
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
-from gotrace.session.request import Accept, Request
+from gotrace.session.request import Accept, RunRequest
 from gotrace.session.scheduler import (
     KernelOffsets,
     SchedulerProbes,
@@ -223,7 +223,7 @@ _KINDS = {SUM_RUNNABLE: StateKind.RUNNABLE, SUM_THROTTLED: StateKind.THROTTLED}
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateRequest(Request[StateMeter, None]):
+class StateRequest(RunRequest[StateMeter, None]):
     """Add up how long goroutines of all processes that run a file are in which state.
 
     There is room for as many ``goroutines``.
