@@ -144,7 +144,7 @@ def test_rows_are_written_before_the_last_is_known(
     show(program, ("*",), TextOutput(out, io.StringIO()))
     assert seen[0] == 0
     assert seen[400] > 256
-    assert seen[-1] > len(seen) - 200  # some cannot be traced
+    assert seen[-1] > 0.9 * len(seen)  # some cannot be traced, or are hashed by the program
 
 
 def test_a_short_list_fits_its_columns(program: Path) -> None:

@@ -312,8 +312,8 @@ def test_each_request_is_shown_or_counted() -> None:
     [row] = [row for row in of_kind(result, "lost") if row["what"] == "requests"]
     shown = {one["root"]["call"]["args"]["id"] for one in of_kind(result, "request")}
     assert len(shown) + row["requests"] == 8100
-    # Those before the loss are not spoiled by it.
-    assert len(shown & set(range(1, 51))) > 40 and row["requests"] > 0
+    # Those before the loss are not spoiled by it, but for those since the tool's last look.
+    assert len(shown & set(range(1, 51))) > 20 and row["requests"] > 0
 
 
 @pytest.mark.live
