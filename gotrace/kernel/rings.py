@@ -79,14 +79,14 @@ class _Ring:
         """Return how many bytes there are to be read."""
         return self.words[_DATA_HEAD] - self.words[_DATA_TAIL]
 
-    def chunk(self) -> bytes:
-        """Return what comes next, at most ``_CHUNK`` bytes.
+    def chunk(self, most: int = _CHUNK) -> bytes:
+        """Return what comes next, at most ``_CHUNK`` bytes and ``most``.
 
         The kernel has written all that lies before data_head when it is seen to have moved, if the
         data are read after that.
         """
         start = self.words[_DATA_TAIL] % self.size
-        size = min(self.left(), _CHUNK)
+        size = min(self.left(), _CHUNK, most)
         self.order()
         first = self.memory[_PAGE + start : _PAGE + min(start + size, self.size)]
         return first + self.memory[_PAGE : _PAGE + size - len(first)]
@@ -139,7 +139,8 @@ class Rings:
     def take(self, until: float, room: int, put: Callable[[int, list[bytes]], None]) -> int | None:
         """Pass the records of a CPU to ``put``, again and again until there are no more.
 
-        It ends early at ``until`` (``time.monotonic``), or once ``room`` bytes have been taken.
+        It ends early at ``until`` (``time.monotonic``), or where the next record would make more
+        than ``room`` bytes.
         The buffer that is furthest behind is read first. Return the time up to which all records
         have been taken, as far as each CPU's are in order, or None where all buffers are empty.
         """
@@ -148,7 +149,9 @@ class Rings:
         rings = [ring for ring in self._rings if id(ring) in waiting]
         while rings and room > 0 and time.monotonic() < until:
             ring = min(rings, key=lambda ring: ring.read_to)
-            size, records = _records(ring.chunk())
+            size, records = _records(ring.chunk(room))
+            if not size:
+                break
             ring.advance(size)
             room -= size
             waiting[id(ring)] -= size

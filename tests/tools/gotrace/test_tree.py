@@ -303,17 +303,36 @@ def test_each_request_is_shown_or_counted() -> None:
     with Fixture([program]) as fixture:
         words = ("--json", "--force", "-p", str(fixture.ready), "--tree", ROOT, *PATTERNS)
         with tool("gotrace", *words) as tracing:
-            for number, stops in ((50, False), (8000, True), (50, False)):
-                tracing.signal(signal.SIGSTOP if stops else signal.SIGCONT)
+            for turn, number in enumerate((50, 20000, 50)):
+                tracing.signal(signal.SIGSTOP if turn == 1 else signal.SIGCONT)
                 fixture.say(f"fan-out {number}")
                 fixture.read_until("truth ")
+                if turn == 0:
+                    tracing.lines_until('{"kind":"request"')
             result = tracing.end()
         fixture.say()
     [row] = [row for row in of_kind(result, "lost") if row["what"] == "requests"]
     shown = {one["root"]["call"]["args"]["id"] for one in of_kind(result, "request")}
-    assert len(shown) + row["requests"] == 8100
-    # Those before the loss are not spoiled by it, but for those since the tool's last look.
-    assert len(shown & set(range(1, 51))) > 20 and row["requests"] > 0
+    assert len(shown) + row["requests"] == 20100
+    # Those before the loss are not spoiled by it.
+    assert len(shown & set(range(1, 51))) > 40 and row["requests"] > 0
+
+
+@pytest.mark.live
+@pytest.mark.slow
+def test_what_the_kernel_has_room_for_is_not_lost() -> None:
+    """The tool is stopped, and then has more at once than it holds for their order."""
+    program = build(FIXTURES / "live_requests", newest())
+    with Fixture([program]) as fixture:
+        words = ("--json", "--force", "-p", str(fixture.ready), "--tree", ROOT, *PATTERNS)
+        with tool("gotrace", *words) as tracing:
+            tracing.signal(signal.SIGSTOP)
+            fixture.say("fan-out 8000")
+            fixture.read_until("truth ")
+            tracing.signal(signal.SIGCONT)
+            result = tracing.end()
+        fixture.say()
+    assert of_kind(result, "lost") == [] and len(of_kind(result, "request")) == 8000
 
 
 @pytest.mark.live
