@@ -4,6 +4,11 @@
 from __future__ import annotations
 
 import importlib
+import mmap
+import os
+import struct
+import time
+from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
 
@@ -69,3 +74,31 @@ def test_buffers_of_samples_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         assert importlib.reload(samples)._RING_BYTES == 128 << 10
     monkeypatch.undo()
     importlib.reload(samples)
+
+
+def ring_of(cpu: int, records: int, size: int = 64) -> rings._Ring:
+    """Return a buffer with records, each of which takes ``size`` bytes."""
+    memory = mmap.mmap(-1, rings._PAGE + (64 << 10))
+    ring = rings._Ring(cpu, os.open(os.devnull, os.O_RDONLY), memory)
+    for number in range(records):
+        head = struct.pack("<IHHI", rings._SAMPLE, 0, size, size - 12)
+        at = rings._PAGE + number * size
+        memory[at : at + size] = head + struct.pack("<Q", number).ljust(size - 12, b"\0")
+    ring.words[rings._DATA_HEAD] = records * size
+    return ring
+
+
+def test_no_more_is_taken_than_there_is_room_for() -> None:
+    """What is left stays in the buffers: whoever takes too much has to drop it."""
+    found: Counter[int] = Counter()
+    all_rings = rings.Rings.__new__(rings.Rings)
+    all_rings._rings = [ring_of(0, 100), ring_of(1, 100)]
+    for room, taken in ((63, 0), (64, 1), (64 * 150 + 63, 151), (1 << 20, 200)):
+        until = time.monotonic() + 60
+        read_to = all_rings.take(
+            until, room, lambda cpu, records: found.update({cpu: len(records)})
+        )
+        assert found.total() == taken
+        assert (read_to is None) is (taken == 200)
+    all_rings.close()
+    assert found == {0: 100, 1: 100}
