@@ -284,7 +284,7 @@ def compiled_programs() -> Finding:
     refused = "; ".join(f"{path} is not used: {why}" for path, why in kept.refused)
     if kept.path is None:
         advice = "set XDG_CACHE_HOME to a folder of your own: without it each start compiles"
-        return Finding(name, CheckState.WARN, refused or "there is no place for them", advice)
+        return Finding(name, CheckState.WARN, refused or "no folder can be written to", advice)
     found = f"{kept.programs}, {kept.size >> 10} kB, {kept.path}"
     return Finding(name, CheckState.OK, f"{found}; {refused}" if refused else found)
 

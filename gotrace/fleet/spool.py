@@ -111,7 +111,7 @@ class Spool:
     def oldest(self) -> tuple[bytes, int, int] | None:
         """Return the oldest request, how many spans it has, and how often it was refused.
 
-        None if there is no more.
+        None after the last.
         """
         while self._files:
             one = next(iter(self._files))

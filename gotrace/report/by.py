@@ -72,8 +72,9 @@ def value_row(
     by: RowBy | None,
     when: tuple[float, float],
 ) -> Row:
-    """Return the row of values of the calls ``by`` which they are told apart, if they are.
+    """Return the row of the values of some calls.
 
+    ``by`` are the values that calls are grouped by, None if they are not grouped.
     ``name`` is the calls' program, if there are several, and their function, if they are of one.
     ``of`` is the expression of the values, and their unit, ``ns`` or ``bytes``, None of plain
     numbers; ``when`` the interval's end (s since 1970) and length (s).

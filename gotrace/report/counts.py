@@ -34,8 +34,8 @@ def count_rows(
 ) -> list[Row]:
     """Return the ``top`` largest rows of an interval that ends now, the largest last.
 
-    ``found`` are programs, if there are several, functions, their calls, and the values of these if
-    they are told apart. ``rates``: rows have their calls a second.
+    ``found`` are programs, if there are several, functions, their calls, and the values that calls
+    are grouped by, if they are. ``rates``: a row has its calls a second.
     """
     ended = round(time.time(), 6)
     rows: list[Row] = [

@@ -274,7 +274,7 @@ class _States:
         # Up to Go 1.19 it is not always known as a wait begins what it is for.
         if reason and not why and changes and changes[-1].state == WAITING:
             changes[-1] = changes[-1]._replace(reason=self._reasons[reason])
-        # As Change(...), in half of the time.
+        # As StateChange(...), in half of the time.
         row = (at - self._epoch, other, _STATES[state], why, goid, tid)
         changes.append(tuple.__new__(StateChange, row))
 

@@ -23,7 +23,7 @@ from tests.tools.harness import Process
 def sleep(answer: int) -> None:
     os.write(answer, b"here")
     while True:
-        time.sleep(60)
+        signal.pause()
 
 
 PARENT = """
