@@ -7,13 +7,29 @@ import errno
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from gotrace.target.command import Command, CommandError, resolve_command
 
+# A program that runs until it is killed and writes nothing: its output is this process's own.
+ENDLESS = ["sleep", "infinity"]
 SHOW = "import os, sys; open(sys.argv[1], 'w').write(repr(sys.argv[2:]))"
+
+
+@contextmanager
+def endless() -> Iterator[Command]:
+    """Start an endless program that waits to be released, and kill it whatever the test finds."""
+    command = Command(ENDLESS)
+    try:
+        yield command
+    finally:
+        if command.status is None:
+            os.kill(command.pid, signal.SIGKILL)
+            command.reap()
 
 
 def test_nothing_runs_before_the_release(tmp_path: Path) -> None:
@@ -37,13 +53,10 @@ def test_arguments_arrive_as_they_are(tmp_path: Path) -> None:
 
 
 def test_release_returns_when_the_program_runs() -> None:
-    command = Command(["cat", "/dev/zero"])
-    command.release()
-    try:
-        assert Path(os.readlink(f"/proc/{command.pid}/exe")).name in ("cat", "coreutils", "busybox")
-    finally:
-        os.kill(command.pid, signal.SIGKILL)
-    assert os.waitstatus_to_exitcode(command.reap()) == -signal.SIGKILL
+    with endless() as command:
+        command.release()
+        name = Path(os.readlink(f"/proc/{command.pid}/exe")).name
+        assert name in ("sleep", "coreutils", "busybox")
 
 
 def test_command_that_is_never_released_ends_unrun(tmp_path: Path) -> None:
@@ -57,12 +70,12 @@ def test_command_that_is_never_released_ends_unrun(tmp_path: Path) -> None:
 
 
 def test_running_command_outlives_close() -> None:
-    command = Command(["cat", "/dev/zero"])
-    command.release()
-    command.close()
-    os.kill(command.pid, signal.SIGTERM)
-    assert os.waitstatus_to_exitcode(command.reap()) == -signal.SIGTERM
-    assert command.reap() == command.reap()
+    with endless() as command:
+        command.release()
+        command.close()
+        os.kill(command.pid, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(command.reap()) == -signal.SIGTERM
+        assert command.reap() == command.reap()
 
 
 def test_program_that_is_not_there() -> None:
@@ -112,11 +125,11 @@ def pipes(pid: int) -> set[str]:
 
 
 def test_pipe_ends_do_not_leak() -> None:
+    """Pipes of other tests may be closed meanwhile, when their owners are collected."""
     before = pipes(os.getpid())
-    command = Command(["cat", "/dev/zero"])
-    assert len(pipes(os.getpid())) == len(before) + 2
-    command.release()
-    assert pipes(command.pid) <= before
-    assert pipes(os.getpid()) == before
-    os.kill(command.pid, signal.SIGKILL)
-    command.reap()
+    with endless() as command:
+        opened = pipes(os.getpid()) - before
+        assert len(opened) == 2
+        command.release()
+        assert not pipes(command.pid) & opened
+        assert not pipes(os.getpid()) & opened
