@@ -25,6 +25,7 @@ from typing import Any, ClassVar, TypeVar
 __all__ = [
     "CountSettings",
     "EdgeSettings",
+    "ExecutionSettings",
     "HistogramSettings",
     "InterruptedSettings",
     "KeySettings",
@@ -488,6 +489,20 @@ class StateSettings(ProgramSettings):
     task_throttled: int | None = _value(None)
     task_cfs_rq: int | None = _value(None)
     cfs_rq_throttled: int | None = _value(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionSettings(ProgramSettings):
+    """Settings of bpf/executions.c."""
+
+    source: ClassVar[str] = "executions.c"
+
+    executed_names: int = _size(executed_names=1, missed=1)
+    traced_files: int = _size(traced_files=1)
+    executions: int = _size(executions=1)
+    bprm_file: int = _value()
+    file_inode: int = _value()
+    inode_number: int = _value()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ from gotrace.session.scheduler import KernelOffsets, kernel_offsets
 from gotrace.settings import (
     CountSettings,
     EdgeSettings,
+    ExecutionSettings,
     HistogramSettings,
     KeySettings,
     LatencySettings,
@@ -75,7 +76,7 @@ def common_settings() -> Iterator[ProgramSettings]:
 def _usual() -> Iterator[ProgramSettings]:
     programs: tuple[type[ProgramSettings], ...]
     programs = (CountSettings, LatencySettings, OnCpuSettings, TraceSettings, WaitSettings)
-    for program in (*programs, SyscallSettings):
+    for program in (*programs, SyscallSettings, ExecutionSettings):
         yield from program.usual()
     yield TrialSettings(fetch=1)
     yield TrialSettings(signal=1)

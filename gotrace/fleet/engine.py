@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.fleet.config import Config, FlightSpec, MetricSpec, SpanSpec, WaitsSpec
+from gotrace.fleet.executions import Executions
 from gotrace.fleet.pauses import Pauses
 from gotrace.fleet.probing import (
     RECORD_LOSSES,
@@ -214,7 +215,36 @@ class Engine:
         self._host_budget: Budget[_Place] | None = None
         self._stopping = threading.Event()
         self._finder = Finder(config.targets)
+        self._executions: Executions | None = None
+        self._missed: Counter[str] = Counter()  # of configurations before
+        self._count_executions(config)
         self._set_jobs(config, _jobs(config, {}))
+
+    def _count_executions(self, config: Config) -> None:
+        """Have processes counted that end unseen, if any target is followed by its name."""
+        before, self._executions = self._executions, None
+        if before is not None:
+            self._missed.update(before.missed())
+            before.close()
+        try:
+            self._executions = Executions(config.targets)
+        except (GotraceError, OSError) as error:
+            log.warning("processes that end before they are found are not counted: %s", error)
+
+    def _follow_executions(self) -> None:
+        """Tell which files are traced."""
+        if self._executions is None:
+            return
+        with self._lock:
+            traced = {key for key, running in self._running.items() if running.probes}
+        place = _Place("", ProgramKey("executions", 0, 0, 0))
+        try:
+            self._executions.follow(traced)
+        except OSError as error:  # there is no room for so many files
+            self._say_once(place, f"more processes are counted as missed than were: {error}")
+        if self._executions.lost():
+            text = "more processes of comm targets were missed than are counted: too many at once"
+            self._say_once(place, text)
 
     def _set_jobs(self, config: Config, jobs: dict[str, Job]) -> None:
         with self._lock:
@@ -328,6 +358,7 @@ class Engine:
                     self._running[key] = _Running(program)
                 else:
                     self._running[key].program = program
+        self._follow_executions()
         places = {_Place(job, key) for job in self._jobs for key in found}
         self._pauses.keep(places)
         for place in self._said.keys() - places:
@@ -473,6 +504,7 @@ class Engine:
             with self._lock:
                 running.probes[job.name] = probe
             self._said.pop(place, None)
+            self._follow_executions()
             DETAILS.info("%s: attached", printable(shown))
             again = ""
             if probe.is_light:
@@ -672,6 +704,8 @@ class Engine:
                 _close(probe)
             raise
         self._go_over(config, jobs, kept, replaced, start_span)
+        if finder is not self._finder:
+            self._count_executions(config)
         self._finder = finder
 
     def _metric(self, spec: MetricSpec) -> Metric:
@@ -774,6 +808,13 @@ class Engine:
             names = [target.name for target in self.config.targets]
             return {name: self._finder.passed_over.get(name, 0) for name in names}
 
+    def missed(self) -> dict[str, int]:
+        """Return how many processes of targets ended unseen, by target, where that is known."""
+        with self._lock:
+            executions = self._executions
+            counts = {} if executions is None else executions.missed()
+            return {name: count + self._missed[name] for name, count in counts.items()}
+
     def process(self, target: str, pid: int | None) -> tuple[int, Program]:
         """Return a target's process, its only one where none is named, and what it runs.
 
@@ -823,6 +864,8 @@ class Engine:
         self._takers.shutdown()
         if self._flights is not None:
             self._flights.close()
+        if self._executions is not None:
+            self._executions.close()
 
 
 def _jobs(config: Config, metrics: Mapping[str, Metric]) -> dict[str, Job]:

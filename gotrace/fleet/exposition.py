@@ -182,7 +182,14 @@ class EngineCollector(Collector):
         )
         for target, count in self._engine.passed_over().items():
             passed_over.add_metric([target], count)
-        yield from (processes, unprobed, passed_over)
+        missed = CounterMetricFamily(
+            "gotraced_target_missed_processes",
+            "Processes of a comm target that had ended before their file was traced",
+            labels=["target"],
+        )
+        for target, count in self._engine.missed().items():
+            missed.add_metric([target], count)
+        yield from (processes, unprobed, passed_over, missed)
         yield from _of_flights(self._engine.flights())
         failed = CounterMetricFamily(
             "gotraced_thread_failures",

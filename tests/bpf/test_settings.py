@@ -11,6 +11,7 @@ import pytest
 from gotrace.kernel.compiler import bpf_directory, joined_source
 from gotrace.settings import (
     CountSettings,
+    ExecutionSettings,
     LatencySettings,
     OnCpuSettings,
     ProgramSettings,
@@ -27,6 +28,7 @@ RECORDS: tuple[type[ProgramSettings], ...] = (
     CountSettings,
     LatencySettings,
     OnCpuSettings,
+    ExecutionSettings,
     StateSettings,
     SyscallSettings,
     TraceSettings,
@@ -44,6 +46,7 @@ UNREAD: dict[type[ProgramSettings], set[str]] = {
     },
     TraceSettings: {"g_startpc", "g_gopc"},
     StateSettings: {"g_startpc", "g_gopc", "g_sched_sp"},
+    ExecutionSettings: {each.name for each in SiteSettings.fields()},  # it has no probes
     WaitSettings: {"g_startpc"},
 }
 #: What a header looks at that a source includes, and that is not given with that source.

@@ -350,6 +350,45 @@ def test_targets_by_name(server: Path, tmp_path: Path) -> None:
 
 @pytest.mark.live
 @pytest.mark.apart
+def test_processes_that_end_unseen_are_counted(server: Path, tmp_path: Path) -> None:
+    """Of a name alone and of a name and a user; a process of a traced file is not missed."""
+    name = f"short-lived-one{os.getpid() % 10**6}"  # longer than what the kernel keeps of it
+    for directory in ("go", "other"):
+        (tmp_path / directory).mkdir()
+    traced = shutil.copy(server, tmp_path / "go" / name)
+    short = shutil.copy(shutil.which("true") or "/bin/true", tmp_path / "other" / name)
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "listen: 127.0.0.1:0\nbudget: 100%\ntargets:\n"
+        f"  - {{name: n, comm: {name}}}\n  - {{name: nobody, comm: {name}, user: 65534}}\n"
+        f"  - {{name: exe, exe: {traced}x}}\n"
+        "metrics:\n  - {name: handles, type: counter, probe: main.handle, targets: [n]}\n"
+    )
+    with Daemon(config, "-v", probes=0) as daemon:
+        assert missed(daemon) == {"n": 0, "nobody": 0}
+        for _ in range(20):
+            subprocess.run([short], check=True)
+        assert missed(daemon) == {"n": 20, "nobody": 0}
+        with Fixture([traced]) as fixture:
+            daemon.read_until("gotraced: INFO: handles in n")
+            fixture.work("1 15 1")
+            fixture.finish()
+        subprocess.run([short], check=True)
+        assert missed(daemon) == {"n": 21, "nobody": 0}
+        daemon.end()
+
+
+def missed(daemon: Daemon) -> dict[str, float]:
+    return {
+        sample.labels["target"]: sample.value
+        for family in plain(daemon.get("/metrics"))
+        for sample in family.samples
+        if sample.name == "gotraced_target_missed_processes_total"
+    }
+
+
+@pytest.mark.live
+@pytest.mark.apart
 def test_only_calls_of_a_user_count(server: Path, tmp_path: Path) -> None:
     for place in (server, *server.parents):
         if place.is_relative_to(Path("/tmp")) and place != Path("/tmp"):

@@ -242,6 +242,7 @@ def test_packaged_shapes_are_distinct_and_as_many_as_are_kept() -> None:
             "states.c",
             "oncpu.c",
             "syscalls.c",
+            "executions.c",
             "doctor.c",
         )
     }
