@@ -47,6 +47,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("-o", "--output", "--pprof", "--speedscope"), "gofleet -o FILE writes one"),
     **dict.fromkeys(("-f", "--folded"), "gofleet -o x.folded writes all stacks"),
     **dict.fromkeys(("-l", "--list", "--diff", "--heat", "--watch"), "it has nothing to add up"),
+    "--by-label": "groups of all hosts are by stack",
     "--top": "gofleet --top N has the largest of all hosts",
 }
 

@@ -21,8 +21,9 @@ __all__ = ["HASHED", "is_hashed", "is_kept_out", "may_hash"]
 
 #: Why code is kept out, and what can be done.
 HASHED = (
-    "a program in FIPS mode ends if it finds a breakpoint in this code when it starts: use -p PID"
-    " of a process without that mode, whose file has no fips140=on (--attach multi, Linux 6.10)"
+    "a program in FIPS mode ends if it finds a breakpoint in this code when it starts: only a"
+    " command with -p PID can place one, of a process without that mode, whose file has no"
+    " fips140=on (--attach multi, Linux 6.10)"
 )
 
 #: Values of Go's setting that turn the mode on (src/crypto/internal/fips140/fips140.go): it is in
