@@ -58,12 +58,13 @@ BPF_ARRAY(halted, u32, 1);
 
 /* What a row of hits has. Shared with gotrace/session/budget.py. */
 enum hit {
-    HIT_ENTRY,   /* hits of a function's entry; in row 0, of all that belongs to no function */
+    HIT_ENTRY,   /* hits of a function's entry; in row 0, of those without a row */
     HIT_RETURN,  /* hits of its RETs */
     HIT_LANDING, /* hits of landings that ended calls of it; in row 0, that ended none */
     HIT_STEPPED, /* the same of landings that the kernel single-steps */
     HIT_CALL,    /* calls of it that were counted, and not followed */
     HIT_SWITCH,  /* in row 0: of the kernel's scheduler, which takes no trap */
+    HIT_OTHER,   /* in row 0: of what belongs to no function that users ask for */
     HITS
 };
 
@@ -71,7 +72,7 @@ enum hit {
  * hits: key = HITS * row + enum hit; value = as often on this CPU, in processes of others as well,
  * but for HIT_CALL. Only ever added to.
  */
-BPF_PERCPU_ARRAY(hits, u64, GOTRACE_HIT_ROWS * 6);
+BPF_PERCPU_ARRAY(hits, u64, GOTRACE_HIT_ROWS * 7);
 
 /* counted: key = row; value = 1 where calls are only counted. Written from user space alone. */
 BPF_ARRAY(counted, u32, GOTRACE_HIT_ROWS);
@@ -216,8 +217,7 @@ static __always_inline bool find_cookie(struct pt_regs *ctx, u64 *cookie)
 #endif
 
 /* Store the cookie of the site that was hit; return whether the hit is a call of the target. */
-static __always_inline bool site_hit_as(struct pt_regs *ctx, u64 *cookie, enum hit which,
-                                        bool has_row)
+static __always_inline bool site_hit_as(struct pt_regs *ctx, u64 *cookie, enum hit which)
 {
     stack_keep_own(ctx);
     if (!GOTRACE_BUDGET && !site_is_target())
@@ -227,7 +227,7 @@ static __always_inline bool site_hit_as(struct pt_regs *ctx, u64 *cookie, enum h
     if (GOTRACE_BUDGET) {
         bool is_target = site_is_target(); /* others pay for their hits as well */
         if (!(*cookie & COOKIE_LANDING))
-            count_hit(has_row ? hit_row(*cookie) : 0, which);
+            count_hit(which == HIT_OTHER ? 0 : hit_row(*cookie), which);
         else if (!is_target)
             site_missed_landing(*cookie);
         if (!is_target)
@@ -241,17 +241,17 @@ static __always_inline bool site_hit_as(struct pt_regs *ctx, u64 *cookie, enum h
 /* At a site that belongs to no function that users ask for. */
 static __always_inline bool site_hit(struct pt_regs *ctx, u64 *cookie)
 {
-    return site_hit_as(ctx, cookie, HIT_ENTRY, false);
+    return site_hit_as(ctx, cookie, HIT_OTHER);
 }
 
 /* At the entry of a function. */
 static __always_inline bool site_hit_entry(struct pt_regs *ctx, u64 *cookie)
 {
-    return site_hit_as(ctx, cookie, HIT_ENTRY, true);
+    return site_hit_as(ctx, cookie, HIT_ENTRY);
 }
 
 /* At a RET of a function, or at a landing, whose hit is yet to be counted. */
 static __always_inline bool site_hit_return(struct pt_regs *ctx, u64 *cookie)
 {
-    return site_hit_as(ctx, cookie, HIT_RETURN, true);
+    return site_hit_as(ctx, cookie, HIT_RETURN);
 }

@@ -153,7 +153,7 @@ class SiteSettings(_Settings):
     uid: int | None = _value(None, absent=(1 << 64) - 1)
     cgroup: int | None = _value(None, absent=0)
     budget: int | None = _value(None, absent=0)
-    hit_rows: int = _size(1, hits=6, counted=1)
+    hit_rows: int = _size(1, hits=7, counted=1)
     site_by_ip: int | None = _size(None, site_by_ip=1)
 
 

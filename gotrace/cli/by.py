@@ -23,7 +23,7 @@ from gotrace.cli.run import (
     target_of,
     together,
 )
-from gotrace.cli.why import accepting, why_of
+from gotrace.cli.why import PriceWatch, why_of
 from gotrace.errors import UsageError
 from gotrace.gotypes.symbols import shown_names
 from gotrace.histogram import ValueHistogram
@@ -215,7 +215,8 @@ def _add_up(
         plan = request.plan().plan
         list_plan(plan, output)
         return status_of(plan.failed)
-    with running(request, output, accepting(options, output)) as run:
+    watch = PriceWatch(options, output)
+    with running(request, output, watch.accept) as run:
         meter, plan = run.meter, run.plan
         for notice in opened_notices(options, run, request.done):
             output.notice(notice)
@@ -230,7 +231,7 @@ def _add_up(
         others = calls = 0
         length = 0.0
         look = _POLL if meter.landings is None else Landings.PERIOD
-        for seconds in pace(options, run, output, poll, look, meter.has_seen):
+        for seconds in pace(options, run, output, poll, look, meter.has_seen, watch):
             period = meter.take()
             length += seconds
             calls += sum(row.calls for row in period.rows)

@@ -15,17 +15,14 @@ from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import asked_of, opened_notices
 from gotrace.cli.stream import takes_more
 from gotrace.cli.tree import add_own_functions, left_out_notices
-from gotrace.cli.why import PriceWatch, accepting
+from gotrace.cli.why import PriceWatch
 from gotrace.errors import UsageError
 from gotrace.overhead import ProbeCost
 from gotrace.report.calls import Clock, TimeStyle
 from gotrace.report.durations import duration
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
-from gotrace.requests.edges import FIRST
 from gotrace.requests.flight import FlightReader, flight_of, flight_size, probes_in
 from gotrace.requests.recording import Recorder, Recording, check_recording_file
-from gotrace.session.edges import EdgeProbes
-from gotrace.session.events import function_of
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan
 from gotrace.session.run import Run
@@ -78,6 +75,7 @@ def request_of(options: argparse.Namespace, target: Target, choices: TraceChoice
         is_strict=options.strict,
         forced=options.attach,
         returns=options.returns,
+        is_priced=True,
         choices=replace(choices, first_alone=bool(options.flight)),
         options=traced,
     )
@@ -88,14 +86,10 @@ def _opened(
     options: argparse.Namespace,
     request: TraceRequest,
     output: Output,
-    what: str,
-    watch: PriceWatch | None = None,
+    watch: PriceWatch,
 ) -> Iterator[tuple[Run[CallTracer, ProbeCost], Recorder]]:
     """Open a run, say so, and yield it with what makes recordings of it."""
-    price = {True: accepting(options, output, what, watch), False: accepting(options, output)}
-    with running(
-        request, output, lambda probes: price[isinstance(probes, EdgeProbes)](probes)
-    ) as run:
+    with running(request, output, watch.accept) as run:
         for notice in (*opened_notices(options, run, "recorded"), *left_out_notices(options)):
             output.notice(notice)
         decoders, _ = request.decoders(run)
@@ -105,9 +99,10 @@ def _opened(
 
 def run_flight(options: argparse.Namespace, request: TraceRequest, output: Output) -> ProbePlan:
     """Keep what is traced, write it whenever a condition holds, and return what was traced."""
+    watch = PriceWatch(options, output, "--flight")
     with (
         _counting_signals() as signals,
-        _opened(options, request, output, "--flight") as (run, recorder),
+        _opened(options, request, output, watch) as (run, recorder),
     ):
         reader = FlightReader(run.meter, recorder, request.options, options.flight)
         files = _Files(options, output)
@@ -128,7 +123,7 @@ def run_flight(options: argparse.Namespace, request: TraceRequest, output: Outpu
                 files.say(time.monotonic() + _TURN)
             return files.left == 0
 
-        for _ in pace(options, run, output, poll, _POLL):
+        for _ in pace(options, run, output, poll, _POLL, watch=watch):
             for _ in turns(options.patience, _TURN):
                 if poll(lambda: False) or run.meter.exhausted:
                     break
@@ -233,10 +228,10 @@ def _say(output: Output, notice: Notice) -> None:
 
 def run_record(options: argparse.Namespace, request: TraceRequest, output: Output) -> ProbePlan:
     """Trace until the end, write it, and return what was traced."""
-    watch = PriceWatch(output, "--record")
-    with _opened(options, request, output, "--record", watch) as (run, recorder):
-        recorded = _Recorded(options, recorder, run.meter, output, watch)
-        for _ in pace(options, run, output, recorded.poll, _POLL, lambda: recorded.has_seen):
+    watch = PriceWatch(options, output, "--record")
+    with _opened(options, request, output, watch) as (run, recorder):
+        recorded = _Recorded(options, recorder, run.meter, output)
+        for _ in pace(options, run, output, recorded.poll, _POLL, recorded.has_seen, watch):
             for until in turns(options.patience, _TURN):
                 recorded.read(until)
                 if run.meter.exhausted:
@@ -261,9 +256,7 @@ class _Recorded:
         recorder: Recorder,
         tracer: CallTracer,
         output: Output,
-        watch: PriceWatch,
     ) -> None:
-        self._watch = watch
         self._name: str = options.file
         self._recorder = recorder
         self._tracer = tracer
@@ -272,8 +265,12 @@ class _Recorded:
         self._missing = self._lost = 0
         self._number = 0
         self._began, _ = tracer.span_ns
-        self.has_seen = False
+        self._has_seen = False
         self.calls = 0
+
+    def has_seen(self) -> bool:
+        """Return whether anything was reported."""
+        return self._has_seen
 
     def poll(self, is_over: Callable[[], bool]) -> bool:
         """Read what there is; return whether there is to be no more."""
@@ -287,11 +284,8 @@ class _Recorded:
             lost, self._missing = missing - self._missing, missing
             self.write()
             self._lost += lost
-            self._watch.saw(lost)
-        records = self._tracer.acquire(until)
-        self._watch.saw(sum(function_of(record) >= FIRST for record in records))
-        self._records += records
-        self.has_seen = self.has_seen or bool(self._records)
+        self._records += self._tracer.acquire(until)
+        self._has_seen = self._has_seen or bool(self._records)
         if len(self._records) >= _MAX_RECORDS:
             self.write()
 

@@ -34,7 +34,7 @@ from gotrace.cli.run import (
     target_of,
     together,
 )
-from gotrace.cli.why import accepting, add_why_options, why_of
+from gotrace.cli.why import PriceWatch, add_why_options, why_of
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost, RunCost
@@ -182,7 +182,8 @@ def _unit(options: argparse.Namespace) -> int:
 
 def _measure(options: argparse.Namespace, request: LatencyRequest, output: Output) -> ProbePlan:
     """Measure until the end and return what was measured."""
-    with running(request, output, accepting(options, output)) as run:
+    watch = PriceWatch(options, output)
+    with running(request, output, watch.accept) as run:
         meter, plan = run.meter, run.plan
         assert run.calibration is not None and run.tasks is not None and run.hits is not None
         tracing = _Tracing(plan, run.calibration, run.hits.read, meter.files)
@@ -207,7 +208,7 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
                 symbols.learn(meter.processes)
             return False
 
-        for length in pace(options, run, output, poll, poll_period, meter.has_seen):
+        for length in pace(options, run, output, poll, poll_period, meter.has_seen, watch):
             period, ways = meter.take(), meter.take_ways()
             cost = tracing.add(period, length)
             when = (time.time(), length, request.options.unit)

@@ -27,7 +27,7 @@ from gotrace.cli.stack_files import (
     wants_stacks,
     write_stacks,
 )
-from gotrace.cli.why import accepting, say_price
+from gotrace.cli.why import PriceWatch, say_price
 from gotrace.goroutines.groups import matcher
 from gotrace.profiles.rows import StackProfile
 from gotrace.report.durations import duration
@@ -147,6 +147,7 @@ def _run(arguments: Sequence[str]) -> int:
             target=target,
             forced=options.attach,
             budget=options.budget,
+            is_priced=True,
             state=options.state,
             inside=options.inside,
             reasons=options.reason,
@@ -165,13 +166,14 @@ def _watch(options: argparse.Namespace, request: RunRequest[_M, None], output: O
     # The runtime's own goroutines make system calls that the table has, too.
     system = options.system or options.names
     choice = WaitChoice(tuple(options.inside), tuple(options.reason), system, options.wakers)
-    with running(request, output, accepting(options, output, "it")) as run:
+    watch = PriceWatch(options, output, "it")
+    with running(request, output, watch.accept) as run:
         meter = run.meter
         for note in run.warnings():
             output.notice(Notice(NoticeKind.WARNING, note.text, note.fields))
         writer = _Writer(options, meter, run.target, output, choice)
         output.notice(_attached(options, run.target, meter))
-        for length in pace(options, run, output):
+        for length in pace(options, run, output, watch=watch):
             writer.write(meter.take(), meter.open() if meter.stopped else [], length)
         writer.finish(output)
         for notice in _footer(writer, meter):

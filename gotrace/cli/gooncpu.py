@@ -28,7 +28,7 @@ from gotrace.cli.stack_files import (
     wants_stacks,
     write_stacks,
 )
-from gotrace.cli.why import accepting
+from gotrace.cli.why import PriceWatch
 from gotrace.profiles.rows import StackProfile
 from gotrace.report.cpu import write_cpu
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
@@ -179,11 +179,12 @@ def _run_on(options: argparse.Namespace, request: CpuRequest, output: Output) ->
 
 def _run_off(options: argparse.Namespace, request: CpuRequest, output: Output) -> None:
     """Add up all of the time, and write it at the end."""
-    asked = WallRequest(target=request.target, forced=request.forced, cpu=request)
-    with running(asked, output, accepting(options, output, "--off")) as run:
+    asked = WallRequest(target=request.target, forced=request.forced, cpu=request, is_priced=True)
+    watch = PriceWatch(options, output, "--off")
+    with running(asked, output, watch.accept) as run:
         names, began = CpuNames(run.meter.cpu), time.time_ns()
         _begun(options, run, output)
-        for _ in pace(options, run, output):
+        for _ in pace(options, run, output, watch=watch):
             pass
         length = (run.attached.stopped_at or run.began) - run.began
         rows, others, period = run.meter.take()

@@ -35,7 +35,7 @@ from gotrace.cli.run import (
     target_of,
 )
 from gotrace.cli.stream import Patience, takes_more
-from gotrace.cli.why import accepting, add_why_options, why_of
+from gotrace.cli.why import PriceWatch, add_why_options, why_of
 from gotrace.errors import UsageError
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
@@ -276,6 +276,7 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
         budget=options.budget,
         returns=options.returns,
         is_calibrated=True,
+        is_priced=options.why is not None or bool(roots),
         why=why_of(options, callers=True),
         choices=_choices(options),
         options=TraceOptions(
@@ -369,7 +370,8 @@ def _width(options: argparse.Namespace) -> int | None:
 
 def _trace(options: argparse.Namespace, request: TraceRequest, output: Output) -> ProbePlan:
     """Trace until the end and return what was traced."""
-    with running(request, output, accepting(options, output)) as run:
+    watch = PriceWatch(options, output)
+    with running(request, output, watch.accept) as run:
         tracer, traced, calibration = run.meter, run.traced, run.calibration
         assert traced is not None and run.tasks is not None
         # JSON lines have what tracing took, which was measured while the tracer was made. It is
@@ -390,7 +392,7 @@ def _trace(options: argparse.Namespace, request: TraceRequest, output: Output) -
         def seen() -> bool:
             return printer.has_seen or tracer.open_calls() > 0
 
-        for _ in pace(options, run, output, printer.poll, _POLL, seen):
+        for _ in pace(options, run, output, printer.poll, _POLL, seen, watch):
             printer.finish()
         if profile is not None:
             profile.write(output)

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn, TypeVar
 
 from gotrace.cli.stream import Patience
+from gotrace.cli.why import PriceWatch
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.lifetime import Lifetime
 from gotrace.session.probing import Probing
@@ -75,6 +76,7 @@ def pace(
     poll: Callable[[Callable[[], bool]], bool] | None = None,
     poll_period: float = Lifetime.PERIOD,
     seen: Callable[[], bool] | None = None,
+    watch: PriceWatch | None = None,
 ) -> Iterator[float]:
     """Begin a run and yield, each time results are due, the seconds since the last time.
 
@@ -82,7 +84,7 @@ def pace(
     target is reported on ``output``. ``poll`` is called every ``poll_period`` seconds and can end
     the run by returning true; it gets a function that returns whether the run is over, after which
     it is to return soon. ``seen`` says whether any call has been seen. If it is false after
-    five seconds, a notice says why that may be.
+    five seconds, a notice says why that may be. ``watch`` says what the run takes now.
     """
     run.begin(options.duration)
     began = time.monotonic()
@@ -102,6 +104,8 @@ def pace(
             patience.end(time.monotonic())
             run.stop()
             over = run.is_over(0)
+        if not over and watch is not None:
+            watch.look(run.hits)
         now = time.monotonic()
         if seen is not None and now >= began + _SILENT:
             if not over and not seen():

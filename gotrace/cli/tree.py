@@ -13,7 +13,7 @@ from gotrace.cli.irregular import lost_notice
 from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import opened_notices
 from gotrace.cli.stream import Patience, takes_more
-from gotrace.cli.why import PriceWatch, accepting
+from gotrace.cli.why import PriceWatch
 from gotrace.errors import UsageError
 from gotrace.report.calls import Clock, LineStyle, TimeStyle
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
@@ -23,8 +23,6 @@ from gotrace.requests.edges import FIRST, EdgeKind
 from gotrace.requests.model import Request, RequestFile
 from gotrace.requests.own import own_functions
 from gotrace.session.decode import DecodedCall
-from gotrace.session.edges import EdgeProbes
-from gotrace.session.events import function_of
 from gotrace.session.plan import ProbePlan
 from gotrace.session.trace import CallTracer, TraceRequest
 from gotrace.target.target import Target
@@ -41,14 +39,8 @@ def run_tree(
     options: argparse.Namespace, request: TraceRequest, output: Output, style: LineStyle
 ) -> ProbePlan:
     """Trace until the end, write each request when it is whole, and return what was traced."""
-    watch = PriceWatch(output, "--tree")
-    price = {
-        True: accepting(options, output, "--tree", watch),
-        False: accepting(options, output),
-    }
-    with running(
-        request, output, lambda probes: price[isinstance(probes, EdgeProbes)](probes)
-    ) as run:
+    watch = PriceWatch(options, output, "--tree")
+    with running(request, output, watch.accept) as run:
         for notice in (*opened_notices(options, run, request.done), *left_out_notices(options)):
             output.notice(notice)
         decoders, undecided = request.decoders(run)
@@ -58,8 +50,8 @@ def run_tree(
             file = None
             if options.request_file is not None:
                 file = opened.enter_context(closing(RequestFile(options.request_file)))
-            printer = _Printer(options, assembler, run.meter, output, style, file, watch)
-            for _ in pace(options, run, output, printer.poll, _POLL, lambda: printer.has_seen):
+            printer = _Printer(options, assembler, run.meter, output, style, file)
+            for _ in pace(options, run, output, printer.poll, _POLL, printer.has_seen, watch):
                 printer.finish()
         for notice in printer.notices(undecided.calls):
             output.notice(notice)
@@ -105,10 +97,8 @@ class _Printer:
         output: Output,
         style: LineStyle,
         file: RequestFile | None,
-        watch: PriceWatch,
     ) -> None:
         self._file = file
-        self._watch = watch
         self._assembler = assembler
         self._tracer = tracer
         self._style = style
@@ -120,11 +110,15 @@ class _Printer:
         self._left: int | None = options.max_events
         self._patience: Patience = options.patience
         self._due: list[bytes] = []  # in order; the next is the last
-        self.has_seen = False
-        self._missing = self._seen_missing = 0  # records
+        self._has_seen = False
+        self._missing = 0  # records
         if file is None and not isinstance(output, JsonOutput):
             output.heading(REQUEST_HEADING)
             self._out.flush()
+
+    def has_seen(self) -> bool:
+        """Return whether anything was reported."""
+        return self._has_seen
 
     def poll(self, is_over: Callable[[], bool]) -> bool:
         """Read what there is, and write what is whole; return whether there is to be no more."""
@@ -155,9 +149,6 @@ class _Printer:
             self._due = self._tracer.acquire(until)
             self._due.reverse()
             missing = self._look()
-            edges = sum(function_of(record) >= FIRST for record in self._due)
-            self._watch.saw(edges + missing - self._seen_missing)
-            self._seen_missing = missing
             if self._file is not None and missing != self._missing:
                 self._file.lost(missing - self._missing)
                 self._missing = missing
@@ -165,7 +156,7 @@ class _Printer:
             for record in reversed(self._due[-_PIECE:]):
                 self._assembler.add(record)
             del self._due[-_PIECE:]
-            self.has_seen = True
+            self._has_seen = True
 
     def _look(self) -> int:
         """Return how many records are missing by now."""

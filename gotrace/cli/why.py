@@ -12,12 +12,12 @@ from gotrace.errors import GotraceError
 from gotrace.report.output import Notice, NoticeKind, Output
 
 if TYPE_CHECKING:  # loaded only where --why is given
-    from gotrace.session.request import Accept
+    from gotrace.session.budget import Hits
     from gotrace.session.scheduler import SchedulerProbes
     from gotrace.session.why.price import Price
     from gotrace.session.why.probes import WhyOptions
 
-__all__ = ["PriceWatch", "accepting", "add_why_options", "say_price", "why_of"]
+__all__ = ["PriceWatch", "add_why_options", "say_price", "why_of"]
 
 
 _SECOND = 1.0
@@ -46,68 +46,56 @@ def why_of(options: argparse.Namespace, *, callers: bool = False) -> WhyOptions 
 
 
 class PriceWatch:
-    """What says how much a run takes of a CPU once that is much, and more than was said before.
+    """What says how much watching a scheduler takes of a CPU, before it is paid and later on.
 
-    A program may be idle when its changes are counted.
+    A program may be idle when its changes are counted. So it is said again once that is much, and
+    more than was said before. ``what`` is what takes it, beside ``--why``.
     """
 
-    def __init__(self, output: Output, what: str) -> None:
-        self._output = output
-        self._what = what
+    def __init__(self, options: argparse.Namespace, output: Output, what: str = "--why") -> None:
+        self._options, self._output, self._what = options, output, what
+        self._accepted: list[str] = []
         self._probes: SchedulerProbes | None = None
-        self._said = 0.0
-        self._since = time.monotonic()
-        self._changes = 0
+        self._said = self._since = 0.0
+        self._changes: int | None = None
 
-    def begin(self, probes: SchedulerProbes, said: float) -> None:
-        """Take what is watched, and the part of one CPU that was said."""
-        self._probes, self._said = probes, said
+    def accept(self, probes: SchedulerProbes) -> None:
+        """Say how much probes will cost; raise GotraceError if that is too much."""
+        from gotrace.session.why.probes import WhyProbes
 
-    def saw(self, changes: int) -> None:
-        """Take how many changes were reported since the last call, or should have been."""
-        self._changes += changes
-        passed = time.monotonic() - self._since
-        if self._probes is None or passed < _SECOND:
-            return
-        from gotrace.session.why.price import MAX_SHARE, usual_price
-
-        price = usual_price(self._probes, self._changes / passed)
-        self._since += passed
-        self._changes = 0
-        if price.share > max(MAX_SHARE, 2 * self._said):
-            self._said = price.share
-            what = f"{self._probes.COUNTED}: {self._what}"
-            self._output.notice(_price_notice(price, what, "now", "takes"))
-
-
-def accepting(
-    options: argparse.Namespace,
-    output: Output,
-    what: str = "--why",
-    watch: PriceWatch | None = None,
-) -> Accept:
-    """Return what says how much watching a scheduler will cost, and refuses to pay too much.
-
-    ``what`` is what will take that; ``watch`` goes on from there.
-    """
-
-    def accept(probes: SchedulerProbes) -> None:
-        if watch is not None:
-            watch.begin(probes, 0)
+        options = self._options
+        what = "--why" if isinstance(probes, WhyProbes) else self._what
+        self._probes = probes
+        self._accepted.insert(0, what)
         if probes.target.command is not None:
             text = f"what {what} takes of a CPU is not known before the program runs"
-            output.notice(Notice(NoticeKind.WARNING, text, {"what": "why_price", "share": None}))
+            fields = {"what": "why_price", "share": None}
+            self._output.notice(Notice(NoticeKind.WARNING, text, fields))
             return
         from gotrace.session.why.price import price_of
 
         is_all = getattr(options, "why", None) == WHY_ALL and probes.has_syscalls
         less = "--why=waits takes less, and " if is_all else ""
         price = price_of(probes, options.attach)
-        say_price(options, output, price, f"{probes.COUNTED}: {what}", less)
-        if watch is not None:
-            watch.begin(probes, price.share)
+        say_price(options, self._output, price, f"{probes.COUNTED}: {what}", less)
+        self._said += price.share
 
-    return accept
+    def look(self, hits: Hits | None) -> None:
+        """Say how much it takes now if that is to be said; ``hits`` are those of the run."""
+        now = time.monotonic()
+        passed = now - self._since
+        if self._probes is None or hits is None or passed < _SECOND:
+            return
+        before, self._changes, self._since = self._changes, hits.others(), now
+        if before is None:
+            return
+        from gotrace.session.why.price import MAX_SHARE, usual_price
+
+        price = usual_price(self._probes, (self._changes - before) / passed)
+        if price.share > max(MAX_SHARE, 2 * self._said):
+            self._said = price.share
+            what = f"{self._probes.COUNTED}: {' with '.join(self._accepted)}"
+            self._output.notice(_price_notice(price, what, "now", "takes"))
 
 
 def say_price(

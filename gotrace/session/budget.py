@@ -40,7 +40,7 @@ __all__ = [
 #: Seconds in which a target pays at most its share of them.
 WINDOW = 10.0
 
-_HITS = 6  # enum hit of bpf/site.h
+_HITS = 7  # enum hit of bpf/site.h
 _STEPS_RETS = HOST is None or HOST.steps_rets
 _SWITCH_NS = 150  # for the run of a program at a switch of the kernel's scheduler
 
@@ -138,7 +138,7 @@ class Spent:
 
 
 class HitRow(NamedTuple):
-    """How often what belongs to a function was hit; in row 0, what belongs to none."""
+    """How often what belongs to a function was hit; in row 0, what belongs to none of those."""
 
     entries: int = 0
     #: Of its RETs.
@@ -151,6 +151,8 @@ class HitRow(NamedTuple):
     counted: int = 0
     #: Of the kernel's scheduler, which take no trap.
     switches: int = 0
+    #: Of what belongs to no function that users ask for.
+    others: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +186,7 @@ class HitCounts:
 
     def _emulated(self, cost: ProbeCost, row: int) -> Spent:
         hit = self.rows[row]
-        hits = hit.landings + (0 if self.stepped[row] else hit.entries)
+        hits = hit.landings + hit.others + (0 if self.stepped[row] else hit.entries)
         found = Spent(hits, hits * cost.emulated)
         return found if _STEPS_RETS else found + Spent(hit.returns, hit.returns * cost.ret)
 
@@ -249,6 +251,10 @@ class Hits:
         sums = self._hits.sums()
         rows = zip(*(sums[what::_HITS] for what in range(_HITS)), strict=True)
         return HitCounts([HitRow(*row) for row in rows], self._stepped)
+
+    def others(self) -> int:
+        """Return how often probes were hit that belong to no function that users ask for."""
+        return HitRow(*self._hits.sums(_HITS)).others
 
     def total(self, cost: ProbeCost) -> Spent:
         """Return all hits of sites, and what all hits have cost."""

@@ -83,8 +83,8 @@ class Prepared:
     ``forced`` is the way to attach, None for the best; ``announce`` is as for ``attach``.
     ``returns`` says where calls are seen returning; ``shows_calls``: each call is shown, also the
     first one of a caller, and as it comes. ``budget`` is what tracing may take, as a part of one
-    CPU, None if the run does not mind it; ``is_minded`` if somebody else does. ``is_priced``: the
-    run says what its hits have cost.
+    CPU, None if the run does not mind it; ``is_minded`` if somebody else does. ``is_priced``: it
+    is said what the run's hits cost.
     """
 
     target: Target

@@ -90,7 +90,7 @@ class RunRequest(abc.ABC, Generic[M, C]):
     ``forced`` is the way to attach, None for the best. ``is_calibrated``: the run measures what
     probes cost while it starts. ``budget`` is what tracing may take, as a part of one CPU, None if
     the run does not mind it. ``is_minded``: somebody else does, so hits are counted, and returns
-    can be left together.
+    can be left together. ``is_priced``: it is said what the run takes while it goes on.
     """
 
     target: Target
@@ -98,6 +98,7 @@ class RunRequest(abc.ABC, Generic[M, C]):
     is_calibrated: bool = False
     budget: float | None = None
     is_minded: bool = False
+    is_priced: bool = False
 
     @abc.abstractmethod
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
@@ -193,7 +194,7 @@ class FunctionRequest(RunRequest[M, C]):
             shows_calls=self.SHOWS_CALLS,
             budget=self.budget,
             is_minded=self.is_minded,
-            is_priced=self.is_calibrated and self.PRICES_HITS,
+            is_priced=self.is_priced or (self.is_calibrated and self.PRICES_HITS),
         )
 
 

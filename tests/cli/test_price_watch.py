@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import time
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,25 +16,22 @@ from gotrace.cli.why import PriceWatch
 from gotrace.report.output import JsonOutput
 
 
-@dataclass
-class Probes:
-    """In the place of those of a scheduler."""
-
-    COUNTED = "does it {} times a second"
-    program_ns = 200
-
-
 def test_a_price_is_said_again_when_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
+    now, others = 100.0, 0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     out = io.StringIO()
-    watch = PriceWatch(JsonOutput(out), "--tree")
-    watch.begin(cast(Any, Probes()), 0.05)
-    for changes in (100_000, 300_000, 400_000, 900_000):  # of which each takes a microsecond
-        watch.saw(changes // 2)
-        now += 1.0
-        watch.saw(changes // 2)
-    rows = [json.loads(line) for line in out.getvalue().splitlines()]
+    watch = PriceWatch(argparse.Namespace(), JsonOutput(out), "--tree")
+    target = SimpleNamespace(command="x")  # in the place of a scheduler's probes
+    probes = SimpleNamespace(COUNTED="does it {} times a second", program_ns=200, target=target)
+    watch.accept(cast(Any, probes))
+    hits = cast(Any, SimpleNamespace(others=lambda: others))
+    for changes in (9_000_000, 100_000, 300_000, 400_000, 900_000):  # each takes a microsecond
+        others, now = others + changes, now + 1.0
+        watch.look(hits)
+        watch.look(hits)
+    watch.look(None)
+    first, *rows = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert first["share"] is None
     assert [row["changes"] for row in rows] == [300_000, 900_000]
     assert rows[0]["message"] == (
         "now this program does it 300,000 times a second: --tree takes about 30% of one CPU"

@@ -14,6 +14,7 @@ from gotrace.goroutines.live import LiveGoroutines
 from gotrace.goroutines.model import DumpedGoroutine, Stack, State
 from gotrace.kernel.attach import Attached, attach
 from gotrace.kernel.kept_stacks import KeptStacks
+from gotrace.session.budget import counting_hits
 from gotrace.session.oncpu.meter import CpuMeter, CpuPeriod, CpuRequest
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
@@ -59,6 +60,8 @@ class WallMeter(Probing):
         self.cpu = CpuMeter(request.cpu, prepared.tasks)
         try:
             settings = prepared.scheduler.settings(_OPEN, _STACKS, _ROWS)
+            if prepared.counts_hits:
+                settings = counting_hits(settings)
             groups = prepared.scheduler.groups()
             self.attached: Attached = attach(
                 settings, groups, prepared.forced, None, prepared.announce
@@ -152,6 +155,7 @@ class WallRequest(RunRequest[WallMeter, None]):
             forced=self.forced,
             announce=announce,
             scheduler=probes,
+            is_priced=self.is_priced,
         )
 
     def attach(self, prepared: Prepared) -> WallMeter:

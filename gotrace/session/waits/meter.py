@@ -254,6 +254,7 @@ class WaitRequest(RunRequest[WaitMeter, None]):
             scheduler=probes,
             budget=self.budget,
             is_minded=self.is_minded,
+            is_priced=self.is_priced,
         )
 
     def attach(self, prepared: Prepared) -> WaitMeter:
