@@ -162,7 +162,8 @@ static __always_inline void edges_begin(struct pt_regs *ctx, struct site_plan *p
     event->hits_ns = 0;
     w->call.length = 0;
     context_append_found(w);
-    records_submit(ctx, &w->call);
+    if (!records_submit(ctx, &w->call))
+        diagnostics_count(BEGINS_LOST, 1);
 #endif
 }
 

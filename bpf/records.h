@@ -111,10 +111,11 @@ static __always_inline void records_append_why(struct call *call, struct why_key
 
 #if GOTRACE_KEY
 /* Add a call up. */
-static __always_inline void records_submit(struct pt_regs *ctx, struct call *call)
+static __always_inline bool records_submit(struct pt_regs *ctx, struct call *call)
 {
     u32 number = 0;
     rows_add_call(call, call->event.end - call->event.start, &number);
+    return true;
 }
 #else
 /* events: one record a call. */
@@ -140,16 +141,18 @@ static __always_inline void records_trigger(struct pt_regs *ctx, struct call *ca
 }
 #endif
 
-/* Report a call. */
-static __always_inline void records_submit(struct pt_regs *ctx, struct call *call)
+/* Report a call; return whether there was room. */
+static __always_inline bool records_submit(struct pt_regs *ctx, struct call *call)
 {
     u64 size = call->length;
     BOUND(size, 2 * GOTRACE_PAYLOAD - 1);
     if (size > GOTRACE_PAYLOAD)
-        return;
-    if (events.perf_submit(ctx, &call->event, sizeof(struct event) + size))
+        return false;
+    bool is_lost = events.perf_submit(ctx, &call->event, sizeof(struct event) + size) != 0;
+    if (is_lost)
         diagnostics_count(EVENTS_LOST, 1);
     records_trigger(ctx, call, size);
+    return !is_lost;
 }
 #endif
 
