@@ -228,6 +228,51 @@ def test_critical_paths_add_up() -> None:
 
 
 @pytest.mark.live
+@pytest.mark.parametrize("minor", ["1.19", "1.21"])
+def test_paths_wait_for_a_lock_as_long_as_the_program_did(minor: str) -> None:
+    """A WaitGroup's wait has no reason of its own up to Go 1.23, but that of locks up to 1.19."""
+    program = build(FIXTURES / "live_requests", require(minor))
+    with Fixture([program]) as fixture, gotrace.attach(fixture.ready) as go:
+        words = (*PATTERNS, "main.locker(id int, which int)")
+        stream = go.requests(ROOT, *words, critical=True, force=True)
+        truth: dict[str, list[int]] = {}
+
+        def work() -> None:
+            fixture.say("contended 800")
+            truth.update(json.loads(fixture.read_until("locks ")[0]))
+            stream.stop()
+
+        player = threading.Thread(target=work)
+        player.start()
+        seen = list(stream)
+        player.join()
+        fixture.say()
+    assert len(seen) == len(truth) == 800
+    waited = 0
+    lock = "blocked: " + ("semacquire" if minor == "1.19" else "sync.Mutex.Lock")
+    for request in seen:
+        assert sum(part.ns for part in request.critical) == request.duration_ns
+        calls = [node.call for node in request.nodes() if node.call.function == "main.locker"]
+        lasted = {call.args["which"]: call.duration_ns or 0 for call in calls}
+        times: tuple[Counter[str], Counter[str]] = Counter(), Counter()
+        for part in request.critical:
+            is_root = part.goid == request.root.goid
+            # The root waits for its worker alone, which the path goes to.
+            assert part.function == "main.locker" or not (is_root and "blocked" in part.what), part
+            if part.function == "main.locker":
+                times[not is_root][part.what] += part.ns
+        for which, took in enumerate(truth[str(request.root.call.args["id"])]):
+            found = times[which]
+            # The path has the worker from when the root waits for it.
+            before = lasted[which] - found.total()
+            assert (
+                found[lock] <= took <= found[lock] + found["running"] + found["runnable"] + before
+            )
+            waited += found[lock] > 0 and before < took // 8
+    assert waited > 400
+
+
+@pytest.mark.live
 @pytest.mark.parametrize("minor", ["1.19", "1.27"])
 def test_the_path_of_a_call_that_has_to_collect_waits_as_why_has_it(minor: str) -> None:
     """It waits for the collector, and goes on without having been ready to run."""
