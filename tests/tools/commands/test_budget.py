@@ -35,9 +35,16 @@ def go_on(storm: Fixture) -> None:
 
 
 def traced(
-    storm: Fixture, *command: str, off: Collection[str] = (), rate: int = 30_000
+    storm: Fixture,
+    *command: str,
+    off: Collection[str] = (),
+    rate: int = 30_000,
+    ends: bool = False,
 ) -> tuple[Result, int]:
-    """Trace the storm until the budget is exceeded, or by all of ``off``; count its calls, too."""
+    """Trace the storm until the budget is exceeded, or by all of ``off``; count its calls, too.
+
+    ``ends``: the run ends by itself then.
+    """
     with tool(*command, "--json", "-p", str(storm.ready)) as running:
         storm.say(f"1 {rate}")
         storm.read_until("busy")
@@ -49,7 +56,8 @@ def traced(
                 lightened.update(row.get("funcs", ["all"]))
         go_on(storm)
         calls: int = storm.work()["Calls"]
-        return running.end(), calls
+        # A signal to one that is about to end would be the end of it.
+        return running.result() if ends else running.end(), calls
 
 
 def said(result: Result) -> list[Json]:
@@ -86,13 +94,13 @@ def test_beyond_that_they_are_not_seen(storm: Fixture) -> None:
 
 
 def test_a_run_that_has_nothing_else_ends(storm: Fixture) -> None:
-    result, _ = traced(storm, "gofunccount", "--budget", "0.5%", "main.hit")
+    result, _ = traced(storm, "gofunccount", "--budget", "0.5%", "main.hit", ends=True)
     assert levels(result) == [("main.hit", "off")]
     assert result.status == 0 and of_kind(result, "count")
 
 
 def test_watching_waits_ends(storm: Fixture) -> None:
-    result, _ = traced(storm, "gooffcpu", "--budget", "0.01%", rate=1000)
+    result, _ = traced(storm, "gooffcpu", "--budget", "0.01%", rate=1000, ends=True)
     assert [row["level"] for row in said(result)] == ["ended"]
     assert result.status == 0
 
@@ -137,7 +145,7 @@ def test_each_that_costs_too_much_is_said_once(storm: Fixture) -> None:
 def test_of_very_many_functions_all_are_held_to_it_together(storm: Fixture) -> None:
     """Beyond the functions that have rows of their own, the run ends."""
     words = ("gofunccount", "--budget", "0.5%", "main.*", "runtime.*", "reflect.*", "fmt.*")
-    result, _ = traced(storm, *words)
+    result, _ = traced(storm, *words, ends=True)
     (start,) = of_kind(result, "attached")
     assert start["functions"] > MAX_FUNCTIONS
     assert [row["level"] for row in said(result)] == ["ended"]
