@@ -35,6 +35,9 @@ _FINALISTS = 200  # names compared letter by letter
 # Made by the compiler, but not in place of another function: their calls are calls of their own.
 _TYPE_HELPERS = ("type:.", "type..")
 _NO_POINTER = str.maketrans("", "", "(*)")
+#: What the compiler adds to the name of a function, or of its receiver, if it compiles that for
+#: vectors of several sizes (cmd/compile/internal/midway/rewrite.go, Go 1.27).
+_VARIANT = re.compile(r"@simd\d+")
 _ALIKE_LAST = 0.6  # difflib's own idea of close, for a name's last component
 _ALIKE = 0.7  # for the whole name
 
@@ -374,6 +377,8 @@ class _Explanation:
         names = [spoken[row] for row in rows]
         if "[" not in self.typed:
             names = list(map(elide_type_arguments, names))
+        if "@" not in self.typed:
+            names = [_VARIANT.sub("@*", name) for name in names]
         names = list(dict.fromkeys(names))[:_SHOWN]
         if self._is_package():
             names[_SHOWN - 1 :] = [f"{self.typed}.*"]
@@ -439,11 +444,13 @@ def _symbols_of(typed: str) -> list[str]:
 
 
 def _key(name: str) -> str:
-    """Fold what people leave out of names: case, parentheses, stars, type arguments, ABI."""
+    """Fold what people leave out of names: case, parentheses, stars, type arguments, suffixes."""
     if "[" in name:
         name = elide_type_arguments(name).replace("[...]", "")
     if "*" in name or "(" in name:
         name = name.translate(_NO_POINTER)
+    if "@" in name:
+        name = _VARIANT.sub("", name)
     return name.lower().removesuffix(".abi0")
 
 

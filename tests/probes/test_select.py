@@ -206,6 +206,16 @@ def test_a_pattern_without_a_match_is_told_beside_others() -> None:
     )
 
 
+def test_functions_for_vectors_of_several_sizes_are_meant_together() -> None:
+    sizes = [f"@simd{size}" for size in (0, 128, 256, 512)]
+    methods = [f"main.(*Vec{size}).Add" for size in sizes]
+    table = FakeTable([*methods, "main.run", *(f"main.sum{size}" for size in sizes)])
+    assert suggested(table, "main.sum") == suggested(table, "Sum") == ["main.sum@*"]
+    assert suggested(table, "main.Vec.Add") == ["main.(*Vec@*).Add"]
+    assert select(table, "main.sum@*", "main.(*Vec@*).Add").rows == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert "main.sum@simd512" in suggested(table, "sum@simd512")
+
+
 def test_every_failing_pattern_is_explained() -> None:
     table = FakeTable(["main.computeE"])
     assert explain(table, "zzz", "computeE") == (
