@@ -692,11 +692,27 @@ def _with_libraries(
         for pattern in request.selector.patterns
         if not any(_rows_by_words(request, [pattern], program) for program in programs)
     ]
-    text = str(error)
+    found, hints = set[str](), ""
     for library in libraries:
-        if words := _rows_by_words(request, missing, library):
-            text += f"; {library.image.display} has: type {' '.join(words)}"
-    return NoMatchError(text)
+        words: dict[str, set[int]] = {}
+        for pattern in missing:
+            if here := _rows_by_words(request, [pattern], library):
+                found.add(pattern.text)
+                words |= here
+        if words:
+            hints += f"; {library.image.display} has: type {' '.join(words)}"
+    if len(programs) > 1 or not hints or len(found) < (1 if request.group else len(missing)):
+        return NoMatchError(f"{error}{hints}")
+    from gotrace.probes.scope import listed  # few runs need it
+
+    # What the program has of similar names is not meant.
+    (program,) = programs
+    where = program.image.display
+    where += "" if program.functions.is_go else ", which is not a Go program"
+    names = [quote(f"@{request.group}" if request.group else one.text) for one in missing]
+    return NoMatchError(
+        f"no function matches {listed(list(dict.fromkeys(names)))} in {where}{hints}"
+    )
 
 
 def _foreign(files: Iterable[TargetBinary]) -> Iterator[str]:

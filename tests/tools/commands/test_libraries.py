@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.toolchains import FIXTURES, Toolchain, build, newest, require, toolchains
-from tests.tools.harness import Fixture, json_counts, of_kind, run_tool
+from tests.tools.harness import Fixture, count_on, json_counts, of_kind, run_tool
 from tests.tools.latency import summary
 from tests.tools.libraries import (
     build_host,
@@ -63,6 +63,20 @@ def test_calls_in_a_library_of_a_c_program_are_measured_and_traced(
     minor: str, c_host: Path
 ) -> None:
     check_library(c_host, library(require(minor)))
+
+
+def test_a_c_program_is_not_searched_for_what_its_library_has(c_host: Path) -> None:
+    """As a regular expression the pattern would match the program's main."""
+    path = library(newest())
+    with Fixture([c_host, path]) as fixture:
+        result = run_tool("gofunccount", "-p", str(fixture.ready), "main.*")
+        assert result.errors == (
+            f"gofunccount: no function matches 'main.*' in {c_host}, which is not a Go program;"
+            f" {path} has: type '{path}:main.*'\n"
+        )
+        truth, result = count_on(fixture, *shlex.split(result.errors.rpartition(": type ")[2]))
+        assert json_counts(result)["main.inner"] == truth["calls"]
+        assert fixture.finish() == 0
 
 
 @pytest.mark.parametrize("name", ["gofunclatency", "gotrace"])
