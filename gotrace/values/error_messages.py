@@ -321,12 +321,39 @@ def _bounds(fields: _Fields) -> Message:
     )
 
 
+def _number(value: Value | None) -> int | None:
+    number = value.value if isinstance(value, NamedValue) else value
+    return number if isinstance(number, int) else None
+
+
 def _code(value: Value | None) -> Message:
     """Return an error code of HTTP/2 as it prints."""
-    number = value.value if isinstance(value, NamedValue) else value
-    if not isinstance(number, int):
+    number = _number(value)
+    if number is None:
         return text_of(value)
     return Message(_HTTP2_CODES.get(number, f"unknown error code {number:#x}"))
+
+
+def _alert(fields: _Fields) -> Message:
+    number = _number(fields.get(""))
+    if number is None:
+        return text_of(fields.get(""))
+    return Message("tls: " + _ALERTS.get(number, f"alert({number})"))
+
+
+def _authority_error(fields: _Fields) -> Message:
+    text = Message("x509: certificate signed by unknown authority")
+    hint = fields.get("hintErr")
+    return text + missing_text(" (possibly because of ...)") if is_set(hint) else text
+
+
+def _certificate_error(fields: _Fields) -> Message:
+    reason, detail = _number(fields.get("Reason")), fields.get("Detail")
+    if reason is None:
+        return missing_text("<crypto/x509.CertificateInvalidError>")
+    text = Message("x509: " + _CERTIFICATES.get(reason, "unknown error"))
+    has_detail = reason in _DETAILED or (reason == _NO_CHAINS and is_set(detail))
+    return text + ": " + text_of(detail) if has_detail else text
 
 
 _PATH = _parts("{Op} {Path}: {Err}")
@@ -379,6 +406,59 @@ _HTTP2_CODES = dict(
     )
 )
 
+#: alertText in alert.go of crypto/tls, the same in all releases; Go 1.23 has added the last.
+_ALERTS = {
+    0: "close notify",
+    10: "unexpected message",
+    20: "bad record MAC",
+    21: "decryption failed",
+    22: "record overflow",
+    30: "decompression failure",
+    40: "handshake failure",
+    42: "bad certificate",
+    43: "unsupported certificate",
+    44: "revoked certificate",
+    45: "expired certificate",
+    46: "unknown certificate",
+    47: "illegal parameter",
+    48: "unknown certificate authority",
+    49: "access denied",
+    50: "error decoding message",
+    51: "error decrypting message",
+    60: "export restriction",
+    70: "protocol version not supported",
+    71: "insufficient security level",
+    80: "internal error",
+    86: "inappropriate fallback",
+    90: "user canceled",
+    100: "no renegotiation",
+    109: "missing extension",
+    110: "unsupported extension",
+    111: "certificate unobtainable",
+    112: "unrecognized name",
+    113: "bad certificate status response",
+    114: "bad certificate hash value",
+    115: "unknown PSK identity",
+    116: "certificate required",
+    120: "no application protocol",
+    121: "encrypted client hello required",
+}
+
+#: By an InvalidReason of crypto/x509's verify.go; another one is unknown to it, too.
+_CERTIFICATES = {
+    0: "certificate is not authorized to sign other certificates",
+    1: "certificate has expired or is not yet valid",
+    2: "a root or intermediate certificate is not authorized to sign for this name",
+    3: "too many intermediates for path length constraint",
+    4: "certificate specifies an incompatible key usage",
+    5: "issuer name does not match subject from issuing certificate",
+    6: "issuer has name constraints but leaf doesn't have a SAN extension",
+    7: "issuer has name constraints but leaf contains unknown or unconstrained name",
+    9: "a root or intermediate certificate is not authorized for an extended key usage",
+    10: "no valid chains built",
+}
+_DETAILED, _NO_CHAINS = {1, 2, 7, 9}, 10
+
 
 def _http2_rules(prefix: str) -> dict[str, _Rule]:
     return {
@@ -397,8 +477,12 @@ def _http2_rules(prefix: str) -> dict[str, _Rule]:
 
 #: Rules of methods that have no pointer for a receiver.
 VALUE_RULES: dict[str, _Rule] = {
+    "crypto/tls.AlertError": _alert,
     "crypto/tls.RecordHeaderError": _parts("tls: {Msg}"),
+    "crypto/tls.alert": _alert,
+    "crypto/x509.CertificateInvalidError": _certificate_error,
     "crypto/x509.SystemRootsError": _roots_error,
+    "crypto/x509.UnknownAuthorityError": _authority_error,
     "net.InvalidAddrError": _parts("{}"),
     "net.UnknownNetworkError": _parts("unknown network {}"),
     "net/http.badRequestError": _parts("Bad Request: {}"),

@@ -226,6 +226,8 @@ def test_strings_are_messages_of_errors_only() -> None:
             99,
             "connection error: unknown error code 0x63",
         ),
+        ("crypto/tls.alert", 42, "tls: bad certificate"),
+        ("crypto/tls.AlertError", 7, "tls: alert(7)"),
     ],
 )
 def test_rules_of_kinds_that_are_no_structs(name: str, value: Value, message: str) -> None:
@@ -263,6 +265,25 @@ def test_rules_of_kinds_that_are_no_structs(name: str, value: Value, message: st
             "crypto/x509.SystemRootsError",
             {"Err": EOF},
             "x509: failed to load system roots and no roots provided; EOF",
+        ),
+        (
+            "crypto/x509.UnknownAuthorityError",
+            {"Cert": Nil("*x509.Certificate"), "hintErr": Nil("error")},
+            "x509: certificate signed by unknown authority",
+        ),
+        *(
+            (
+                "crypto/x509.CertificateInvalidError",
+                {"Reason": NamedValue("crypto/x509.InvalidReason", reason), "Detail": text(detail)},
+                f"x509: {message}",
+            )
+            for reason, detail, message in (
+                (1, "old", "certificate has expired or is not yet valid: old"),
+                (5, "", "issuer name does not match subject from issuing certificate"),
+                (8, "", "unknown error"),
+                (10, "", "no valid chains built"),
+                (10, "why", "no valid chains built: why"),
+            )
         ),
     ],
 )
