@@ -21,7 +21,7 @@ __all__ = ["Recipe", "RecipeProbe", "expanded", "find_recipe", "recipes", "split
 _SUFFIX = ".txt"
 _MAX_BYTES = 1 << 16
 _HEAD = {"description", "needs", "note", "example"}
-_PROBE = {"probe", "unless", "at", "signature", "name", "when", "format", "by"}
+_PROBE = {"probe", "unless", "at", "signature", "name", "when", "shown", "format", "by"}
 _NEEDED = {"probe", "by"}
 _REPEATED = {"signature", "name"}
 _NAME = re.compile(r"([A-Za-z_]\w*) = (.+)")
@@ -40,6 +40,7 @@ class RecipeProbe:
     tools group calls by. ``names`` are the recipe's own names and what they stand for: ``by``, and
     a user's predicates and keys, may have them. A program that has the function ``unless`` is not
     probed at this one. ``at_entry``: its calls are shown when they begin, as few of them return.
+    ``shown`` is a predicate of those that gotrace shows so; the other tools add all of them up.
     """
 
     function: str
@@ -50,11 +51,13 @@ class RecipeProbe:
     names: tuple[tuple[str, str], ...] = ()
     unless: str | None = None
     at_entry: bool = False
+    shown: str | None = None
 
     def text(self, binary: str | None, predicate: str, with_format: bool) -> str:
         """Return the probe as a user would write it; ``predicate`` is the user's own, or empty."""
         own = expanded(predicate, dict(self.names))
-        conditions = [condition for condition in (self.when, own) if condition]
+        shown = self.shown if with_format else None
+        conditions = [condition for condition in (self.when, shown, own) if condition]
         joined = " && ".join(f"({condition})" for condition in conditions)
         parts = [f"{binary}:{self.function}" if binary else self.function]
         parts += [f"({joined})"] if joined else []
@@ -88,8 +91,10 @@ def _unformatted(probes: Sequence[RecipeProbe]) -> list[RecipeProbe]:
         conditions = dict.fromkeys(probe.when for probe in same)
         when = " || ".join(f"({text})" for text in conditions) if None not in conditions else None
         signatures = tuple(text for probe in same for text in probe.signatures)
-        shared = tuple(name for name in same[0].names if all(name in one.names for one in same))
-        first = replace(same[0], signatures=signatures, names=shared)
+        names = same[0].names
+        if len(conditions) > 1:
+            names = tuple(name for name in names if all(name in one.names for one in same))
+        first = replace(same[0], signatures=signatures, names=names)
         alone = [replace(one, signatures=one.signatures or signatures) for one in same]
         joined += [replace(first, when=when), *alone] if len(conditions) > 1 else [first]
     return joined
@@ -171,9 +176,9 @@ def _probe(paragraph: Mapping[str, str], path: Path) -> RecipeProbe:
         if match is None:
             raise UsageError(f"recipe {path}: name: {line}: expected NAME = EXPRESSION")
         names[match[1]] = match[2]
-    when, shown = (
+    when, shown, words = (
         None if text is None else expanded(text, names)
-        for text in (paragraph.get("when"), paragraph.get("format"))
+        for text in map(paragraph.get, ("when", "shown", "format"))
     )
     if paragraph.get("at", "entry") != "entry":
         raise UsageError(f"recipe {path}: at: {paragraph['at']}: expected entry")
@@ -181,11 +186,12 @@ def _probe(paragraph: Mapping[str, str], path: Path) -> RecipeProbe:
         paragraph["probe"],
         tuple(paragraph.get("signature", "").splitlines()),
         when,
-        shown,
+        words,
         paragraph["by"],
         tuple(names.items()),
         paragraph.get("unless"),
         "at" in paragraph,
+        shown,
     )
 
 
