@@ -387,11 +387,12 @@ class _Assembly:
     def _later(self, spec: ProbeSpec, key: FunctionKey) -> list[ProbeSpec]:
         """Return the later probes that want a function and can share it."""
         wanted = self._wanted_by[key]
-        if self._choices.first_alone:
-            return []
+        later = wanted[wanted.index(spec) + 1 :]
+        if self._choices.first_alone:  # with the other paragraphs of its recipe
+            later = [other for other in later if spec.recipe and other.recipe == spec.recipe]
         return [
             other
-            for other in wanted[wanted.index(spec) + 1 :]
+            for other in later
             if other.key is None and other.signature in (None, spec.signature)
         ]
 

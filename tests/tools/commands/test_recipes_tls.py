@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -90,3 +91,17 @@ def test_each_way_is_seen_once(minor: str, mode: str) -> None:
             calls["{method} {path}".format(**row["by"])] += row["count"]
         wanted = (re.search(r"[A-Z]+ /\w+", text) for text in truth[name])
         assert calls == Counter(found[0] for found in wanted if found)
+
+
+@pytest.mark.live
+@pytest.mark.apart
+def test_flights_take_calls_by_each_paragraph_of_a_recipe(tmp_path: Path) -> None:
+    path = build(FIXTURES / "live_recipes_tls", require("1.27"), flags=BUILD_MODES["stripped"])
+    with Fixture([path]) as fixture:
+        words = ["--when", '@http.server (path == "/get")', "-o", str(tmp_path / "x-%n.trace")]
+        command = ("gotrace", "--json", "--flight", "10s", *words, "-p", str(fixture.ready))
+        with tool(*command) as flying:
+            fixture.work("")
+            written = [row for row in of_kind(flying.end(), "summary") if row["what"] == "file"]
+        assert fixture.finish() == 0
+    assert sum(row["requests"] for row in written) == 2  # by HTTP/1.1 and by HTTP/2
