@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TextIO
 
@@ -12,7 +12,7 @@ from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.config import Config, FlightSpec, MetricSpec, SpanSpec
 from gotrace.fleet.leaving import leaving
 from gotrace.fleet.probing import metric_request, open_target
-from gotrace.fleet.targets import Finder, Program
+from gotrace.fleet.targets import Finder, Program, ProgramKey
 from gotrace.fleet.telemetry.waits import plan_waits
 from gotrace.fleet.trusted import check_folder
 from gotrace.fleet.web import check_listen
@@ -34,6 +34,24 @@ def check(config: Config, out: TextIO) -> int:
     """
     finder = Finder(config.targets)
     programs = finder.look()
+    _check_targets(config, finder, programs, out)
+    is_found: dict[str, bool] = {}
+    for program in programs.values():
+        for what, is_there in _checked(config, program, out):
+            is_found[what] = is_found.get(what, False) or is_there
+    nowhere = [what for what, is_there in is_found.items() if not is_there]
+    for what in nowhere:
+        print(f"{printable(what)}: in none of the programs that are here", file=out)
+    print(f"budget: {config.budget:.2%} of one CPU for each target", file=out)
+    if config.host_budget is not None:
+        print(f"host_budget: {config.host_budget:.2%} of one CPU for all targets", file=out)
+    _check_outlets(config, out)
+    return NoMatchError.exit_code if nowhere else 0
+
+
+def _check_targets(
+    config: Config, finder: Finder, programs: Mapping[ProgramKey, Program], out: TextIO
+) -> None:
     for target in config.targets:
         found = [program for key, program in programs.items() if key.target == target.name]
         if target.name in finder.problems:
@@ -44,36 +62,29 @@ def check(config: Config, out: TextIO) -> int:
             count = len(program.processes)
             number = f"{count} process{'' if count == 1 else 'es'}"
             print(f"target {target.name}: {printable(program.shown)}, {number}", file=out)
-    is_found: dict[str, bool] = {}
 
-    def note(what: str, is_there: bool) -> None:
-        is_found[what] = is_found.get(what, False) or is_there
 
-    for program in programs.values():
-        opened = open_target(program, config.planning)
-        try:
-            for spec in config.metrics:
-                if program.key.target in spec.targets:
-                    is_there = _check_metric(spec, opened, program, out)
-                    note(f"metric {spec.name}", is_there)
-            if config.waits is not None and program.key.target in config.waits.targets:
-                note("waits", _check_waits(opened, program, out))
-            for flight in config.flights:
-                if program.key.target in flight.targets:
-                    is_there = _check_flight(flight, opened, program, out)
-                    note(f"flight {flight.name}", is_there)
-            for span in config.spans:
-                if program.key.target in span.targets:
-                    is_there = _check_span(span, opened, program, out)
-                    note(f"span {span.name or span.probe}", is_there)
-        finally:
-            opened.close()
-    nowhere = [what for what, is_there in is_found.items() if not is_there]
-    for what in nowhere:
-        print(f"{printable(what)}: in none of the programs that are here", file=out)
-    print(f"budget: {config.budget:.2%} of one CPU for each target", file=out)
-    if config.host_budget is not None:
-        print(f"host_budget: {config.host_budget:.2%} of one CPU for all targets", file=out)
+def _checked(config: Config, program: Program, out: TextIO) -> Iterator[tuple[str, bool]]:
+    """Write what of a configuration is in a program; yield what is asked for and if it is there."""
+    opened = open_target(program, config.planning)
+    try:
+        for spec in config.metrics:
+            if program.key.target in spec.targets:
+                yield f"metric {spec.name}", _check_metric(spec, opened, program, out)
+        if config.waits is not None and program.key.target in config.waits.targets:
+            yield "waits", _check_waits(opened, program, out)
+        for flight in config.flights:
+            if program.key.target in flight.targets:
+                yield f"flight {flight.name}", _check_flight(flight, opened, program, out)
+        for span in config.spans:
+            if program.key.target in span.targets:
+                yield f"span {span.name or span.probe}", _check_span(span, opened, program, out)
+    finally:
+        opened.close()
+
+
+def _check_outlets(config: Config, out: TextIO) -> None:
+    """Write what leaves this host, and try where it goes to. Raises GotraceError."""
     print("what leaves this host:", file=out)
     for line in leaving(config):
         print(f"  {printable(line)}", file=out)
@@ -86,7 +97,6 @@ def check(config: Config, out: TextIO) -> int:
         from gotrace.fleet.transport import check_sender  # loads protobuf
 
         check_sender(config.otlp)
-    return NoMatchError.exit_code if nowhere else 0
 
 
 def _folders(config: Config) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -25,7 +25,7 @@ from prometheus_client.utils import floatToGoString
 
 from gotrace import __version__
 from gotrace.fleet import threads
-from gotrace.fleet.engine import Engine
+from gotrace.fleet.engine import Engine, ProbeStatus
 from gotrace.fleet.probing import ProbeState
 from gotrace.fleet.series import Bucketed, Metric
 from gotrace.fleet.telemetry.traces import EDGES
@@ -96,100 +96,9 @@ class EngineCollector(Collector):
 
     def _own(self, metrics: list[Metric]) -> Iterator[Family]:
         yield InfoMetricFamily("gotraced_build", "gotraced's version", {"version": __version__})
-        probe = ["probe", "target"]
-        attached = GaugeMetricFamily(
-            "gotraced_probe_attached", "Programs that a probe is attached to", labels=probe
-        )
-        hits = CounterMetricFamily("gotraced_probe_hits", "Hits of probes", labels=probe)
-        cost = CounterMetricFamily(
-            "gotraced_probe_cost_seconds",
-            "CPU time that probes have taken of the programs, as an estimate",
-            labels=probe,
-        )
-        over = CounterMetricFamily(
-            "gotraced_probe_over_budget", "Times a probe had to cost less", labels=probe
-        )
-        failures = CounterMetricFamily(
-            "gotraced_probe_failures", "Times a probe could not be attached", labels=probe
-        )
-        lost = CounterMetricFamily(
-            "gotraced_probe_lost", "Calls that are missing, and why", labels=[*probe, "reason"]
-        )
-        unmeasured = CounterMetricFamily(
-            "gotraced_probe_unmeasured",
-            "Calls that were counted and not measured, for the cost of measuring",
-            labels=probe,
-        )
-        states = CounterMetricFamily(
-            "gotraced_probe_seconds",
-            "How long probes were on, counted calls alone, or were off for a while",
-            labels=[*probe, "state"],
-        )
-        spans = CounterMetricFamily(
-            "gotraced_spans",
-            "Spans by the edge that puts them below others, or why they are below none",
-            labels=["target", "edge"],
-        )
-        for status in self._engine.statuses():
-            labels = [status.job, status.target]
-            attached.add_metric(labels, status.attached)
-            hits.add_metric(labels, status.hits)
-            cost.add_metric(labels, status.cost_ns / 1e9)
-            over.add_metric(labels, status.over_budget)
-            failures.add_metric(labels, status.failures)
-            unmeasured.add_metric(labels, status.unmeasured)
-            for state, seconds in status.seconds.items():
-                if state is not ProbeState.NO_EDGES or status.sent is not None:
-                    states.add_metric([*labels, state.value], seconds)
-            if status.sent is not None:
-                for edge in EDGES:
-                    spans.add_metric([status.target, edge], status.sent[edge])
-            for reason, calls in sorted(status.lost.items()):
-                lost.add_metric([*labels, reason], calls)
-        yield from (attached, hits, cost, over, failures, lost, unmeasured, states, spans)
-        others = CounterMetricFamily(
-            "gotraced_metric_others", "Calls in series of the others", labels=["metric"]
-        )
-        unread = CounterMetricFamily(
-            "gotraced_metric_unread", "Calls whose value could not be read", labels=["metric"]
-        )
-        ended = CounterMetricFamily(
-            "gotraced_metric_ended_series",
-            "Label sets that have ended, since no call had them for long",
-            labels=["metric"],
-        )
-        for metric in metrics:
-            ended.add_metric([metric.spec.name], metric.ended)
-            others.add_metric([metric.spec.name], metric.others)
-            unread.add_metric([metric.spec.name], metric.unread)
-        yield from (others, unread, ended)
-        processes = GaugeMetricFamily(
-            "gotraced_target_processes", "Processes that run a target", labels=["target"]
-        )
-        for target, count in self._engine.processes().items():
-            processes.add_metric([target], count)
-        unprobed = GaugeMetricFamily(
-            "gotraced_target_unprobed_processes",
-            "Processes that were seen without the probes of the file that they run",
-            labels=["target"],
-        )
-        for target, count in self._engine.unprobed().items():
-            unprobed.add_metric([target], count)
-        passed_over = GaugeMetricFamily(
-            "gotraced_target_passed_over_files",
-            "Files that are not traced, as there are more than max_files",
-            labels=["target"],
-        )
-        for target, count in self._engine.passed_over().items():
-            passed_over.add_metric([target], count)
-        missed = CounterMetricFamily(
-            "gotraced_target_missed_processes",
-            "Processes of a comm target that had ended before their file was traced",
-            labels=["target"],
-        )
-        for target, count in self._engine.missed().items():
-            missed.add_metric([target], count)
-        yield from (processes, unprobed, passed_over, missed)
+        yield from _of_probes(self._engine.statuses())
+        yield from _of_metrics(metrics)
+        yield from self._of_targets()
         yield from _of_flights(self._engine.flights())
         failed = CounterMetricFamily(
             "gotraced_thread_failures",
@@ -208,6 +117,111 @@ class EngineCollector(Collector):
         counts = self._otlp()
         if counts is not None:
             yield from _of_otlp(counts)
+
+    def _of_targets(self) -> Iterator[Family]:
+        for kind, name, help_text, counts in (
+            (
+                GaugeMetricFamily,
+                "gotraced_target_processes",
+                "Processes that run a target",
+                self._engine.processes(),
+            ),
+            (
+                GaugeMetricFamily,
+                "gotraced_target_unprobed_processes",
+                "Processes that were seen without the probes of the file that they run",
+                self._engine.unprobed(),
+            ),
+            (
+                GaugeMetricFamily,
+                "gotraced_target_passed_over_files",
+                "Files that are not traced, as there are more than max_files",
+                self._engine.passed_over(),
+            ),
+            (
+                CounterMetricFamily,
+                "gotraced_target_missed_processes",
+                "Processes of a comm target that had ended before their file was traced",
+                self._engine.missed(),
+            ),
+        ):
+            family = kind(name, help_text, labels=["target"])
+            for target, count in counts.items():
+                family.add_metric([target], count)
+            yield family
+
+
+def _of_probes(statuses: Iterable[ProbeStatus]) -> Iterator[Family]:
+    probe = ["probe", "target"]
+    attached = GaugeMetricFamily(
+        "gotraced_probe_attached", "Programs that a probe is attached to", labels=probe
+    )
+    hits = CounterMetricFamily("gotraced_probe_hits", "Hits of probes", labels=probe)
+    cost = CounterMetricFamily(
+        "gotraced_probe_cost_seconds",
+        "CPU time that probes have taken of the programs, as an estimate",
+        labels=probe,
+    )
+    over = CounterMetricFamily(
+        "gotraced_probe_over_budget", "Times a probe had to cost less", labels=probe
+    )
+    failures = CounterMetricFamily(
+        "gotraced_probe_failures", "Times a probe could not be attached", labels=probe
+    )
+    lost = CounterMetricFamily(
+        "gotraced_probe_lost", "Calls that are missing, and why", labels=[*probe, "reason"]
+    )
+    unmeasured = CounterMetricFamily(
+        "gotraced_probe_unmeasured",
+        "Calls that were counted and not measured, for the cost of measuring",
+        labels=probe,
+    )
+    states = CounterMetricFamily(
+        "gotraced_probe_seconds",
+        "How long probes were on, counted calls alone, or were off for a while",
+        labels=[*probe, "state"],
+    )
+    spans = CounterMetricFamily(
+        "gotraced_spans",
+        "Spans by the edge that puts them below others, or why they are below none",
+        labels=["target", "edge"],
+    )
+    for status in statuses:
+        labels = [status.job, status.target]
+        attached.add_metric(labels, status.attached)
+        hits.add_metric(labels, status.hits)
+        cost.add_metric(labels, status.cost_ns / 1e9)
+        over.add_metric(labels, status.over_budget)
+        failures.add_metric(labels, status.failures)
+        unmeasured.add_metric(labels, status.unmeasured)
+        for state, seconds in status.seconds.items():
+            if state is not ProbeState.NO_EDGES or status.sent is not None:
+                states.add_metric([*labels, state.value], seconds)
+        if status.sent is not None:
+            for edge in EDGES:
+                spans.add_metric([status.target, edge], status.sent[edge])
+        for reason, calls in sorted(status.lost.items()):
+            lost.add_metric([*labels, reason], calls)
+    yield from (attached, hits, cost, over, failures, lost, unmeasured, states, spans)
+
+
+def _of_metrics(metrics: Sequence[Metric]) -> Iterator[Family]:
+    others = CounterMetricFamily(
+        "gotraced_metric_others", "Calls in series of the others", labels=["metric"]
+    )
+    unread = CounterMetricFamily(
+        "gotraced_metric_unread", "Calls whose value could not be read", labels=["metric"]
+    )
+    ended = CounterMetricFamily(
+        "gotraced_metric_ended_series",
+        "Label sets that have ended, since no call had them for long",
+        labels=["metric"],
+    )
+    for metric in metrics:
+        ended.add_metric([metric.spec.name], metric.ended)
+        others.add_metric([metric.spec.name], metric.others)
+        unread.add_metric([metric.spec.name], metric.unread)
+    yield from (others, unread, ended)
 
 
 def _of_flights(tallies: list[FlightTally]) -> Iterator[Family]:
