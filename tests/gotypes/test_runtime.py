@@ -47,22 +47,25 @@ def release(toolchain: Toolchain) -> GoVersion:
     return version
 
 
-def dwarf_members(path: Path, struct_name: str) -> dict[str, int]:
-    """Return a struct's field offsets as pyelftools reads them."""
+def dwarf_members(path: Path, *structs: str) -> list[dict[str, int]]:
+    """Return the field offsets of structs as pyelftools reads them, which is slow: in one walk."""
+    found: dict[str, dict[str, int]] = {}
     with path.open("rb") as file:
         dwarf = ELFFile(file).get_dwarf_info()
-        for unit in dwarf.iter_CUs():
-            for die in unit.iter_DIEs():
-                if die.tag != "DW_TAG_structure_type":
-                    continue
-                if die.attributes["DW_AT_name"].value == struct_name.encode():
-                    return {
-                        child.attributes["DW_AT_name"].value.decode(): child.attributes[
-                            "DW_AT_data_member_location"
-                        ].value
-                        for child in die.iter_children()
-                    }
-    raise AssertionError(f"{path} has no {struct_name}")
+        for die in (die for unit in dwarf.iter_CUs() for die in unit.iter_DIEs()):
+            if die.tag != "DW_TAG_structure_type":
+                continue
+            name = die.attributes["DW_AT_name"].value.decode()
+            if name in structs and name not in found:
+                found[name] = {
+                    child.attributes["DW_AT_name"].value.decode(): child.attributes[
+                        "DW_AT_data_member_location"
+                    ].value
+                    for child in die.iter_children()
+                }
+                if len(found) == len(structs):
+                    return [found[name] for name in structs]
+    raise AssertionError(f"{path} has only {[*found]} of {structs}")
 
 
 def linked_tls_offset(path: Path) -> int:
@@ -85,9 +88,8 @@ def test_table_agrees_with_the_compilers_dwarf(
 ) -> None:
     path = build(RUNTIME, toolchain, env=env)
     layout = table_layout(release(toolchain).release, ARM64 if env else AMD64)
-    g, m = dwarf_members(path, "runtime.g"), dwarf_members(path, "runtime.m")
-    stack, gobuf = dwarf_members(path, "runtime.stack"), dwarf_members(path, "runtime.gobuf")
-    sudog = dwarf_members(path, "runtime.sudog")
+    names = (f"runtime.{name}" for name in ("g", "m", "stack", "gobuf", "sudog"))
+    g, m, stack, gobuf, sudog = dwarf_members(path, *names)
     # maybeTraceablePtr, since Go 1.26: a pointer for the collector, then the address as a number
     address = 8 if layout.sudog_c == 96 else 0
     assert {

@@ -51,6 +51,12 @@ def assert_exact(truth: Mapping[str, Mapping[str, int]], result: Result) -> None
     assert of_kind(result, "lost") == []
 
 
+def assert_inlined_is_named(result: Result) -> None:
+    (warning,) = [w for w in of_kind(result, "warning") if w.get("what") == "only_inlined"]
+    assert warning["names"] == ["main.inlined"]
+    assert "main.inlined" in warning["message"] and "-gcflags=all=-l" in warning["message"]
+
+
 @each_toolchain
 def test_counts_of_all_kinds_of_functions_are_exact(toolchain: Toolchain) -> None:
     with Fixture([program(toolchain)]) as fixture:
@@ -58,6 +64,7 @@ def test_counts_of_all_kinds_of_functions_are_exact(toolchain: Toolchain) -> Non
         assert fixture.finish() == 0
     assert_exact(truth, result)
     assert of_kind(result, "attached")[0]["attach"] == "multi"
+    assert_inlined_is_named(result)
 
 
 @each_toolchain
@@ -123,16 +130,9 @@ def test_many_functions_at_once_leave_the_target_right() -> None:
 
 
 @each_toolchain
-def test_functions_that_exist_only_inlined_are_named(toolchain: Toolchain) -> None:
+def test_functions_that_exist_only_inlined_are_named_in_lists(toolchain: Toolchain) -> None:
     path = program(toolchain)
-    with Fixture([path]) as fixture:
-        _, result = count_on(fixture, "main.*")
-        assert fixture.finish() == 0
-    listed = run_tool("gofunccount", "--json", "-l", f"{path}:main.*")
-    for found in (result, listed):
-        (warning,) = [w for w in of_kind(found, "warning") if w.get("what") == "only_inlined"]
-        assert warning["names"] == ["main.inlined"]
-        assert "main.inlined" in warning["message"] and "-gcflags=all=-l" in warning["message"]
+    assert_inlined_is_named(run_tool("gofunccount", "--json", "-l", f"{path}:main.*"))
     left_out = run_tool("gofunccount", "-l", "-x", "main.in*", f"{path}:main.*")
     one = run_tool("gofunccount", "-l", f"{path}:main.smallFrame")
     assert "only inlined" not in left_out.errors + one.errors
