@@ -52,6 +52,14 @@ class _Named(Containers):
         return Container(name, name, name, name, name)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_linger() -> Iterator[None]:
+    """All spans are there at once: none need wait for others to be sent with it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gotrace.fleet.otlp._LINGER", 0.02)
+        yield
+
+
 @pytest.mark.parametrize("protocol", COLLECTORS)
 @given(st.lists(st.tuples(TEXTS, TEXTS, NUMBERS), min_size=10, max_size=60))
 @settings(deadline=None, max_examples=10)

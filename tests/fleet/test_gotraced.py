@@ -121,7 +121,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     until = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < until
-        time.sleep(0.2)
+        time.sleep(0.05)
 
 
 METRICS = """\

@@ -104,7 +104,7 @@ def over_http(received: Received, port: int = 0) -> Iterator[str]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", port), Handler) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
         try:
             yield f"http://127.0.0.1:{listening.server_address[1]}"
         finally:

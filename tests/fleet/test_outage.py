@@ -34,7 +34,13 @@ __all__ = ["certificates"]  # a fixture
 
 _PATIENCE = 60.0
 #: Seconds of the outage, of 100 spans each.
-OUTAGE = int(os.environ.get("GOTRACE_OUTAGE", "3"))
+OUTAGE = int(os.environ.get("GOTRACE_OUTAGE", "1"))
+
+
+@pytest.fixture(autouse=True)
+def no_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few spans come here: none need wait long for others to be sent with it."""
+    monkeypatch.setattr("gotrace.fleet.otlp._LINGER", 0.02)
 
 
 def call(number: int) -> FinishedCall:
@@ -74,7 +80,7 @@ def answering(
     with Server(("127.0.0.1", 0), Handler) as listening:
         if tls is not None:
             listening.socket = tls.wrap_socket(listening.socket, server_side=True)
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
         try:
             scheme = "http" if tls is None else "https"
             yield f"{scheme}://localhost:{listening.server_address[1]}", came
@@ -92,7 +98,8 @@ def free_port() -> int:
 def test_an_outage_loses_no_span(
     protocol: str, has_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gotrace.fleet.otlp._MAX_PAUSE", 1.0)
+    monkeypatch.setattr("gotrace.fleet.otlp._FIRST_PAUSE", 0.1)
+    monkeypatch.setattr("gotrace.fleet.otlp._MAX_PAUSE", 0.3)
     received = Received()
     with COLLECTORS[protocol](received) as endpoint:
         pass  # its port is free now
@@ -275,7 +282,7 @@ def trickling(before: bytes, tls: ssl.SSLContext | None) -> Iterator[str]:
     with Server(("127.0.0.1", 0), Handler) as listening:
         if tls is not None:
             listening.socket = tls.wrap_socket(listening.socket, server_side=True)
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
         try:
             scheme = "http" if tls is None else "https"
             yield f"{scheme}://localhost:{listening.server_address[1]}"
@@ -389,7 +396,7 @@ def refusing(
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
         try:
             yield f"http://127.0.0.1:{listening.server_address[1]}", taken
         finally:
@@ -412,7 +419,7 @@ def test_a_request_that_is_always_refused_stops_no_other(
     status: int, wait: str, has_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if there are more of them than go aside, and one after the other."""
-    for name, value in (("_FIRST_PAUSE", 0.02), ("_MAX_PAUSE", 0.02), ("_LINGER", 0.02)):
+    for name, value in (("_FIRST_PAUSE", 0.02), ("_MAX_PAUSE", 0.02)):
         monkeypatch.setattr(f"gotrace.fleet.otlp.{name}", value)
     monkeypatch.setattr("gotrace.fleet.otlp._MAX_ASIDE", 2)
     monkeypatch.setattr("gotrace.fleet.otlp._MAX_REFUSED", 6)
@@ -447,7 +454,7 @@ def put_request(otlp: Otlp, first: int) -> None:
 
 def test_what_went_aside_is_sent_if_no_other_call_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after an outage of a collector behind a proxy, which answers for it."""
-    for name in ("_FIRST_PAUSE", "_MAX_PAUSE", "_LINGER"):
+    for name in ("_FIRST_PAUSE", "_MAX_PAUSE"):
         monkeypatch.setattr(f"gotrace.fleet.otlp.{name}", 0.02)
     is_out = threading.Event()
     is_out.set()
