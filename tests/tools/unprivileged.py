@@ -14,12 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.toolchains import cache_dir
 from tests.tools.harness import CLONE, Process, Result, Running
 
-__all__ = ["NOBODY", "PublicCopy", "public_copy"]
+__all__ = ["NOBODY", "PublicCopy", "make_cache", "public_copy"]
 
+_NOBODY = 65534
 #: Runs what follows as a user without rights.
-NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+NOBODY = ("setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups")
 
 _PACKAGES = ("capstone", "elftools", "tabulate")
 #: For env: the copy has its bytecode beside it, where no user that it runs as could write it.
@@ -44,7 +46,8 @@ class PublicCopy:
         """Return the command line of a tool for a user with these capabilities and no others."""
         granted = ",".join(f"+{capability}" for capability in capabilities)
         rights = [f"--inh-caps={granted}", f"--ambient-caps={granted}"] if granted else []
-        return [*NOBODY, *rights, "env", *self.python_command(name), *map(str, arguments)]
+        cache = f"XDG_CACHE_HOME={self.directory / 'cache'}"
+        return [*NOBODY, *rights, "env", cache, *self.python_command(name), *map(str, arguments)]
 
     def python_command(self, name: str) -> list[str]:
         """Return the command line of a tool, for env."""
@@ -71,6 +74,21 @@ class PublicCopy:
         return Running(self.command(name, *arguments, capabilities=capabilities), cwd="/")
 
 
+def make_cache(cache: Path, user: int, *, has_programs: bool = False) -> Path:
+    """Make a user's cache, with the programs that are kept for whoever runs the tests or without.
+
+    A program is compiled with the user's rights if it is not there.
+    """
+    if not cache.exists():
+        cache.mkdir()
+        kept = cache_dir() / "bpf"
+        if has_programs and kept.exists():
+            shutil.copytree(kept, cache / "gotrace" / "bpf")
+        for path in (cache, *cache.rglob("*")):
+            os.chown(path, user, user)
+    return cache
+
+
 @contextmanager
 def public_copy() -> Iterator[PublicCopy]:
     """Make the copy, for as long as the context lasts."""
@@ -89,5 +107,6 @@ def public_copy() -> Iterator[PublicCopy]:
                 shutil.copy(origin, tree / "packages")
         compiling = [sys.executable, "-m", "compileall", "-q", str(tree)]
         subprocess.run(["env", _OWN_BYTECODE, *compiling], check=True)
+        make_cache(tree / "cache", _NOBODY)
         tree.chmod(0o755)
         yield PublicCopy(tree)

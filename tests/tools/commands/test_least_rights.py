@@ -6,14 +6,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import CLONE, Fixture, Process, Result, Running, json_counts, of_kind
-from tests.tools.unprivileged import PublicCopy, public_copy
+from tests.tools.unprivileged import PublicCopy, make_cache, public_copy
 
 pytestmark = pytest.mark.live
 
@@ -92,9 +92,7 @@ def public() -> Iterator[PublicCopy]:
 @pytest.fixture(params=[(_USER, 65534), (_POD, 0)], ids=["user", "pod"])
 def setting(public: PublicCopy, request: pytest.FixtureRequest) -> Setting:
     starter, user = request.param
-    cache = public.directory / f"cache-{user}"
-    cache.mkdir(exist_ok=True)
-    os.chown(cache, user, user)
+    cache = make_cache(public.directory / f"cache-{user}", user, has_programs=True)
     return Setting(public, starter, cache)
 
 
@@ -115,6 +113,10 @@ def test_the_rights_are_no_others(setting: Setting) -> None:
 
 
 def test_calls_are_counted(setting: Setting) -> None:
+    """By a program that is compiled with these rights, too."""
+    user = setting.cache.stat().st_uid
+    cache = make_cache(setting.cache.with_name(f"empty-{user}"), user)
+    setting = replace(setting, cache=cache)
     with setting.program("live_count") as fixture:
         with setting.start("gofunccount", "--json", "-p", str(fixture.ready), "main.*") as counting:
             truth = fixture.work()["calls"]
