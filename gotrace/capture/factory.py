@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from gotrace.capture.builder import PlanNode
 from gotrace.capture.interfaces import ERROR_INTERFACES, InterfaceNode, is_direct, make_subplan
@@ -36,6 +37,7 @@ from gotrace.gotypes.types import (
     SliceType,
     StructType,
 )
+from gotrace.values.error_messages import KEY_FIELDS
 
 __all__ = [
     "NodeFactory",
@@ -105,6 +107,9 @@ class NodeFactory:
         if special is not None and (found := special(go_type)) is not None:
             return found
         if isinstance(go_type, StructType):
+            if self._keyed and (kept := KEY_FIELDS.get(go_type.name)):
+                fields = tuple(field for field in go_type.fields if field.name in kept)
+                go_type = replace(go_type, fields=fields)
             nodes = [self._node(field.type, depth, nesting, parts) for field in go_type.fields]
             return StructNode(go_type, nodes)
         if isinstance(go_type, ArrayType):

@@ -34,6 +34,7 @@ from gotrace.values.stdlib_text import address_text
 
 __all__ = [
     "FIXED",
+    "KEY_FIELDS",
     "POINTER_RULES",
     "VALUE_RULES",
     "Message",
@@ -501,6 +502,15 @@ VALUE_RULES: dict[str, _Rule] = {
     **_http2_rules("net/http/internal/http2."),
 }
 
+
+#: The fields of which the messages are made, of errors that hold a connection or certificates as
+#: well: rows are by what is said, and a certificate is more than a key has room for.
+KEY_FIELDS = {
+    "crypto/tls.CertificateVerificationError": {"Err"},
+    "crypto/tls.RecordHeaderError": {"Msg"},
+    "crypto/x509.CertificateInvalidError": {"Reason", "Detail"},
+    "crypto/x509.UnknownAuthorityError": {"hintErr"},
+}
 
 #: Fields that hold a message where they are the only string of a struct.
 _MESSAGE_FIELDS = frozenset(

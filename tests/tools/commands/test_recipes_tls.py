@@ -71,10 +71,12 @@ def test_each_way_is_seen_once(minor: str, mode: str) -> None:
         with (
             tool("gotrace", "--json", "-p", pid, *(f"@{name}" for name in _NAMES)) as tracing,
             tool("gofunccount", "--json", "-p", pid, "@http.server") as counting,
+            tool("gofunccount", "--json", "-p", pid, "@tls") as shaking,
             tool("gofunclatency", "--json", "-p", pid, "@http2") as measuring,
         ):
             truth = fixture.work("")
             result, counted, measured = tracing.end(), counting.end(), measuring.end()
+            shaken = of_kind(shaking.end(), "count")
         assert fixture.finish() == 0
     shown: dict[str, list[str]] = {name: [] for name in _NAMES}
     for call in of_kind(result, "call"):
@@ -82,6 +84,10 @@ def test_each_way_is_seen_once(minor: str, mode: str) -> None:
     for name in _NAMES:
         assert _counted(name, shown[name]) == _counted(name, truth[name]), name
     assert of_kind(result, "lost") == []
+    # Errors that hold certificates, which a key has no room for.
+    errors = [row["by"]["error"]["$error"] for row in shaken if row["by"]["error"]]
+    refused = [text.partition(", error ")[2] for text in truth["tls"] if "x509" in text]
+    assert sorted(text for text in errors if "x509" in text) == sorted(refused)
     for name, rows in (
         ("http.server", of_kind(counted, "count")),
         ("http2", of_kind(measured, "histogram")),
