@@ -86,7 +86,7 @@ class _Text(NamedTuple):
 _NOT_CAPTURED = UnavailableValue("not captured")
 _CUT_TEXT = "a string is longer than what is copied of it"
 DIVIDED_BY_ZERO = UnavailableValue("division by zero")
-NO_ELEMENT = UnavailableValue("there is no such element")
+_NO_ELEMENT = "there is no element "
 _DIVISIONS = {BinaryOperator.DIVIDE, BinaryOperator.REMAINDER}
 _FLOAT_OPERATIONS: dict[BinaryOperator, Callable[[float, float], float]] = {
     BinaryOperator.ADD: operator.add,
@@ -96,7 +96,7 @@ _FLOAT_OPERATIONS: dict[BinaryOperator, Callable[[float, float], float]] = {
 #: The value of the results of a call that did not return.
 NO_RESULT = UnavailableValue("the call did not return")
 #: What does not exist, and so makes no condition true.
-_NOTHING = (NIL_POINTER, NO_RESULT, OTHER_TYPE, DIVIDED_BY_ZERO, NO_ELEMENT)
+_NOTHING = (NIL_POINTER, NO_RESULT, OTHER_TYPE, DIVIDED_BY_ZERO)
 
 
 def evaluate(expression: Typed, values: Mapping[AccessPath, Value], specials: Specials) -> Value:
@@ -106,7 +106,10 @@ def evaluate(expression: Typed, values: Mapping[AccessPath, Value], specials: Sp
     bool; what cannot be known is Unavailable, nothing is raised.
     """
     if isinstance(expression, Operand):
-        return values.get(expression.path, _NOT_CAPTURED)
+        captured = values.get(expression.path, _NOT_CAPTURED)
+        indices = [step for step in expression.path.steps if isinstance(step, int)]
+        # Of a slice that has fewer, nothing is there to be captured.
+        return _no_element(indices) if indices and captured == BEYOND else captured
     if isinstance(expression, SpecialOperand):
         return _special(expression.special, specials)
     if isinstance(expression, Constant):
@@ -198,10 +201,10 @@ class _Evaluation:
             return frozenset({truth})
         if isinstance(expression, Comparison):
             sides = self._value(expression.left), self._value(expression.right)
-            if any(side in _NOTHING for side in sides):
+            if any(map(_is_nothing, sides)):
                 return frozenset({truth})
-        elif isinstance(expression, NilTest | TextTest) and (
-            self._value(expression.operand) in _NOTHING
+        elif isinstance(expression, NilTest | TextTest) and _is_nothing(
+            self._value(expression.operand)
         ):
             return frozenset({truth})
         return frozenset({True, False})
@@ -229,10 +232,7 @@ class _Evaluation:
         It is what a nil pointer would lead to, in an element that a slice does not have, or the
         result of a call that did not return.
         """
-        value = self._value(operand)
-        is_element = any(isinstance(step, int) for step in operand.path.steps)
-        gone = (NIL_POINTER, NO_RESULT, OTHER_TYPE)
-        return value in gone or (is_element and value == BEYOND)
+        return _is_nothing(self._value(operand))
 
     def _logic(self, expression: Logic) -> bool | None:
         decisive = expression.operator is BinaryOperator.OR
@@ -408,7 +408,7 @@ def _measured(value: Value, is_length: bool) -> Value:
 
 def _element(value: Value, index: int) -> Value:
     if isinstance(value, Nil):
-        return NO_ELEMENT
+        return _no_element([index], 0)
     plain = unwrapped(value)
     elements: Sequence[Value] = ()
     length: int | None
@@ -421,8 +421,21 @@ def _element(value: Value, index: int) -> Value:
     else:
         return _NOT_CAPTURED
     if index < 0 or (length is not None and index >= length):
-        return NO_ELEMENT
+        return _no_element([index], length)
     return elements[index] if index < len(elements) else _NOT_CAPTURED
+
+
+def _no_element(indices: Sequence[int], length: int | None = None) -> UnavailableValue:
+    """Return why there is no such element; ``length`` is how many there are, if that is known."""
+    of = "" if length is None else f" of {length:,}"
+    where = "".join(f"[{index}]" for index in indices)
+    return UnavailableValue(f"{_NO_ELEMENT}{where}{of}: test len() first")
+
+
+def _is_nothing(value: Value) -> bool:
+    """Return whether a value does not exist."""
+    missing = isinstance(value, UnavailableValue) and value.why.startswith(_NO_ELEMENT)
+    return missing or value in _NOTHING
 
 
 def _same_key(entry: Value, key: Value) -> bool | None:

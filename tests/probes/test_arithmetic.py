@@ -288,5 +288,20 @@ def test_results_have_the_operands_type() -> None:
     assert value == NamedValue("main.Kind", 12) and unwrapped(value) == 12
 
 
+def test_an_element_that_is_not_there_is_named() -> None:
+    three = SequenceValue("[]string", (text("a"), text("b"), text("c")), 3)
+    captured = UnavailableValue("beyond the bytes captured")
+    cases: tuple[tuple[str, dict[str, Value], str], ...] = (
+        ("tags[n]", {"tags": three, "n": 3}, "[3] of 3"),
+        ("tags[n - 5]", {"tags": three, "n": 3}, "[-2] of 3"),
+        ("tags[n]", {"tags": Nil("[]string"), "n": 0}, "[0] of 0"),
+        ("tags[7]", {"tags": captured}, "[7]"),  # of which nothing else is captured
+    )
+    for expression, values, which in cases:
+        found = valued(expression, KEYED, values)
+        assert found == UnavailableValue(f"there is no element {which}: test len() first")
+    assert valued("tags[n]", KEYED, {"tags": captured, "n": 3}) == captured
+
+
 def test_every_function_that_changes_texts_can_be_evaluated() -> None:
     assert set(evaluation._CHANGES) == set(ChangeFunction)
