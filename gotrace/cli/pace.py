@@ -13,6 +13,7 @@ import argparse
 import math
 import os
 import select
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -179,6 +180,13 @@ def _abandon() -> NoReturn:
     os._exit(1)
 
 
+def _signal(number: int) -> str:
+    """Return a signal's name, or its number if it has none."""
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
 def _exited(target: Target) -> Notice:
     """Return the notice that the target has ended, and how where that can be known."""
     pid = target.pid
@@ -189,5 +197,5 @@ def _exited(target: Target) -> Notice:
     if target.command is None:
         return Notice(NoticeKind.EXITED, f"process {pid} has ended", {"pid": pid})
     code = os.waitstatus_to_exitcode(target.command.reap())
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+    how = f"was killed by {_signal(-code)}" if code < 0 else f"ended with status {code}"
     return Notice(NoticeKind.EXITED, f"process {pid} {how}", {"pid": pid, "status": code})

@@ -17,7 +17,7 @@ from gotrace.target.target import Target, TargetBinary
 if TYPE_CHECKING:  # counting does without
     from gotrace.session.scheduler import SchedulerProbes
 
-__all__ = ["check_presence"]
+__all__ = ["check_presence", "debuggers"]
 
 #: Functions of C that put a program's code into large pages in its place: those of Intel's iodlr
 #: (large_page.h). No module of Go is known that does.
@@ -47,11 +47,20 @@ def check_presence(
                 f"{file.image.display} has {mover}, which moves code away from where breakpoints"
                 " are known: the program would end by SIGTRAP: gostacks and gooncpu -p do without"
             )
+    yield from debuggers(target, set())
     for process in target.watched if target.has_started else ():
-        with suppress(ProcessError, OSError):  # it has ended
-            yield from _debugger(process)
         for file, offsets in places.items():
             yield from _moved(process, file, offsets)
+
+
+def debuggers(target: Target, known: set[int]) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield warnings of debuggers of the target's processes, and add those to ``known``."""
+    for process in target.watched if target.has_started else ():
+        with suppress(ProcessError, OSError):  # it has ended
+            if process.tgid not in known:
+                for warning in _debugger(process):
+                    known.add(process.tgid)
+                    yield warning
 
 
 def _places(

@@ -21,7 +21,7 @@ from gotrace.kernel.attach import Attached
 from gotrace.session.budget import Exceeded, Hits, RunBudget
 from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.session.lifetime import Lifetime
-from gotrace.session.presence import check_presence
+from gotrace.session.presence import check_presence, debuggers
 from gotrace.session.probing import Level, Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
 from gotrace.sites.sites import SiteForm
@@ -110,6 +110,8 @@ class Run(Generic[M, C]):
         self._news: list[Note] = []
         self._budget = budget
         self._presence = presence
+        tracers = (note.fields for note in presence if note.fields.get("what") == "tracer")
+        self._debugged = {pid for one in tracers if isinstance(pid := one["pid"], int)}
         self._levels: dict[int, Level] = {}
         self._waiter = waiter
         self._opened = opened
@@ -214,6 +216,8 @@ class Run(Generic[M, C]):
         if time.monotonic() < self._look:
             return None
         self._look = time.monotonic() + Lifetime.PERIOD
+        for warning in debuggers(self.target, self._debugged):
+            self._news.append(Note(NoteKind.PROCESS, *warning))
         if not self.attached.is_held():
             return End.GONE
         return End.CHANGED if self._has_changed() else None

@@ -75,7 +75,7 @@ def test_kill_of_a_command_is_told() -> None:
         os.kill(pid, signal.SIGKILL)
         result = counting.result()
     assert result.status == 0
-    assert result.errors == f"process {pid} was killed by signal 9\n"
+    assert result.errors == f"process {pid} was killed by SIGKILL\n"
 
 
 def test_exec_of_another_program_ends_the_run() -> None:
