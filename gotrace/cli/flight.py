@@ -124,7 +124,7 @@ def run_flight(options: argparse.Namespace, request: TraceRequest, output: Outpu
             return files.left == 0
 
         for _ in pace(options, run, output, poll, _POLL, watch=watch):
-            for _ in turns(options.patience, _TURN):
+            for _ in turns(output.patience, _TURN):
                 if poll(lambda: False) or run.meter.exhausted:
                     break
         files.say(time.monotonic() + _SAYING)
@@ -232,7 +232,7 @@ def run_record(options: argparse.Namespace, request: TraceRequest, output: Outpu
     with _opened(options, request, output, watch) as (run, recorder):
         recorded = _Recorded(options, recorder, run.meter, output)
         for _ in pace(options, run, output, recorded.poll, _POLL, recorded.has_seen, watch):
-            for until in turns(options.patience, _TURN):
+            for until in turns(output.patience, _TURN):
                 recorded.read(until)
                 if run.meter.exhausted:
                     break

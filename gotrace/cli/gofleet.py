@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 from gotrace.cli.options import is_json, new_parser, parse_plain, positive, seconds
 from gotrace.cli.run import run_command
-from gotrace.cli.stream import Patience, result_file, result_stream
+from gotrace.cli.stream import result_file, result_stream
 from gotrace.errors import GotraceError, UsageError
 from gotrace.hosts.bundle import Bundle, read_bundles
 from gotrace.hosts.kubernetes import Kubernetes
@@ -23,7 +23,7 @@ from gotrace.hosts.remote import Reach
 from gotrace.hosts.run import HostResult, HostRuns
 from gotrace.hosts.ssh import Ssh
 from gotrace.profiles.write import check_place, is_profile, write_profile
-from gotrace.report.output import JsonOutput, TextOutput
+from gotrace.report.output import JsonOutput, Patience, TextOutput
 from gotrace.results.merging import Merged, merge
 from gotrace.target.wait import Interrupts
 from gotrace.text import counted, printable

@@ -218,7 +218,7 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
                 write_latencies(output, interval, options.timestamp)
             else:
                 heat.add(interval)
-        for until in turns(options.patience, _TURN):
+        for until in turns(output.patience, _TURN):
             slow.write(meter.poll(until))
             if meter.exhausted:
                 break

@@ -34,7 +34,7 @@ from gotrace.cli.run import (
     status_of,
     target_of,
 )
-from gotrace.cli.stream import Patience, takes_more
+from gotrace.cli.stream import takes_more
 from gotrace.cli.why import PriceWatch, add_why_options, why_of
 from gotrace.errors import UsageError
 from gotrace.overhead import ProbeCost
@@ -467,7 +467,7 @@ class _Printer:
         self._tracer = tracer
         self._out = output.out
         self._left: int | None = options.max_events
-        self._patience: Patience = options.patience
+        self._patience = output.patience
         self._due: list[bytes] = []  # in order; the next is the last
         if not isinstance(output, JsonOutput) and profile is None:
             output.heading((CPU_HEADING if options.cpu else "") + CALL_HEADING)

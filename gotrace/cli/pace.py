@@ -19,9 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn, TypeVar
 
-from gotrace.cli.stream import Patience
 from gotrace.cli.why import PriceWatch
-from gotrace.report.output import Notice, NoticeKind, Output
+from gotrace.report.output import Notice, NoticeKind, Output, Patience
 from gotrace.session.lifetime import Lifetime
 from gotrace.session.probing import Probing
 from gotrace.session.request import Accept, RunRequest
@@ -91,8 +90,7 @@ def pace(
     began = time.monotonic()
     since = run.began
     tick = began + options.interval if options.interval else math.inf
-    patience: Patience = options.patience
-    patience.ended = lambda: run.asked
+    output.patience.ended = lambda: run.asked
     over = False
     while not over:
         due = tick if seen is None else min(tick, began + _SILENT)
@@ -102,7 +100,7 @@ def pace(
             if kind is not NoticeKind.MOVED or options.json or getattr(options, "verbose", False):
                 output.notice(Notice(kind, note.text, note.fields))
         if not over and poll is not None and poll(lambda: run.asked is not None):
-            patience.end(time.monotonic())
+            output.patience.end(time.monotonic())
             run.stop()
             over = run.is_over(0)
         if not over and watch is not None:

@@ -13,11 +13,11 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from gotrace.cli.progress import Progress
-from gotrace.cli.stream import Patience, open_standard_streams, result_file, result_stream
+from gotrace.cli.stream import open_standard_streams, result_file, result_stream
 from gotrace.errors import GotraceError
 from gotrace.report.colour import Colour, paint, wants_colour
 from gotrace.report.durations import duration
-from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
+from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, Patience, TextOutput
 from gotrace.target.process import one_process
 from gotrace.target.target import Target
 from gotrace.text import counted, printable
@@ -85,11 +85,12 @@ def process_of(options: argparse.Namespace, does: str) -> Iterator[Target]:
 
 def make_output(options: argparse.Namespace) -> Output:
     """Return standard output and standard error for results and notices."""
-    patience = options.patience = Patience()
+    patience = Patience()
     out = result_stream(sys.stdout, patience)
     if options.json:
-        return JsonOutput(out)
-    return TextOutput(out, result_stream(sys.stderr, patience, must=False))
+        return JsonOutput(out, patience=patience)
+    err = result_stream(sys.stderr, patience, must=False)
+    return TextOutput(out, err, patience=patience)
 
 
 def run_output(options: argparse.Namespace) -> Output:
@@ -97,7 +98,7 @@ def run_output(options: argparse.Namespace) -> Output:
 
     Begins to say that the start takes its time. Raises OSError where a file cannot be written.
     """
-    patience = options.patience = Patience()
+    patience = Patience()
     out = result_stream(sys.stdout, patience)
     err = result_stream(sys.stderr, patience, must=False)
     before = None
@@ -107,14 +108,14 @@ def run_output(options: argparse.Namespace) -> Output:
         before = progress.end
     if getattr(options, "output", None) is None:
         if options.json:
-            return JsonOutput(out, before=before)
+            return JsonOutput(out, before=before, patience=patience)
         # Folded stacks are alone on standard output.
         frame = err if getattr(options, "folded", False) else out
-        return TextOutput(out, err, options.quiet, frame=frame, before=before)
+        return TextOutput(out, err, options.quiet, frame, before, patience)
     file = result_file(options.output)
     _to_end.append(file.close)
-    words = TextOutput(file, err, options.quiet, frame=out, before=before)
-    return JsonOutput(file, words) if options.json else words
+    words = TextOutput(file, err, options.quiet, out, before, patience)
+    return JsonOutput(file, words, patience=patience) if options.json else words
 
 
 #: What is to be done at the end, the last first: results' files are closed.

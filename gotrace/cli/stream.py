@@ -6,57 +6,24 @@ from __future__ import annotations
 import errno
 import gzip
 import io
-import math
 import os
 import select
 import stat
 import sys
 import time
 import zlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-from gotrace.errors import UsageError
+from gotrace.report.output import Patience
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["Patience", "open_standard_streams", "result_file", "result_stream", "takes_more"]
+__all__ = ["open_standard_streams", "result_file", "result_stream", "takes_more"]
 
 #: What a pipe that poll(2) calls writable takes without waiting: PIPE_BUF of pipe(7).
 _PIECE = 4096
-#: Seconds that a reader has to take the rest once the run has ended.
-_GRACE = 1.0
 _LOOK = 0.05
-
-
-class Patience:
-    """How long writing may wait for a reader: for ever, but not long once the run has ended.
-
-    ``GOTRACE_DRAIN`` in the environment makes that longer, by so many seconds. Raises UsageError
-    where it is not a number.
-    """
-
-    def __init__(self) -> None:
-        #: Return when the run was to end (``time.monotonic``), None while it is not.
-        self.ended: Callable[[], float | None] = lambda: None
-        words = os.environ.get("GOTRACE_DRAIN", "") or "0"
-        try:
-            #: Seconds more than usual for what is left to be read and written.
-            self.more = float(words)
-        except ValueError:
-            self.more = -1.0
-        if not 0 <= self.more < math.inf:
-            raise UsageError(f"GOTRACE_DRAIN is a number of seconds, not {words!r}")
-
-    def end(self, at: float) -> None:
-        """Note when the run has ended."""
-        self.ended = lambda: at
-
-    def is_over(self) -> bool:
-        """Return whether writing has to be given up."""
-        ended = self.ended()
-        return ended is not None and time.monotonic() > ended + _GRACE + self.more
 
 
 def result_stream(stream: TextIO, patience: Patience, must: bool = True) -> TextIO:
@@ -163,7 +130,7 @@ class _InterruptibleWriter(io.RawIOBase):
         view = memoryview(data).cast("B")
         while not self._given_up:
             # A reader that is slow but reads is waited for.
-            is_late = self._patience.is_over() and time.monotonic() > self._taken + _GRACE
+            is_late = self._patience.is_over() and time.monotonic() > self._taken + Patience.GRACE
             if self._poll.poll(0 if is_late else _LOOK * 1000):
                 try:
                     written = os.write(self._own, view[:_PIECE])

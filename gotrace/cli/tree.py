@@ -12,7 +12,7 @@ from gotrace.calls import Call
 from gotrace.cli.irregular import lost_notice
 from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import opened_notices
-from gotrace.cli.stream import Patience, takes_more
+from gotrace.cli.stream import takes_more
 from gotrace.cli.why import PriceWatch
 from gotrace.errors import UsageError
 from gotrace.report.calls import Clock, LineStyle, TimeStyle
@@ -108,7 +108,7 @@ class _Printer:
         )
         self._out = output.out
         self._left: int | None = options.max_events
-        self._patience: Patience = options.patience
+        self._patience = output.patience
         self._due: list[bytes] = []  # in order; the next is the last
         self._has_seen = False
         self._missing = 0  # records

@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TextIO
 
+from gotrace.errors import UsageError
 from gotrace.report.colour import Colour, paint, wants_colour
 from gotrace.text import encodable, printable
 
@@ -17,6 +21,7 @@ __all__ = [
     "Notice",
     "NoticeKind",
     "Output",
+    "Patience",
     "TextOutput",
 ]
 
@@ -42,6 +47,38 @@ class Notice:
     fields: Mapping[str, object] = field(default_factory=dict)
 
 
+class Patience:
+    """How long writing may wait for a reader: for ever, but not long once the run has ended.
+
+    ``GOTRACE_DRAIN`` in the environment makes that longer, by so many seconds. Raises UsageError
+    where it is not a number.
+    """
+
+    #: Seconds that a reader has to take the rest once the run has ended.
+    GRACE = 1.0
+
+    def __init__(self) -> None:
+        #: Return when the run was to end (``time.monotonic``), None while it is not.
+        self.ended: Callable[[], float | None] = lambda: None
+        words = os.environ.get("GOTRACE_DRAIN", "") or "0"
+        try:
+            #: Seconds more than usual for what is left to be read and written.
+            self.more = float(words)
+        except ValueError:
+            self.more = -1.0
+        if not 0 <= self.more < math.inf:
+            raise UsageError(f"GOTRACE_DRAIN is a number of seconds, not {words!r}")
+
+    def end(self, at: float) -> None:
+        """Note when the run has ended."""
+        self.ended = lambda: at
+
+    def is_over(self) -> bool:
+        """Return whether writing has to be given up."""
+        ended = self.ended()
+        return ended is not None and time.monotonic() > ended + self.GRACE + self.more
+
+
 class TextOutput:
     """Results to ``out``, the frame around them to ``frame``, everything else to ``err``.
 
@@ -57,8 +94,10 @@ class TextOutput:
         quiet: bool = False,
         frame: TextIO | None = None,
         before: Callable[[], None] | None = None,
+        patience: Patience | None = None,
     ) -> None:
         self.out = out
+        self.patience = patience or Patience()
         self._before = before
         self._err = err
         self._quiet = quiet
@@ -95,8 +134,10 @@ class JsonOutput:
         out: TextIO,
         also: TextOutput | None = None,
         before: Callable[[], None] | None = None,
+        patience: Patience | None = None,
     ) -> None:
         self.out = out
+        self.patience = patience or Patience()
         self._before = before
         self._also = also
 

@@ -10,8 +10,9 @@ import time
 import pytest
 
 from gotrace.cli.pace import turns
-from gotrace.cli.stream import Patience, result_stream
+from gotrace.cli.stream import result_stream
 from gotrace.errors import UsageError
+from gotrace.report.output import Patience
 
 
 @pytest.mark.parametrize(("words", "least", "most"), [("", 0, 1), ("0", 0, 1), ("60.5", 60, 62)])
