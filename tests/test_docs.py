@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import configparser
 import importlib
 import os
@@ -15,10 +14,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gotrace.cli.options import parse, parse_plain
+from gotrace.cli.options import OptionParser, parse, parse_plain
 from gotrace.doctor.precompile import packaged_settings
 from gotrace.gotypes.from_text import parse_signature
 from gotrace.gotypes.types import Kind, basic_type
@@ -63,9 +63,9 @@ def test_every_command_is_wherever_commands_are() -> None:
         assert [name for name in every if name not in text] == [], page
 
 
-def parser_of(tool: str) -> argparse.ArgumentParser:
+def parser_of(tool: str) -> OptionParser[Any]:
     """Return a tool's own parser."""
-    made: argparse.ArgumentParser = importlib.import_module(f"gotrace.cli.{tool}")._parser()
+    made: OptionParser[Any] = importlib.import_module(f"gotrace.cli.{tool}")._parser()
     return made
 
 

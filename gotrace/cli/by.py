@@ -6,12 +6,13 @@ Both import this only then: planning captures and decoding them is what most of 
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gotrace.cli.irregular import irregularities
+from gotrace.cli.latency_options import GofunclatencyOptions
+from gotrace.cli.options import CallsOptions
 from gotrace.cli.pace import pace, running
 from gotrace.cli.run import (
     asked_of,
@@ -73,14 +74,14 @@ _Run = Run[KeyMeter, ProbeCost]
 _Write = Callable[[_Run, KeyPeriod, float], None]
 
 
-def count_by(options: argparse.Namespace) -> int:
+def count_by(options: CallsOptions) -> int:
     """Count calls by values of theirs, and return the exit status."""
     with target_of(options) as target:
         request = _request(options, target, KeyOptions(rows=options.rows), verb="count")
         output = run_output(options)
 
         def write(run: _Run, period: KeyPeriod, seconds: float) -> None:
-            if _wants_stacks(options):
+            if options.wants_stacks:
                 _write_stacks(options, output, run.plan, request.key, period, seconds)
                 return
             shown = shown_names((function.name for function in run.plan.functions), options.short)
@@ -91,24 +92,9 @@ def count_by(options: argparse.Namespace) -> int:
         return _add_up(options, request, output, write)
 
 
-def measure_by(options: argparse.Namespace, unit: int) -> int:
-    """Measure calls by values of theirs, and return the exit status; ``unit`` is shown, in ns."""
-    asked = "--of" if options.of is not None else "--by"
-    page = options.profile if options.profile and options.profile.endswith(".html") else ""
-    if page and options.interval is None and (options.goroutine or options.why is not None):
-        raise UsageError(f"-o {page} has stacks: give -i 1 as well for latency over time")
-    if options.goroutine or options.outermost or options.slower is not None:
-        raise UsageError(
-            f"{asked} cannot be combined with -g, --slower and --outermost: use --by '$goid' and"
-            " the predicate ($duration > 10ms)"
-        )
-    if options.of is not None and (unit != 1 or options.why is not None):
-        raise UsageError("--of measures a value, not a time: leave out -u, -m and --why")
-    if options.why is not None and _wants_stacks(options):
-        raise UsageError(
-            "folded stacks and profiles cannot show parts of the time: use --by '$stack' --why"
-        )
-    is_time = options.of is None
+def measure_by(options: GofunclatencyOptions) -> int:
+    """Measure calls by values of theirs, and return the exit status."""
+    is_time, unit = options.of is None, options.unit
     with target_of(options) as target:
         wanted = KeyOptions(
             is_time, options.why is not None, options.interval is not None, unit, options.rows
@@ -126,7 +112,7 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
         def write(run: _Run, period: KeyPeriod, seconds: float) -> None:
             nonlocal before
             plan, key = run.plan, request.key
-            if _wants_stacks(options):
+            if options.wants_stacks:
                 _write_stacks(options, output, plan, key, period, seconds)
             elif is_time:
                 cost = probe_cost_of(run.calibration)
@@ -154,16 +140,16 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
         return _add_up(options, request, output, write, heat)
 
 
-def _key_of(options: argparse.Namespace) -> KeyText:
+def _key_of(options: CallsOptions) -> KeyText:
     """Return the expressions of ``--by``. Raises UsageError."""
     if options.string_size > MAX_KEY_TEXT:
         raise UsageError(f"-Z {options.string_size}: --by compares {MAX_KEY_TEXT} bytes at most")
     return key_of(options.by or ())
 
 
-def _value_of(options: argparse.Namespace) -> KeyText | None:
+def _value_of(options: CallsOptions) -> KeyText | None:
     """Return the expression of ``--of``. Raises UsageError."""
-    text = getattr(options, "of", None)
+    text = options.value
     if text is None:
         return None
     of = key_of([text])
@@ -172,9 +158,7 @@ def _value_of(options: argparse.Namespace) -> KeyText | None:
     return of
 
 
-def _request(
-    options: argparse.Namespace, target: Target, wanted: KeyOptions, verb: str
-) -> KeyRequest:
+def _request(options: CallsOptions, target: Target, wanted: KeyOptions, verb: str) -> KeyRequest:
     """Return what is to be added up: without ``--of``, times are those of all returns."""
     is_count = verb == "count"
     return KeyRequest(
@@ -187,7 +171,7 @@ def _request(
         budget=options.budget,
         returns=options.returns,
         is_calibrated=True,
-        why=None if is_count else why_of(options),
+        why=why_of(options) if isinstance(options, GofunclatencyOptions) else None,
         key=_key_of(options),
         of=_value_of(options),
         text_bytes=options.string_size,
@@ -201,7 +185,7 @@ _NO_PARTS = "gofunccount cannot group by parts of the time: type gofunclatency -
 
 
 def _add_up(
-    options: argparse.Namespace,
+    options: CallsOptions,
     request: KeyRequest,
     output: Output,
     write: _Write,
@@ -215,8 +199,8 @@ def _add_up(
         plan = request.plan().plan
         list_plan(plan, output)
         return status_of(plan.failed)
-    watch = PriceWatch(options, output)
-    with running(request, output, watch.accept) as run:
+    watch = PriceWatch(options, output) if isinstance(options, GofunclatencyOptions) else None
+    with running(request, output, watch.accept if watch else None) as run:
         meter, plan = run.meter, run.plan
         for notice in opened_notices(options, run, request.done):
             output.notice(notice)
@@ -251,7 +235,7 @@ def _add_up(
 
 
 def _table(
-    options: argparse.Namespace, plan: ProbePlan, key: KeyText, period: KeyPeriod, seconds: float
+    options: CallsOptions, plan: ProbePlan, key: KeyText, period: KeyPeriod, seconds: float
 ) -> list[Row]:
     names = plan.names
     found = [
@@ -264,7 +248,7 @@ def _table(
 
 
 def _groups(
-    options: argparse.Namespace,
+    options: GofunclatencyOptions,
     plan: ProbePlan,
     key: KeyText,
     period: KeyPeriod,
@@ -301,7 +285,7 @@ _NO_NAME = RowName(None, None)
 
 
 def _value_rows(
-    options: argparse.Namespace,
+    options: GofunclatencyOptions,
     plan: ProbePlan,
     key: KeyText,
     period: KeyPeriod,
@@ -335,23 +319,18 @@ def _value_rows(
         if is_by_name
         else None,
     )
-    of, when = (options.of, unit), (time.time(), seconds)
+    of, when = (options.of or "", unit), (time.time(), seconds)
     return [value_row(name, values, of, by, when) for name, values, by in shown]
 
 
-def _has_each(options: argparse.Namespace, plan: ProbePlan) -> bool:
+def _has_each(options: CallsOptions, plan: ProbePlan) -> bool:
     """Return whether each function has a histogram of a value, as it would have of its times."""
-    asked: bool = options.function or options.json
-    return asked or len(plan.functions) <= FEW_FUNCTIONS
-
-
-def _wants_stacks(options: argparse.Namespace) -> bool:
-    """Return whether stacks are to be written in a format of theirs."""
-    return options.folded or options.profile is not None
+    asked = isinstance(options, GofunclatencyOptions) and options.function
+    return asked or options.json or len(plan.functions) <= FEW_FUNCTIONS
 
 
 def _write_stacks(
-    options: argparse.Namespace,
+    options: CallsOptions,
     output: Output,
     plan: ProbePlan,
     key: KeyText,
@@ -359,11 +338,11 @@ def _write_stacks(
     seconds: float,
 ) -> None:
     """Write stacks folded, or as a profile to a file."""
-    length, of = round(seconds * 1e9), getattr(options, "of", None)
+    length, of = round(seconds * 1e9), options.value
     began = time.time_ns() - length
     profile = key_profile(plan, key, period.rows, of, options.patterns, began, length)
-    if options.profile is not None:
-        write_profile(options.profile, profile)
+    if options.files.profile is not None:
+        write_profile(options.files.profile, profile)
         return
     output.out.write(folded(profile))
     output.out.flush()

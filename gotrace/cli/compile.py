@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import argparse
-
+from gotrace.cli.options import FunctionOptions
 from gotrace.doctor.precompile import precompile
 from gotrace.errors import UsageError
 from gotrace.text import printable
@@ -12,12 +11,12 @@ from gotrace.text import printable
 __all__ = ["run_compile"]
 
 
-def run_compile(options: argparse.Namespace) -> int:
+def run_compile(options: FunctionOptions) -> int:
     """Compile the programs that runs usually need and return the exit status, 0.
 
     Raises UsageError where the options name something to trace, and GotraceError.
     """
-    if options.patterns or options.command is not None or options.pid is not None:
+    if options.patterns or options.named.command is not None or options.named.pid is not None:
         raise UsageError("--compile takes no other options: it traces nothing")
     kept = precompile()
     place = printable(str(kept.path))

@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from gotrace.elf.functions import FunctionTable
 from gotrace.elf.name_cache import kept_names
@@ -37,6 +37,14 @@ _MAX_NAMES = 200  # beyond which names are completed up to the next dot or slash
 _ELF_MAGIC = b"\x7fELF"
 #: The operand that an expression ends in, with its fields.
 _PATH = re.compile(r"\$?(?:\w+\.)*\w*$")
+
+
+class _Given(Protocol):
+    """Options that come before what is completed."""
+
+    processes: Sequence[str]
+    cmd: str | None
+    patterns: Sequence[str] | None
 
 
 def complete(parser: argparse.ArgumentParser) -> NoReturn:
@@ -72,7 +80,7 @@ def _next_step(name: str, start: int) -> str:
     return name[: min(ends) + 1] if ends else name
 
 
-def _functions(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+def _functions(prefix: str, parsed_args: _Given, **_: object) -> list[str]:
     """Complete `[BINARY:]PATTERN`, or what is in its predicate or format.
 
     Where no target is known it is the name of a file; after an @ it is a recipe.
@@ -102,12 +110,12 @@ def _recipes(prefix: str) -> list[str]:
         return []
 
 
-def _keys(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+def _keys(prefix: str, parsed_args: _Given, **_: object) -> list[str]:
     """Complete an expression of the functions that are named before."""
     return _operands(prefix, parsed_args, parsed_args.patterns or [])
 
 
-def _operands(prefix: str, options: argparse.Namespace, patterns: Sequence[str]) -> list[str]:
+def _operands(prefix: str, options: _Given, patterns: Sequence[str]) -> list[str]:
     """Complete the last operand of an expression: a parameter, its fields, or what calls have."""
     match = _PATH.search(prefix)
     if match is None or (prefix[: match.start()].count('"') % 2 and "%" not in prefix):
@@ -121,9 +129,7 @@ def _operands(prefix: str, options: argparse.Namespace, patterns: Sequence[str])
     return [head + name for name in names if name.startswith(last) and name.isprintable()]
 
 
-def _names_after(
-    options: argparse.Namespace, patterns: Sequence[str], way: Sequence[str]
-) -> list[str]:
+def _names_after(options: _Given, patterns: Sequence[str], way: Sequence[str]) -> list[str]:
     """Return the names that may come after some fields, of the first function that is named.
 
     Raises GotraceError.
@@ -140,7 +146,7 @@ def _names_after(
     return []
 
 
-def _excluded(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+def _excluded(prefix: str, parsed_args: _Given, **_: object) -> list[str]:
     """Complete a PATTERN to be excluded, a function of the files that the others name."""
     exists = file_test(_pid(parsed_args))
     try:
@@ -150,7 +156,7 @@ def _excluded(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list
         return []
 
 
-def _pid(options: argparse.Namespace) -> int | None:
+def _pid(options: _Given) -> int | None:
     """Return the process of ``-p``, the first of several: these run the same program."""
     try:
         return process_numbers(options.processes)[0] if options.processes else None
@@ -158,7 +164,7 @@ def _pid(options: argparse.Namespace) -> int | None:
         return None
 
 
-def _names(options: argparse.Namespace, binary: str | None, prefix: str) -> list[str]:
+def _names(options: _Given, binary: str | None, prefix: str) -> list[str]:
     """Return what functions of one file of the target go on with; raises GotraceError."""
     with _target(options, binary) as file:
         spoken = kept_names(file.image, lambda: _spoken(file.functions))
@@ -170,7 +176,7 @@ def _names(options: argparse.Namespace, binary: str | None, prefix: str) -> list
 
 
 @contextmanager
-def _target(options: argparse.Namespace, binary: str | None) -> Iterator[TargetBinary]:
+def _target(options: _Given, binary: str | None) -> Iterator[TargetBinary]:
     """Open a file of the target. Raises GotraceError."""
     with closing(Target.of(_pid(options), None)) as target:
         command = getattr(options, "cmd", None)
@@ -246,7 +252,7 @@ def _go_processes() -> Iterator[tuple[str, str]]:
             yield process.name, name
 
 
-def _inside(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+def _inside(prefix: str, parsed_args: _Given, **_: object) -> list[str]:
     """Complete a PATTERN of functions of the process, wherever they are called."""
     try:
         return _names(parsed_args, None, prefix)

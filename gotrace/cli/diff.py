@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import argparse
-
-from gotrace.cli.run import run_output
+from gotrace.cli.options import SummaryOptions, is_json
+from gotrace.cli.run import open_output
 from gotrace.errors import UsageError
 from gotrace.profiles.write import is_profile, write_content
 from gotrace.report.diff import diff_page, write_diff
@@ -16,24 +15,30 @@ from gotrace.text import printable
 __all__ = ["compare"]
 
 
-def compare(options: argparse.Namespace) -> int:
-    """Write what changed, and return the exit status. Raises GotraceError."""
-    given = ("processes", "cmd", "command", "patterns", "core", "interval", "duration")
-    if any(getattr(options, name, None) for name in given):
+def compare(
+    options: SummaryOptions, path: str | None, has_target: bool, quiet: bool = False
+) -> int:
+    """Write what changed, to ``path`` if that is not None, and return the exit status.
+
+    ``has_target`` is whether the options name anything to read beside two files. Raises
+    GotraceError.
+    """
+    assert options.diff is not None
+    if has_target or options.processes or options.interval or options.duration:
         raise UsageError("--diff reads two files: leave out processes, functions, -i and -d")
     found = diff(*options.diff)
     if found.a.tool != options.tool:
         raise UsageError(f"{found.a.name} is of {found.a.tool}: type {found.a.tool} --diff")
-    path = getattr(options, "output", None) or getattr(options, "pprof", None)
     page = path if path and path.endswith(".html") else None
     if path and not page and is_profile(path):
         raise UsageError(
             f"-o {path} is a profile, and --diff has none: give x.html, or type go tool pprof"
             " -diff_base A.pb.gz B.pb.gz"
         )
-    options.output = None if page else path
-    options.quiet = getattr(options, "quiet", False)
-    output = run_output(options)
+    file = None if page else path
+    output = open_output(
+        file, options.json or is_json(file), quiet, starting=None if quiet else options.tool
+    )
     for one in (found.a, found.b):
         for text in one.lost:
             output.notice(Notice(NoticeKind.WARNING, f"{printable(one.name)}: {text}"))

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 
+from gotrace.cli.options import FunctionOptions
 from gotrace.cli.run import make_output
 from gotrace.doctor.examine import examine
 from gotrace.doctor.finding import Finding
@@ -17,22 +17,22 @@ from gotrace.text import printable
 __all__ = ["run_doctor"]
 
 
-def run_doctor(options: argparse.Namespace) -> int:
+def run_doctor(options: FunctionOptions) -> int:
     """Check what tracing needs and return the exit status, 0 where it is possible.
 
     With ``--debug`` the logs of compiler and verifier go to stderr. Raises UsageError where the
     options name something to trace.
     """
-    if options.patterns or options.command is not None:
+    if options.patterns or options.named.command is not None:
         raise UsageError("--doctor traces nothing: give it no more than -p PID")
-    if options.pids:
+    if len(options.named.pids) > 1:
         raise UsageError("--doctor examines one process: give one -p PID")
     possible = write_findings(make_output(options), _examined(options))
     return 0 if possible else 1
 
 
-def _examined(options: argparse.Namespace) -> Iterator[Finding]:
-    for finding in examine(options.pid):
+def _examined(options: FunctionOptions) -> Iterator[Finding]:
+    for finding in examine(options.named.pid):
         yield finding
         if options.debug and finding.log:
             for line in finding.log.splitlines():

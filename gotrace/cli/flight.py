@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -14,54 +13,38 @@ from gotrace.cli.irregular import irregularities, lost_notice
 from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import asked_of, opened_notices
 from gotrace.cli.stream import takes_more
-from gotrace.cli.tree import add_own_functions, left_out_notices
+from gotrace.cli.trace_options import NUMBER, GotraceOptions
+from gotrace.cli.tree import left_out_notices
 from gotrace.cli.why import PriceWatch
-from gotrace.errors import UsageError
 from gotrace.overhead import ProbeCost
 from gotrace.report.calls import Clock, TimeStyle
 from gotrace.report.durations import duration
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
-from gotrace.requests.flight import FlightReader, flight_of, flight_size, probes_in
-from gotrace.requests.recording import Recorder, Recording, check_recording_file
+from gotrace.requests.flight import FlightReader, flight_of
+from gotrace.requests.recording import Recorder, Recording
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan
 from gotrace.session.run import Run
 from gotrace.session.trace import CallTracer, TraceOptions, TraceRequest
-from gotrace.session.trace_plan import TraceChoices
 from gotrace.target.target import Target
 from gotrace.text import counted, printable
 
-__all__ = ["check", "request_of", "run_flight", "run_record"]
+__all__ = ["request_of", "run_flight", "run_record"]
 
 _POLL = 0.025  # seconds
 _TURN = 0.06  # seconds of a turn of reading
 _SAYING = 1.0  # seconds, at the end, until what was written is read
-_NUMBER = "%n"
 #: Files of a flight if nobody says how many: conditions may hold all the time.
 _MAX_FILES = 100
 #: Records of a file of ``--record``: the rest is in further files.
 _MAX_RECORDS = 1 << 18
 
 
-def check(options: argparse.Namespace) -> None:
-    """Refuse what makes no sense together. Raises GotraceError."""
-    what = "--flight" if options.flight else "--record"
-    path = options.output
-    if options.flight is None and (options.when or options.memory):
-        raise UsageError("--when and --memory are of --flight: give --flight 5s")
-    if path is None:
-        raise UsageError(f"{what} writes a file: give -o x.trace, x.pftrace or x.json")
-    check_recording_file(path.replace(_NUMBER, "1"))
-    options.file, options.output = path, None
-
-
-def request_of(options: argparse.Namespace, target: Target, choices: TraceChoices) -> TraceRequest:
+def request_of(options: GotraceOptions, target: Target) -> TraceRequest:
     """Return what is to be traced. Raises GotraceError, UsageError among these."""
-    if options.own:
-        add_own_functions(options, target, probes_in(options.when))
     asked = asked_of(options)
     if options.flight:
-        options.memory = options.memory or flight_size()
+        assert options.memory is not None
         probes, traced = flight_of(asked, target, options.when, options.memory)
     else:
         probes, failed = asked.probes(target)
@@ -76,14 +59,14 @@ def request_of(options: argparse.Namespace, target: Target, choices: TraceChoice
         forced=options.attach,
         returns=options.returns,
         is_priced=True,
-        choices=replace(choices, first_alone=bool(options.flight)),
+        choices=replace(options.choices, first_alone=bool(options.flight)),
         options=traced,
     )
 
 
 @contextmanager
 def _opened(
-    options: argparse.Namespace,
+    options: GotraceOptions,
     request: TraceRequest,
     output: Output,
     watch: PriceWatch,
@@ -97,8 +80,9 @@ def _opened(
         yield run, Recorder(decoders, request.options.roots, run.meter.wait_reasons, epoch)
 
 
-def run_flight(options: argparse.Namespace, request: TraceRequest, output: Output) -> ProbePlan:
+def run_flight(options: GotraceOptions, request: TraceRequest, output: Output) -> ProbePlan:
     """Keep what is traced, write it whenever a condition holds, and return what was traced."""
+    assert options.flight is not None and options.memory is not None
     watch = PriceWatch(options, output, "--flight")
     with (
         _counting_signals() as signals,
@@ -106,7 +90,7 @@ def run_flight(options: argparse.Namespace, request: TraceRequest, output: Outpu
     ):
         reader = FlightReader(run.meter, recorder, request.options, options.flight)
         files = _Files(options, output)
-        output.notice(_keeping(options))
+        output.notice(_keeping(options.flight, options.memory, options.when))
 
         def poll(is_over: Callable[[], bool]) -> bool:
             files.say(time.monotonic() + _TURN)
@@ -141,11 +125,11 @@ def _missing(run: Run[CallTracer, ProbeCost], calls: int) -> Iterator[Notice]:
         yield lost_notice("reader", _DROPPED, lost, lost + calls)
 
 
-def _keeping(options: argparse.Namespace) -> Notice:
-    size = f"{options.memory >> 20} MiB"
-    when = f" until {' or '.join(options.when)}" if options.when else ""
-    text = f"keeping the last {duration(round(options.flight * 1e9))} in {size}{when}; SIGUSR1"
-    fields = {"what": "flight", "seconds": options.flight, "bytes": options.memory}
+def _keeping(seconds: float, memory: int, conditions: Sequence[str]) -> Notice:
+    when = f" until {' or '.join(conditions)}" if conditions else ""
+    last = duration(round(seconds * 1e9))
+    text = f"keeping the last {last} in {memory >> 20} MiB{when}; SIGUSR1"
+    fields = {"what": "flight", "seconds": seconds, "bytes": memory}
     return Notice(NoticeKind.SUMMARY, f"{text} writes them as well", fields)
 
 
@@ -163,21 +147,21 @@ def _counting_signals() -> Iterator[list[int]]:
 class _Files:
     """The files of a run, which have numbers."""
 
-    def __init__(self, options: argparse.Namespace, output: Output) -> None:
-        self._name: str = options.file
+    def __init__(self, options: GotraceOptions, output: Output) -> None:
+        self._name = options.files.recording or ""
         self._output = output
         self._number = 0
         #: What is to be said of files, in order: where nobody reads that, files are written still.
         self._unsaid: list[Notice] = []
         self.calls = 0
-        self._is_default = options.max_events is None and _NUMBER in self._name
-        self.left: int = (options.max_events or _MAX_FILES) if _NUMBER in self._name else 1
+        self._is_default = options.max_events is None and NUMBER in self._name
+        self.left: int = (options.max_events or _MAX_FILES) if NUMBER in self._name else 1
 
     def write(self, recording: Recording) -> None:
         """Write the next file. Raises GotraceError."""
         self._number += 1
         self.left -= 1
-        path = self._name.replace(_NUMBER, str(self._number))
+        path = self._name.replace(NUMBER, str(self._number))
         recording.save(path)
         self.calls += _calls(recording)
         self._unsaid.append(_written(path, recording))
@@ -226,7 +210,7 @@ def _say(output: Output, notice: Notice) -> None:
         print(printable(notice.message), file=output.out, flush=True)
 
 
-def run_record(options: argparse.Namespace, request: TraceRequest, output: Output) -> ProbePlan:
+def run_record(options: GotraceOptions, request: TraceRequest, output: Output) -> ProbePlan:
     """Trace until the end, write it, and return what was traced."""
     watch = PriceWatch(options, output, "--record")
     with _opened(options, request, output, watch) as (run, recorder):
@@ -252,12 +236,12 @@ class _Recorded:
 
     def __init__(
         self,
-        options: argparse.Namespace,
+        options: GotraceOptions,
         recorder: Recorder,
         tracer: CallTracer,
         output: Output,
     ) -> None:
-        self._name: str = options.file
+        self._name = options.files.recording or ""
         self._recorder = recorder
         self._tracer = tracer
         self._output = output

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 import signal
@@ -11,8 +10,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
-from gotrace.cli.options import is_json, new_parser, parse_plain, positive, seconds
+from gotrace.cli.options import (
+    OptionParser,
+    Options,
+    is_json,
+    new_parser,
+    parse_plain,
+    positive,
+    seconds,
+)
 from gotrace.cli.run import run_command
 from gotrace.cli.stream import result_file, result_stream
 from gotrace.errors import GotraceError, UsageError
@@ -63,11 +71,35 @@ examples:
 """
 
 
-def _parser() -> argparse.ArgumentParser:
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class GofleetOptions(Options):
+    """The options of gofleet."""
+
+    on: list[str] | None
+    merge: list[str] | None
+    by_host: bool
+    top: int | None
+    output: str | None
+    quiet: bool
+    at_once: int
+    ttl: float
+    ssh: str
+    sudo: bool
+    push: list[str] | None
+    remote_command: str | None
+    image: str | None
+    kubectl: str
+    container: str | None
+    pods_in: str | None
+    sys_admin: bool
+
+
+def _parser() -> OptionParser[GofleetOptions]:
     parser = new_parser(
         "gofleet",
         "Run a command on many hosts or pods at once, and add up exactly what it prints there.",
         _EPILOG,
+        GofleetOptions,
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
@@ -177,7 +209,7 @@ def _run(arguments: Sequence[str]) -> int:
     return _ask(options, command)
 
 
-def _ask(options: argparse.Namespace, command: Sequence[str]) -> int:
+def _ask(options: GofleetOptions, command: Sequence[str]) -> int:
     """Run the command everywhere, write what it says, and return the exit status."""
     words = _remote_words(options, command)
     way, hosts = _way(options, command)
@@ -210,9 +242,10 @@ def _ask(options: argparse.Namespace, command: Sequence[str]) -> int:
     return failed[0] if len({*failed}) == 1 and not merged.hosts and failed[0] in (2, 3) else 1
 
 
-def _way(options: argparse.Namespace, command: Sequence[str]) -> tuple[Reach, list[str]]:
+def _way(options: GofleetOptions, command: Sequence[str]) -> tuple[Reach, list[str]]:
     """Return how hosts or pods are reached, and their names. Raises UsageError, HostError."""
-    of_pods = {*map(are_pods, options.on)}
+    places = options.on or []
+    of_pods = {*map(are_pods, places)}
     if len(of_pods) > 1:
         raise UsageError("--on: hosts (ssh:) and pods (k8s:) cannot be asked at once")
     (is_of_pods,) = of_pods
@@ -222,7 +255,7 @@ def _way(options: argparse.Namespace, command: Sequence[str]) -> tuple[Reach, li
             raise UsageError(f"{option} is for --on {'ssh' if is_of_pods else 'k8s'}: only")
     ttl = max(1, round(options.ttl))
     if is_of_pods:
-        wanted = selections(options.on)
+        wanted = selections(places)
         kubectl = _split("--kubectl", options.kubectl)
         for word in _own(command):
             if re.match(r"-p|--pid\b|-c|--cmd\b|--core\b", word):
@@ -233,7 +266,7 @@ def _way(options: argparse.Namespace, command: Sequence[str]) -> tuple[Reach, li
             )
         pods = Kubernetes(kubectl, options.image, ttl, options.pods_in, options.sys_admin)
         return pods, pods.find(wanted, options.container)
-    hosts = host_names(options.on)
+    hosts = host_names(places)
     bundles: list[Bundle] = []
     if options.push:
         if options.remote_command:
@@ -259,7 +292,7 @@ class _Attached:
                 _say(counted(f"tracing on {{}} {self._what}{{s}}", self._hosts))
 
 
-def _remote_words(options: argparse.Namespace, command: Sequence[str]) -> list[str]:
+def _remote_words(options: GofleetOptions, command: Sequence[str]) -> list[str]:
     """Return what runs on the hosts. Raises UsageError."""
     tools = ", ".join(_TOOLS)
     if not command:
@@ -371,7 +404,7 @@ def _say(text: str) -> None:
     print(f"gofleet: {printable(text)}", file=sys.stderr, flush=True)
 
 
-def _write(options: argparse.Namespace, merged: Merged) -> None:
+def _write(options: GofleetOptions, merged: Merged) -> None:
     """Write results where the options want them. Raises GotraceError, OSError."""
     from gotrace.report.merged import merged_profile, write_merged  # takes what reports take
 

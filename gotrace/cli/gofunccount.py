@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gotrace.cli.options import (
+    CallsOptions,
+    OptionParser,
     add_interval_options,
     add_key_options,
     add_return_options,
@@ -57,8 +58,9 @@ examples:
 """
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = new_parser("gofunccount", "Count calls of Go functions, exactly and cheaply.", _EPILOG)
+def _parser() -> OptionParser[CallsOptions]:
+    text = "Count calls of Go functions, exactly and cheaply."
+    parser = new_parser("gofunccount", text, _EPILOG, CallsOptions)
     add_target_options(parser)
     add_key_options(parser)
     add_interval_options(parser)
@@ -73,7 +75,7 @@ def _run(arguments: Sequence[str]) -> int:
     if options.diff:
         from gotrace.cli.diff import compare
 
-        return compare(options)
+        return compare(options, options.output, options.names_target, options.quiet)
     if options.by:
         from gotrace.cli.by import count_by
 
@@ -95,7 +97,7 @@ def _run(arguments: Sequence[str]) -> int:
         return status_of(list_functions(request.select(), output, request.verb, to_be_traced))
 
 
-def _count(options: argparse.Namespace, request: CountRequest, output: Output) -> ProbePlan:
+def _count(options: CallsOptions, request: CountRequest, output: Output) -> ProbePlan:
     """Count until the end and return what was counted."""
     with running(request, output) as run:
         for notice in opened_notices(options, run, request.done):
@@ -140,7 +142,7 @@ class _Hits:
 
 
 def _table(
-    options: argparse.Namespace,
+    options: CallsOptions,
     names: Sequence[ProgramFunction],
     counts: Sequence[int],
     length: float,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections import Counter
@@ -11,7 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gotrace.cli.irregular import irregularities
+from gotrace.cli.latency_options import GofunclatencyOptions
 from gotrace.cli.options import (
+    OptionParser,
     add_interval_options,
     add_key_options,
     add_return_options,
@@ -84,10 +85,9 @@ _MOST_DRAWN = 256
 _TURN = 0.05  # seconds of reading at a time
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = new_parser(
-        "gofunclatency", "Measure how long calls of Go functions take, as histograms.", _EPILOG
-    )
+def _parser() -> OptionParser[GofunclatencyOptions]:
+    text = "Measure how long calls of Go functions take, as histograms."
+    parser = new_parser("gofunclatency", text, _EPILOG, GofunclatencyOptions)
     add_target_options(parser)
     unit = parser.add_mutually_exclusive_group()
     unit.add_argument("-u", "--microseconds", action="store_true", help="tables in microseconds")
@@ -142,17 +142,17 @@ def _run(arguments: Sequence[str]) -> int:
     if options.diff:
         from gotrace.cli.diff import compare
 
-        return compare(options)
+        return compare(options, options.output, options.names_target, options.quiet)
     if options.by or options.of:
         from gotrace.cli.by import measure_by
 
-        return measure_by(options, _unit(options))
+        return measure_by(options)
     with target_of(options) as target:
         wanted = LatencyOptions(
             per_function=_per_function(options),
             per_goroutine=options.goroutine,
             intervals=options.interval is not None,
-            unit=_unit(options),
+            unit=options.unit,
             slower=options.slower,
             outermost=options.outermost,
         )
@@ -175,12 +175,7 @@ def _run(arguments: Sequence[str]) -> int:
         return status_of(list_functions(request.select(), output, request.verb, to_be_measured))
 
 
-def _unit(options: argparse.Namespace) -> int:
-    """Return the display unit in nanoseconds."""
-    return 1_000 if options.microseconds else 1_000_000 if options.milliseconds else 1
-
-
-def _measure(options: argparse.Namespace, request: LatencyRequest, output: Output) -> ProbePlan:
+def _measure(options: GofunclatencyOptions, request: LatencyRequest, output: Output) -> ProbePlan:
     """Measure until the end and return what was measured."""
     watch = PriceWatch(options, output)
     with running(request, output, watch.accept) as run:
@@ -235,7 +230,7 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
     return run.plan
 
 
-def _per_function(options: argparse.Namespace) -> bool | None:
+def _per_function(options: GofunclatencyOptions) -> bool | None:
     """Return whether each function has a histogram, None if each has one where they are few.
 
     Recordings have each: who compares them wants to know which one has changed.
@@ -245,9 +240,9 @@ def _per_function(options: argparse.Namespace) -> bool | None:
     return False if options.goroutine else None
 
 
-def _choice(options: argparse.Namespace, by_function: bool) -> LatencyChoice:
+def _choice(options: GofunclatencyOptions, by_function: bool) -> LatencyChoice:
     """Return what is shown of each interval."""
-    names_processes = options.pid is None and options.command is None
+    names_processes = options.named.pid is None and options.named.command is None
     return LatencyChoice(
         by_function,
         options.goroutine,

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from gotrace.cli.conflicts import Conflict, Needs, check_options
 from gotrace.cli.options import (
+    OptionParser,
     add_command_options,
     add_interval_options,
     add_watching_options,
@@ -22,6 +23,7 @@ from gotrace.cli.pace import pace, running
 from gotrace.cli.run import process_of, run_command, run_output
 from gotrace.cli.stack_files import (
     STACK_CONFLICTS,
+    StackOptions,
     add_stack_options,
     fold,
     wants_stacks,
@@ -73,11 +75,25 @@ _CONFLICTS = (
 )
 
 
-def _parser() -> argparse.ArgumentParser:
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class GooffcpuOptions(StackOptions):
+    """The options of gooffcpu."""
+
+    state: WaitState
+    names: bool
+    reason: list[str]
+    wakers: bool
+    open: bool
+    system: bool
+    budget: float | None
+
+
+def _parser() -> OptionParser[GooffcpuOptions]:
     parser = new_parser(
         "gooffcpu",
         "Add up how long goroutines of a Go program wait, by stack, reason and waker.",
         _EPILOG,
+        GooffcpuOptions,
     )
     add_command_options(parser)
     parser.add_argument(
@@ -133,7 +149,7 @@ def _run(arguments: Sequence[str]) -> int:
     if options.diff:
         from gotrace.cli.diff import compare
 
-        return compare(options)
+        return compare(options, options.pprof, bool(options.named.command), options.quiet)
     check_options(parser, options, _CONFLICTS)
     output = run_output(options)
     with process_of(options, "gooffcpu traces") as target:
@@ -156,13 +172,13 @@ def _run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _syscalls(options: argparse.Namespace, target: Target) -> SyscallRequest:
+def _syscalls(options: GooffcpuOptions, target: Target) -> SyscallRequest:
     return SyscallRequest(
         target=target, inside=options.inside, intervals=options.interval is not None
     )
 
 
-def _watch(options: argparse.Namespace, request: RunRequest[_M, None], output: Output) -> None:
+def _watch(options: GooffcpuOptions, request: RunRequest[_M, None], output: Output) -> None:
     # The runtime's own goroutines make system calls that the table has, too.
     system = options.system or options.names
     choice = WaitChoice(tuple(options.inside), tuple(options.reason), system, options.wakers)
@@ -180,7 +196,7 @@ def _watch(options: argparse.Namespace, request: RunRequest[_M, None], output: O
             output.notice(notice)
 
 
-def _attached(options: argparse.Namespace, target: Target, meter: _Meter) -> Notice:
+def _attached(options: GooffcpuOptions, target: Target, meter: _Meter) -> Notice:
     states = {
         WaitState.WAITING: "waits",
         WaitState.RUNNABLE: "waits for a CPU",
@@ -197,7 +213,7 @@ class _Writer:
 
     def __init__(
         self,
-        options: argparse.Namespace,
+        options: GooffcpuOptions,
         meter: _Meter,
         target: Target,
         output: Output,

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
 from gotrace.cli.conflicts import ONE_OF, Conflict, Needs, check_options
 from gotrace.cli.options import (
+    OptionParser,
     add_command_options,
     add_interval_options,
     add_watching_options,
@@ -23,6 +24,7 @@ from gotrace.cli.pace import pace, running
 from gotrace.cli.run import process_of, run_command, run_output
 from gotrace.cli.stack_files import (
     STACK_CONFLICTS,
+    StackOptions,
     add_stack_options,
     fold,
     wants_stacks,
@@ -86,11 +88,25 @@ _CONFLICTS = (
 )
 
 
-def _parser() -> argparse.ArgumentParser:
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class GooncpuOptions(StackOptions):
+    """The options of gooncpu."""
+
+    frequency: int
+    goroutines: bool
+    label: str | None
+    stacks: bool
+    kernel: bool
+    off: bool
+    functions: list[str]
+
+
+def _parser() -> OptionParser[GooncpuOptions]:
     parser = new_parser(
         "gooncpu",
         "Sample where the threads of a Go program spend CPU time, added up in the kernel.",
         _EPILOG,
+        GooncpuOptions,
     )
     add_command_options(parser)
     parser.add_argument(
@@ -148,7 +164,7 @@ def _run(arguments: Sequence[str]) -> int:
     if options.diff:
         from gotrace.cli.diff import compare
 
-        return compare(options)
+        return compare(options, options.pprof, bool(options.named.command), options.quiet)
     check_options(parser, options, _CONFLICTS)
     output = run_output(options)
     with process_of(options, "gooncpu samples") as target:
@@ -167,7 +183,7 @@ def _run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _run_on(options: argparse.Namespace, request: CpuRequest, output: Output) -> None:
+def _run_on(options: GooncpuOptions, request: CpuRequest, output: Output) -> None:
     with running(request, output) as run:
         writer = _Writer(options, run.meter, run.target, output)
         _begun(options, run, output)
@@ -177,7 +193,7 @@ def _run_on(options: argparse.Namespace, request: CpuRequest, output: Output) ->
         _say_lost(output, run.meter.lost_stacks())
 
 
-def _run_off(options: argparse.Namespace, request: CpuRequest, output: Output) -> None:
+def _run_off(options: GooncpuOptions, request: CpuRequest, output: Output) -> None:
     """Add up all of the time, and write it at the end."""
     asked = WallRequest(target=request.target, forced=request.forced, cpu=request, is_priced=True)
     watch = PriceWatch(options, output, "--off")
@@ -212,13 +228,13 @@ def _run_off(options: argparse.Namespace, request: CpuRequest, output: Output) -
         _say_lost(output, stacks)
 
 
-def _begun(options: argparse.Namespace, run: Run[_M, None], output: Output) -> None:
+def _begun(options: GooncpuOptions, run: Run[_M, None], output: Output) -> None:
     for note in run.warnings():
         output.notice(Notice(NoticeKind.WARNING, note.text, note.fields))
     output.notice(_attached(options, run.target))
 
 
-def _attached(options: argparse.Namespace, target: Target) -> Notice:
+def _attached(options: GooncpuOptions, target: Target) -> Notice:
     text = f"Sampling process {target.pid} at {options.frequency} Hz... Hit Ctrl-C to end."
     fields = {"pid": target.pid, "hertz": options.frequency, "ts": time.time()}
     return Notice(NoticeKind.ATTACHED, text, fields)
@@ -229,7 +245,7 @@ class _Writer:
 
     def __init__(
         self,
-        options: argparse.Namespace,
+        options: GooncpuOptions,
         meter: CpuMeter,
         target: Target,
         output: Output,

@@ -10,10 +10,13 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gotrace.cli.conflicts import ONE_OF, Conflict, Needs, check_options
 from gotrace.cli.options import (
+    OptionParser,
+    SummaryOptions,
     add_diff_option,
     duration,
     new_parser,
@@ -91,11 +94,34 @@ _CONFLICTS = (
 )
 
 
-def _parser() -> argparse.ArgumentParser:
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class GostacksOptions(SummaryOptions):
+    """The options of gostacks."""
+
+    core: list[str] | None
+    all: bool
+    goroutine: list[int]
+    state: list[State]
+    reason: list[str]
+    longer: int | None
+    system: bool
+    args: bool
+    by_label: list[str]
+    folded: bool
+    output: str | None
+    speedscope: str | None
+    watch: bool
+    patterns: list[str]
+    #: The process.
+    pid: int | None = None
+
+
+def _parser() -> OptionParser[GostacksOptions]:
     parser = new_parser(
         "gostacks",
         "Show what all goroutines of a running program do, without stopping it.",
         _EPILOG,
+        GostacksOptions,
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
@@ -196,14 +222,14 @@ def _parser() -> argparse.ArgumentParser:
 def _run(arguments: Sequence[str]) -> int:
     parser = _parser()
     options = parse_plain(parser, arguments)
-    options.tool = "gostacks"
     if options.diff:
         from gotrace.cli.diff import compare
 
-        return compare(options)
-    options.pid = one_process(options.processes, "gostacks reads") if options.processes else None
+        return compare(options, options.output, bool(options.core or options.patterns))
+    if options.processes:
+        options = replace(options, pid=one_process(options.processes, "gostacks reads"))
     # JSON has each goroutine anyway.
-    check_options(parser, options, _CONFLICTS, "-a --all" if options.json else "")
+    check_options(parser, options, _CONFLICTS, besides="-a --all" if options.json else "")
     output = make_output(options)
     choice = GoroutineFilter(
         frozenset(options.state),
@@ -267,7 +293,7 @@ def _chosen(dump: Dump, choice: GoroutineFilter) -> list[DumpedGoroutine]:
 
 
 def _write(
-    options: argparse.Namespace,
+    options: GostacksOptions,
     dump: Dump,
     chosen: list[DumpedGoroutine],
     output: Output,
@@ -279,11 +305,11 @@ def _write(
         _write_json(options, dump, chosen, output, arguments)
     elif options.output or options.speedscope or options.folded:
         profile = profile_of(dump, chosen, time.time_ns(), f"goroutines of {name}")
-        if options.folded:
+        path = options.output or options.speedscope
+        if path is None:
             output.out.write(folded(profile))
             output.out.flush()
             return
-        path = options.output or options.speedscope
         write_profile(path, profile, speedscope if options.speedscope else None)
         output.out.write(f"wrote {len(chosen):,} goroutines to {printable(path)}\n")
     elif options.all or options.goroutine or options.args:
@@ -299,9 +325,7 @@ def _write(
         _note_rest(options, groups, output)
 
 
-def _note_rest(
-    options: argparse.Namespace, groups: Sequence[GoroutineGroup], output: Output
-) -> None:
+def _note_rest(options: GostacksOptions, groups: Sequence[GoroutineGroup], output: Output) -> None:
     rest = groups[options.top :] if options.top else ()
     if rest and not isinstance(output, JsonOutput):
         count = sum(len(group.goroutines) for group in rest)
@@ -309,7 +333,7 @@ def _note_rest(
 
 
 def _write_json(
-    options: argparse.Namespace,
+    options: GostacksOptions,
     dump: Dump,
     chosen: list[DumpedGoroutine],
     output: JsonOutput,
@@ -335,7 +359,7 @@ def _warn_moved(chosen: list[DumpedGoroutine], output: Output) -> None:
 
 
 def _repeat(
-    options: argparse.Namespace,
+    options: GostacksOptions,
     target: Target,
     source: LiveGoroutines | CoreGoroutines,
     choice: GoroutineFilter,

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gotrace.cli.options import new_parser, parse_plain, positive, seconds
+from gotrace.cli.conflicts import Needs, check_options
+from gotrace.cli.options import OptionParser, Options, new_parser, parse_plain, positive, seconds
 from gotrace.cli.run import make_output, run_command
 from gotrace.errors import GotraceError, UsageError
 from gotrace.live.model import Snapshot
@@ -53,11 +54,30 @@ _WIDTH = 120
 _MAX_PROCESSES = 8
 
 
-def _parser() -> argparse.ArgumentParser:
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class GotopOptions(Options):
+    """The options of gotop."""
+
+    processes: list[str]
+    delay: float
+    waits: bool
+    functions: list[str]
+    requests: str | None
+    force: bool
+    batch: bool
+    number: int | None
+    top: int | None
+
+
+_CONFLICTS = (Needs("-n --top --json", "-b", "-n, --top and --json are for batches: give -b"),)
+
+
+def _parser() -> OptionParser[GotopOptions]:
     parser = new_parser(
         "gotop",
         "Show what a running Go program is doing now: goroutines, collector, waits and calls.",
         _EPILOG,
+        GotopOptions,
     )
     parser.add_argument(
         "-p",
@@ -115,9 +135,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    options = parse_plain(_parser(), arguments)
-    if not options.batch and (options.number or options.top or options.json):
-        raise UsageError("-n, --top and --json are for batches: give -b")
+    parser = _parser()
+    options = parse_plain(parser, arguments)
+    check_options(parser, options, _CONFLICTS)
     if not options.processes:
         raise UsageError("which process? Type gotop -p PID")
     pids = process_numbers(options.processes)
@@ -152,7 +172,7 @@ def _monitor(pid: int, opened: ExitStack) -> Monitor:
     return opened.enter_context(Monitor(target))
 
 
-def _attach(options: argparse.Namespace, monitor: Monitor, accept: AcceptPrice) -> None:
+def _attach(options: GotopOptions, monitor: Monitor, accept: AcceptPrice) -> None:
     """Attach what the options ask for. Raises GotraceError."""
     if options.waits:
         monitor.attach_waits(accept)
@@ -162,7 +182,7 @@ def _attach(options: argparse.Namespace, monitor: Monitor, accept: AcceptPrice) 
         monitor.attach_requests(options.requests, accept, brief=not options.batch)
 
 
-def _accepting(options: argparse.Namespace, output: Output | None) -> AcceptPrice:
+def _accepting(options: GotopOptions, output: Output | None) -> AcceptPrice:
     """Return what says a price, where there is an output, and refuses to pay too much."""
 
     def accept(price: AttachPrice) -> None:
@@ -177,7 +197,7 @@ def _accepting(options: argparse.Namespace, output: Output | None) -> AcceptPric
     return accept
 
 
-def _batch(options: argparse.Namespace, monitors: Sequence[Monitor], waiter: SignalWaiter) -> None:
+def _batch(options: GotopOptions, monitors: Sequence[Monitor], waiter: SignalWaiter) -> None:
     """Print snapshots until the end."""
     output = make_output(options)
     accept = _accepting(options, output)
@@ -218,7 +238,7 @@ def _batch(options: argparse.Namespace, monitors: Sequence[Monitor], waiter: Sig
             return
 
 
-def _attached(options: argparse.Namespace, monitor: Monitor) -> Notice:
+def _attached(options: GotopOptions, monitor: Monitor) -> Notice:
     what = ["waits"] if options.waits else []
     if options.functions:
         what.append(f"calls of {', '.join(options.functions)}")
@@ -239,9 +259,7 @@ def _interrupted() -> None:
     raise KeyboardInterrupt
 
 
-def _write(
-    options: argparse.Namespace, monitor: Monitor, snapshot: Snapshot, output: Output
-) -> None:
+def _write(options: GotopOptions, monitor: Monitor, snapshot: Snapshot, output: Output) -> None:
     """Write one snapshot in the form that was asked for."""
     groups = snapshot.groups[: options.top] if options.top else snapshot.groups
     if isinstance(output, JsonOutput):
@@ -273,7 +291,7 @@ def _write(
 
 
 def _write_attached_json(
-    options: argparse.Namespace, monitor: Monitor, snapshot: Snapshot, output: JsonOutput
+    options: GotopOptions, monitor: Monitor, snapshot: Snapshot, output: JsonOutput
 ) -> None:
     """Write waits, calls and requests as gooffcpu, gofunclatency and gotrace --tree do."""
     if monitor.waits is not None:

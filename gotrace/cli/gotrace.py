@@ -3,23 +3,20 @@
 
 from __future__ import annotations
 
-import argparse
-import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 
 from gotrace.cli.irregular import irregularities, lost_notice
 from gotrace.cli.options import (
+    OptionParser,
     add_return_options,
     add_run_options,
     add_target_options,
     new_parser,
     parse,
     positive,
-    profile_of,
     seconds,
     size,
 )
@@ -35,8 +32,8 @@ from gotrace.cli.run import (
     target_of,
 )
 from gotrace.cli.stream import takes_more
+from gotrace.cli.trace_options import GotraceOptions
 from gotrace.cli.why import PriceWatch, add_why_options, why_of
-from gotrace.errors import UsageError
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
 from gotrace.profiles.execution import is_execution_trace
@@ -55,7 +52,7 @@ from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan, once, to_be_traced
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.trace import MAX_STACK_FRAMES, CallTracer, TraceOptions, TraceRequest
-from gotrace.session.trace_plan import MAX_TEXT_BYTES, TraceChoices, TracePlan
+from gotrace.session.trace_plan import MAX_TEXT_BYTES, TracePlan
 from gotrace.target.target import Target
 from gotrace.text import counted
 
@@ -85,13 +82,11 @@ _PIECE = 3072  # bytes; with the line that exceeds it a pipe usually takes it wh
 _MAX_WAIT = 0.5  # seconds, for the cost of probes, whose measurement began before attaching
 _SAMPLED = 16  # one call in this many is looked at
 _MAX_ELEMENTS = 64  # of which each may take a block of the payload, and it has 64
-_COLUMNS, _ROWS = 80, 3  # where there is no terminal; of a terminal, for one call
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = new_parser(
-        "gotrace", "Show calls of Go functions as they happen, with their values.", _EPILOG
-    )
+def _parser() -> OptionParser[GotraceOptions]:
+    text = "Show calls of Go functions as they happen, with their values."
+    parser = new_parser("gotrace", text, _EPILOG, GotraceOptions)
     add_target_options(parser, "PROBE", "a function, with predicate and format: see below")
     clock = parser.add_mutually_exclusive_group()
     clock.add_argument("-t", "--time", action="store_true", help="seconds since the start")
@@ -221,15 +216,17 @@ def _run(arguments: Sequence[str]) -> int:
         from gotrace.cli.recipes import list_recipes
 
         return list_recipes(options)
-    options.interval = None
-    _check(options)
     with target_of(options) as target:
+        if options.shows_own:
+            from gotrace.cli.tree import with_own_functions
+
+            options = with_own_functions(options, target)
         request = _request(options, target)
         output = run_output(options)
         if options.tree and not options.list:
             from gotrace.cli.tree import run_tree
 
-            style = LineStyle(_width(options), options.short, wants_colour(output.out))
+            style = LineStyle(options.width, options.short, wants_colour(output.out))
             return status_of(run_tree(options, request, output, style).failed)
         if (options.flight or options.record) and not options.list:
             from gotrace.cli.flight import run_flight, run_record
@@ -250,21 +247,19 @@ def _run(arguments: Sequence[str]) -> int:
         return status_of(list_functions(request.select(), output, request.verb, to_be_traced))
 
 
-def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
+def _request(options: GotraceOptions, target: Target) -> TraceRequest:
     if options.flight or options.record:
         from gotrace.cli.flight import request_of
 
-        return request_of(options, target, _choices(options))
-    depth = options.stack_depth or (MAX_STACK_FRAMES if options.user_stack else 0)
+        return request_of(options, target)
+    has_stack = options.user_stack or options.wants_stacks
+    depth = options.stack_depth or (MAX_STACK_FRAMES if has_stack else 0)
     filters = {} if options.list else {"goid": options.goid, "tid": options.tid}
     roots: Sequence[ProbeSpec] = ()
     probes: Sequence[ProbeSpec] | None = None
     if options.tree:
-        from gotrace.cli.tree import add_own_functions
         from gotrace.requests.assemble import request_probes
 
-        if options.own:
-            add_own_functions(options, target, [options.tree])
         roots, probes = request_probes(asked_of(options), target)
     asked = asked_of(options)
     return TraceRequest(
@@ -278,97 +273,18 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
         is_calibrated=True,
         is_priced=options.why is not None or bool(roots),
         why=why_of(options, callers=True),
-        choices=_choices(options),
+        choices=options.choices,
         options=TraceOptions(
             min(depth, MAX_STACK_FRAMES),
             cpu=options.cpu,
             roots=roots,
-            states=options.critical or is_execution_trace(options.request_file or ""),
+            states=options.critical or is_execution_trace(options.files.requests or ""),
         ),
         only={name: number for name, number in filters.items() if number is not None},
     )
 
 
-def _check(options: argparse.Namespace) -> None:
-    """Refuse what makes no sense together, and take ``-o x.pb.gz`` for a profile."""
-    options.pprof = profile_of(options)
-    if options.flight or options.record or options.when or options.memory:
-        from gotrace.cli.flight import check
-
-        check(options)
-    options.request_file = _request_file_of(options)
-    if options.critical and not options.tree:
-        raise UsageError("--critical is of requests: give --tree ROOT")
-    which = [name for name in ("tree", "flight", "record") if getattr(options, name)]
-    if which:
-        others = (f"--{name}" for name in which[1:])
-        given = (_NOT_IN_TREES[name] for name in _NOT_IN_TREES if getattr(options, name))
-        if wrong := next(chain(others, given), None):
-            raise UsageError(f"{wrong} cannot be combined with --{which[0]}: leave it out")
-    if options.folded or options.pprof:
-        if options.json:
-            raise UsageError("--json cannot be combined with -f or a profile: leave it out")
-        options.user_stack = True
-
-
-def _request_file_of(options: argparse.Namespace) -> str | None:
-    """Return the file that ``-o`` wants requests in, None if that is for other results."""
-    if not options.output:
-        return None
-    from gotrace.requests.model import is_request_file
-
-    path: str = options.output
-    if not is_request_file(path):
-        return None
-    if not options.tree:
-        raise UsageError(f"-o {path} has requests: give --tree, --record or --flight")
-    if options.json:
-        raise UsageError(f"-o {path} and --json cannot be combined: give one of them")
-    options.output = None
-    return path
-
-
-#: What of calls is not shown in trees, or would leave out some that are needed there.
-_NOT_IN_TREES = {
-    "folded": "-f",
-    "pprof": "a profile",
-    "stack_depth": "--stack-depth",
-    "user_stack": "-U",
-    "entry": "--entry",
-    "cpu": "-C",
-    "goid": "--goid",
-    "tid": "--tid",
-    "budget": "--budget",
-}
-
-
-def _choices(options: argparse.Namespace) -> TraceChoices:
-    return TraceChoices.of(
-        options.string_size,
-        options.depth,
-        options.entry,
-        not options.no_fp,
-        options.elements,
-        brief=not options.json and not _is_verbose(options),
-    )
-
-
-def _is_verbose(options: argparse.Namespace) -> bool:
-    """Return whether values are to be shown whole: who says how much to copy wants to see it."""
-    limits = (options.string_size, options.elements, options.depth)
-    return options.verbose or any(limit is not None for limit in limits)
-
-
-def _width(options: argparse.Namespace) -> int | None:
-    """Return how much a call's line may have, None where values are shown whole."""
-    if options.json or _is_verbose(options):
-        return None
-    if options.output is not None:
-        return _ROWS * _COLUMNS
-    return _ROWS * max(shutil.get_terminal_size((_COLUMNS, 0)).columns, _COLUMNS // 2)
-
-
-def _trace(options: argparse.Namespace, request: TraceRequest, output: Output) -> ProbePlan:
+def _trace(options: GotraceOptions, request: TraceRequest, output: Output) -> ProbePlan:
     """Trace until the end and return what was traced."""
     watch = PriceWatch(options, output)
     with running(request, output, watch.accept) as run:
@@ -384,7 +300,7 @@ def _trace(options: argparse.Namespace, request: TraceRequest, output: Output) -
             output.notice(notice)
         decoders, undecided = request.decoders(run, cost)
         profile = None
-        if options.folded or options.pprof:
+        if options.wants_stacks:
             symbols = Symbolizer.of(run.tasks.files)
             profile = _Profile(options, CallProfile(decoders, symbols), symbols)
         printer = _Printer(options, traced, decoders, tracer, output, profile)
@@ -410,7 +326,7 @@ class _Profile:
     """What is written of a run in place of its calls."""
 
     def __init__(
-        self, options: argparse.Namespace, calls: CallProfile, symbols: Symbolizer | None
+        self, options: GotraceOptions, calls: CallProfile, symbols: Symbolizer | None
     ) -> None:
         self._options = options
         self._symbols = symbols
@@ -427,7 +343,7 @@ class _Profile:
         if self._options.folded:
             output.out.write(folded(profile))
             output.out.flush()
-        path = self._options.pprof
+        path = self._options.files.profile
         if path:
             write_profile(path, profile)
             count = sum(row.values[0] for row in rows)
@@ -443,7 +359,7 @@ class _Printer:
 
     def __init__(
         self,
-        options: argparse.Namespace,
+        options: GotraceOptions,
         traced: TracePlan,
         decoders: Sequence[CallDecoder],
         tracer: CallTracer,
@@ -455,7 +371,7 @@ class _Printer:
         clock = Clock.started_now(style)
         as_json = isinstance(output, JsonOutput)
         colour = wants_colour(output.out)
-        lines = LineStyle(_width(options), options.short, colour, options.cpu)
+        lines = LineStyle(options.width, options.short, colour, options.cpu)
         self._names = [name.text for name in traced.plan.names]
         self._seen = 0
         #: Those of the calls taken that did not return.

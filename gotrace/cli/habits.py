@@ -11,7 +11,8 @@ import argparse
 import difflib
 import os.path
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gotrace.errors import UsageError
 from gotrace.probes.pattern import quote
@@ -180,41 +181,42 @@ def refuse_long_options(parser: argparse.ArgumentParser, words: Sequence[str]) -
             raise UsageError(f"long options have two dashes: type -{word}")
 
 
-def check_words(tool: str, options: argparse.Namespace) -> None:
+def check_words(tool: str, given: Mapping[str, Any]) -> None:
     """Raise UsageError for words that cannot be meant where they are, before anything starts.
 
     Alone among other patterns they would be one of several that come to nothing.
     """
-    if getattr(options, "output", None) in ("json", "text", "ndjson"):
-        asked = options.output
+    asked = given.get("output")
+    if asked in ("json", "text", "ndjson"):
         raise UsageError(f"-o names a file: type --json for JSON, -o ./{asked} for such a file")
-    file = getattr(options, "output", None) or getattr(options, "pprof", None) or ""
-    if file:
+    if file := asked or given.get("pprof"):
         from gotrace.cli.files import check_name
 
-        check_name(tool, file, bool(getattr(options, "diff", None)))
-    for path in getattr(options, "exclude", ()):
+        check_name(tool, file, bool(given.get("diff")))
+    for path in given.get("exclude", ()):
         if "/" in path and os.path.isfile(path):
             raise UsageError(
                 f"-x leaves functions out, and {quote(path)} is a file: type"
                 f" {quote(f'{path}:main.*')} for functions in it"
             )
-    patterns: list[str] = getattr(options, "patterns", []) or getattr(options, "functions", [])
-    if patterns and not getattr(options, "regexp", False):
-        _check_patterns(tool, options, patterns)
+    patterns: list[str] = given.get("patterns") or given.get("functions") or []
+    if patterns and not given.get("regexp"):
+        _check_patterns(tool, patterns, bool(given["processes"]), "interval" in given)
 
 
-def _check_patterns(tool: str, options: argparse.Namespace, patterns: Sequence[str]) -> None:
+def _check_patterns(
+    tool: str, patterns: Sequence[str], has_process: bool, has_interval: bool
+) -> None:
     first, *others = patterns
     if first in ("help", "version"):
         raise UsageError(f"type {tool} --{first}")
-    if first in _COMMANDS and (others or not options.processes or tool in _READING):
-        process = "" if options.processes else ", and give the process by -p PID"
+    if first in _COMMANDS and (others or not has_process or tool in _READING):
+        process = "" if has_process else ", and give the process by -p PID"
         raise UsageError(f"{tool} has no subcommands: leave out {quote(first)}{process}")
     for word in patterns:
         others = [other for other in patterns if other != word]
         if _NUMBER.fullmatch(word):
-            advice = _number(word, hasattr(options, "interval"))
+            advice = _number(word, has_interval)
             raise UsageError(f"{quote(word)} is not a function: {advice}")
         if _VERB.fullmatch(word):
             raise UsageError(
@@ -226,7 +228,7 @@ def _check_patterns(tool: str, options: argparse.Namespace, patterns: Sequence[s
                 f"{quote(word)} is a file: type {quote(f'{word}:{others[0]}')} for all processes"
                 f" that run it, {tool} {quote(others[0])} -- {word} to start it"
             )
-        if others and not options.processes and word.isidentifier() and processes_called(word):
+        if others and not has_process and word.isidentifier() and processes_called(word):
             raise UsageError(f"{quote(word)} is not a function: -p {word} is for the process")
 
 
@@ -246,11 +248,11 @@ def two_targets(command: Sequence[str]) -> str:
     return "give only one of -p PID, -c CMD and -- CMD"
 
 
-def which_functions(tool: str, options: argparse.Namespace, command: Sequence[str] | None) -> str:
+def which_functions(tool: str, command: Sequence[str] | None, has_excluded: bool) -> str:
     """Return what to say where there is no pattern."""
     if command:
         where = f" before --: {tool} 'main.*' -- {command[0]}"
-    elif getattr(options, "exclude", ()):
+    elif has_excluded:
         where = ": -x only leaves some of its functions out"
     else:
         where = f", as in 'main.*' (see {tool} --help)"

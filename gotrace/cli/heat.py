@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 from collections.abc import Sequence
 
+from gotrace.cli.latency_options import GofunclatencyOptions
 from gotrace.profiles.write import write_content
 from gotrace.report.colour import CLEAR, wants_colour
 from gotrace.report.heat import HeatMaps
@@ -31,7 +31,7 @@ class HeatDrawing:
     On a terminal they are drawn again at each interval, if nothing else is printed.
     """
 
-    def __init__(self, options: argparse.Namespace, output: Output) -> None:
+    def __init__(self, options: GofunclatencyOptions, output: Output) -> None:
         self._options = options
         self._output = output
         self._maps = HeatMaps()
@@ -81,7 +81,7 @@ class HeatDrawing:
             fields = {"what": "not_drawn", "calls": others}
             self._output.notice(Notice(NoticeKind.SUMMARY, text, fields))
             notes.append(text)
-        path = self._options.page
+        path = self._options.files.page
         if path is None:
             return
         maps, more = self._maps.maps(self._options.top or _TOP)

@@ -9,10 +9,12 @@ import pwd
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, NoReturn, TypeVar
 
 from gotrace import __version__, units
+from gotrace.cli.conflicts import Conflict, Rule, check_options
 from gotrace.cli.habits import (
     check_shell,
     check_words,
@@ -25,9 +27,23 @@ from gotrace.errors import GotraceError, UsageError
 from gotrace.report.order import Order
 from gotrace.target.process import cgroup_number, process_numbers
 
+if TYPE_CHECKING:
+    from gotrace.kernel.attach import AttachMethod
+    from gotrace.session.probing import ReturnMode
+
 __all__ = [
+    "CALLS_CONFLICTS",
     "WHY_ALL",
     "WHY_WAITS",
+    "CallsOptions",
+    "Files",
+    "ForceOptions",
+    "FunctionOptions",
+    "OptionParser",
+    "Options",
+    "PartsOptions",
+    "RunOptions",
+    "SummaryOptions",
     "add_command_options",
     "add_diff_option",
     "add_interval_options",
@@ -38,31 +54,52 @@ __all__ = [
     "add_target_options",
     "add_watching_options",
     "duration",
+    "is_json",
     "new_parser",
     "one_of",
     "parse",
     "parse_plain",
     "positive",
-    "profile_of",
+    "profile_in",
     "seconds",
     "size",
 ]
 
 
-class _Parser(argparse.ArgumentParser):
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Options:
+    """The options of a command; each has the name that its parser gives it.
+
+    A field with a default is no option: parsing finds it out.
+    """
+
+    json: bool
+    debug: bool
+    tool: str = ""
+
+
+_O = TypeVar("_O", bound=Options)
+
+
+class OptionParser(argparse.ArgumentParser, Generic[_O]):
+    """A parser that makes the options of one command, and raises UsageError."""
+
+    kind: type[_O]
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(mistake(self, message))
 
 
-def new_parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
+def new_parser(name: str, description: str, epilog: str, kind: type[_O]) -> OptionParser[_O]:
     """Return a parser that reports errors as UsageError and shows ``epilog`` as it is."""
-    parser = _Parser(
+    parser: OptionParser[_O] = OptionParser(
         prog=name,
         description=description,
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.kind = kind
     parser.add_argument("--version", action="version", version=f"{name} {__version__}")
     return parser
 
@@ -217,7 +254,6 @@ def add_sort_option(parser: argparse.ArgumentParser, orders: Sequence[Order]) ->
 #: The values of ``--why``.
 WHY_ALL, WHY_WAITS = "all", "waits"
 _WAITS = f"--why={WHY_WAITS}"
-_HEAT_INTERVAL = 1.0  # seconds, of a map without -i
 
 
 def add_key_options(parser: argparse.ArgumentParser) -> None:
@@ -358,67 +394,225 @@ def _check_bare(patterns: Sequence[str], tool: str, regexp: bool) -> None:
             )
 
 
-def profile_of(options: argparse.Namespace) -> str | None:
-    """Return the file that ``-o`` wants a profile in, None if that is for other results.
+class Named(NamedTuple):
+    """The processes that ``-p`` names, or the words of the command to be started."""
 
-    To ``-o x.folded`` the option ``-f`` adds nothing.
-    """
-    if not options.output:
+    pids: tuple[int, ...] = ()
+    command: list[str] | None = None
+    #: Whether any process is given by its name.
+    by_name: bool = False
+
+    @property
+    def pid(self) -> int | None:
+        """Return the one process, None if there are several or none."""
+        return self.pids[0] if len(self.pids) == 1 else None
+
+
+_NOBODY = Named()
+
+
+class Files(NamedTuple):
+    """The file of ``-o``, by what is written to it."""
+
+    table: str | None = None
+    profile: str | None = None
+    #: Latency over time.
+    page: str | None = None
+    requests: str | None = None
+    recording: str | None = None
+
+    def given(self) -> dict[str, str]:
+        """Return what rows of conflicts call it, with its words."""
+        found = {}
+        for kind, path in self._asdict().items():
+            if path:
+                kinds = [kind, f"{kind}{os.path.splitext(path)[1]}"]
+                kinds += ["json"] if kind == "table" and is_json(path) else []
+                found.update({f"-o={kind}": f"-o {path}" for kind in kinds})
+        return found
+
+
+_NO_FILE = Files()
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class SummaryOptions(Options):
+    """Of commands that print summaries, which can be compared."""
+
+    processes: list[str]
+    duration: float | None
+    interval: float | None
+    top: int | None
+    diff: list[str] | None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class RunOptions(Options):
+    """Of commands that attach."""
+
+    processes: list[str]
+    cmd: str | None
+    duration: float | None
+    folded: bool
+    quiet: bool
+    attach: AttachMethod | None
+    named: Named = _NOBODY
+
+    @property
+    def says_moves(self) -> bool:
+        """Return whether it is said that calls are seen returning elsewhere than before."""
+        return self.json
+
+    def prepared(self: _R, parser: OptionParser[_R]) -> _R:
+        """Return the options as they are meant. Raises UsageError."""
+        return self
+
+
+_R = TypeVar("_R", bound=RunOptions)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class ForceOptions(RunOptions):
+    """Of runs that say first what they take."""
+
+    force: bool
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class PartsOptions(ForceOptions):
+    """Of runs that show what time goes into."""
+
+    why: str | None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class FunctionOptions(RunOptions):
+    """Of runs of chosen functions."""
+
+    uid: int | None
+    cgroup: int | None
+    regexp: bool
+    exclude: Sequence[str]
+    patterns: Sequence[str]
+    list: bool
+    strict: bool
+    output: str | None
+    short: bool
+    budget: float | None
+    returns: ReturnMode
+    files: Files = _NO_FILE
+
+    @property
+    def is_run(self) -> bool:
+        """Return whether functions are traced at all."""
+        return True
+
+    @property
+    def is_of_some(self) -> bool:
+        """Return whether calls of some goroutines or threads alone are wanted."""
+        return False
+
+    def roots(self) -> Sequence[str] | None:
+        """Return the probes that come before the patterns, None if there have to be patterns."""
         return None
-    from gotrace.profiles.write import FOLDED, check_place, is_profile
 
-    path: str = options.output
+    def prepared(self: _F, parser: OptionParser[_F]) -> _F:
+        """Return the options with whole patterns. Raises UsageError."""
+        if not self.is_run:
+            return self
+        roots = self.roots()
+        if roots is None and not self.patterns:
+            has_excluded = bool(self.exclude)
+            raise UsageError(which_functions(self.tool, self.named.command, has_excluded))
+        from gotrace.probes.pattern import whole_probes
+
+        patterns = whole_probes([*(roots or ()), *self.patterns], regexp=self.regexp)
+        return replace(self, patterns=patterns)
+
+
+_F = TypeVar("_F", bound=FunctionOptions)
+
+
+_ALL_STACKS = "{1} has all stacks of the run: leave out --json, -i and --top"
+CALLS_CONFLICTS: Sequence[Rule] = (
+    Conflict("-o=profile -f", "--json -i --top", _ALL_STACKS),
+    Conflict("-o=profile", "-f", "{1} and -f cannot be combined: give one of them"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class CallsOptions(FunctionOptions, SummaryOptions):
+    """Of runs that add calls up."""
+
+    CONFLICTS: ClassVar[Sequence[Rule]] = CALLS_CONFLICTS
+
+    by: list[str] | None
+    string_size: int
+    rows: int
+    timestamp: bool
+    sort: Order | None
+
+    @property
+    def is_run(self) -> bool:
+        """Return whether functions are traced, and not recordings compared."""
+        return not self.diff
+
+    @property
+    def names_target(self) -> bool:
+        """Return whether a command or functions are given."""
+        return bool(self.named.command or self.patterns)
+
+    @property
+    def value(self) -> str | None:
+        """Return the expression that histograms are made of in place of the time."""
+        return None
+
+    @property
+    def wants_stacks(self) -> bool:
+        """Return whether stacks are to be written in a format of theirs."""
+        return self.folded or self.files.profile is not None
+
+    def _files(self) -> Files:
+        profile = profile_in(self.output)
+        return Files(profile=profile) if profile else Files(table=self.output)
+
+    def prepared(self: _C, parser: OptionParser[_C]) -> _C:
+        """Return the options with what calls are added up by. Raises UsageError."""
+        options = super().prepared(parser)
+        if not options.is_run:
+            return options
+        by = options.by or _recipes_keys(options.patterns)
+        if not (by or options.value):
+            _check_bare(options.patterns, options.tool, options.regexp)
+        options = replace(options, by=by)
+        options = replace(options, files=options._files())
+        profile, table = options.files.profile, options.files.table
+        if adds_nothing(profile):
+            options = replace(options, folded=False)
+        check_options(parser, options, options.CONFLICTS, options.files.given())
+        if options.wants_stacks and "$stack" not in (by or ()):
+            by = [*(by or ()), "$stack"]
+        return replace(options, by=by, json=options.json or is_json(table))
+
+
+_C = TypeVar("_C", bound=CallsOptions)
+
+
+def profile_in(path: str | None) -> str | None:
+    """Return the file of ``-o`` if a profile is wanted in it. Raises GotraceError."""
+    if not path:
+        return None
+    from gotrace.profiles.write import check_place, is_profile
+
     if not is_profile(path):
         return None
     check_place(path)
-    if path.endswith(FOLDED):
-        options.folded = False
-    options.output = None
     return path
 
 
-def _profile(options: argparse.Namespace) -> str | None:
-    """Return the file that a profile of stacks is to be written to, and have them added up."""
-    if not hasattr(options, "by"):
-        return None
-    if hasattr(options, "heat") and _is_drawn(options):
-        return None
-    profile = profile_of(options)
-    if not options.folded and profile is None:
-        return None
-    asked = "-f" if profile is None else f"-o {profile}"
-    if options.json or options.interval is not None or options.top:
-        raise UsageError(f"{asked} has all stacks of the run: leave out --json, -i and --top")
-    if options.folded and profile is not None:
-        raise UsageError(f"{asked} and -f cannot be combined: give one of them")
-    options.by = [*(options.by or []), *([] if "$stack" in (options.by or []) else ["$stack"])]
-    return profile
-
-
-def _is_drawn(options: argparse.Namespace) -> bool:
-    """Return whether latency over time is drawn, and note it; ``page`` is the file, or None.
-
-    A page of a run without intervals has stacks.
-    """
-    name = options.output or ""
-    has_stacks = options.folded or "$stack" in (options.by or [])
-    repeats = options.heat or (options.interval is not None and not has_stacks)
-    options.page = name if name.lower().endswith((".html", ".htm")) and repeats else None
-    if options.page:
-        from gotrace.profiles.write import check_place
-
-        check_place(options.page)
-    options.is_drawn = options.heat or options.page is not None
-    if options.is_drawn:
-        asked = "--heat" if options.page is None else f"-o {options.page}"
-        is_text = not name.removesuffix(".gz").endswith((".ndjson", ".json", ".pb", ".folded"))
-        if options.json or has_stacks or options.of is not None or not is_text:
-            raise UsageError(
-                f"{asked} draws latency: leave out --json, profiles, -f, $stack and --of"
-            )
-        options.interval = options.interval or _HEAT_INTERVAL
-        options.output = None if options.page else options.output
-    return bool(options.is_drawn)
+def adds_nothing(profile: str | None) -> bool:
+    """Return whether ``-f`` adds nothing to a profile."""
+    return profile is not None and profile.endswith(".folded")
 
 
 def _user(text: str) -> int:
@@ -439,8 +633,8 @@ def _cgroup(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def parse_plain(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line of a command that starts none.
+def parse_plain(parser: OptionParser[_O], arguments: Sequence[str], **found: object) -> _O:
+    """Parse the command line of a command that starts none; ``found`` are options beside it.
 
     Options may come before, between and after patterns. Raises UsageError. Under argcomplete it
     completes the shell's command line instead, and does not return.
@@ -450,18 +644,16 @@ def parse_plain(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> ar
 
         complete(parser)
     refuse_long_options(parser, arguments)
-    options = parser.parse_intermixed_args(list(arguments))
-    check_words(parser.prog, options)
-    return options
+    given = vars(parser.parse_intermixed_args(list(arguments)))
+    check_words(parser.prog, given)
+    return parser.kind(**{**given, **found}, tool=parser.prog)
 
 
-def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+def parse(parser: OptionParser[_R], arguments: Sequence[str]) -> _R:
     """Parse a command line; what follows ``--`` is the command to start.
 
-    Options may come before, between and after patterns.
-    Adds ``command``, a list of words or None; ``pid``, the one process of ``-p`` or None,
-    ``pids`` where there are several, and ``by_name``, whether any is given by its name. Raises
-    UsageError. Under argcomplete it completes the shell's command line and does not return.
+    Options may come before, between and after patterns. Raises UsageError. Under argcomplete it
+    completes the shell's command line and does not return.
     """
     words = list(arguments)
     command: list[str] | None = None
@@ -469,13 +661,16 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
         at = words.index("--")
         words, command = words[:at], words[at + 1 :]
     # argparse would take a pattern after --why for its value.
-    waits = _WAITS in words
-    options = parse_plain(parser, ["--why" if word == _WAITS else word for word in words])
-    if waits:
-        options.why = WHY_WAITS
+    waits = {"why": WHY_WAITS} if _WAITS in words else {}
+    words = ["--why" if word == _WAITS else word for word in words]
+    options = parse_plain(parser, words, **waits)
+    return replace(options, named=_named(options, command)).prepared(parser)
+
+
+def _named(options: RunOptions, command: list[str] | None) -> Named:
+    """Return what is traced; ``command`` follows ``--``. Raises UsageError."""
     pids = process_numbers(options.processes)
-    options.by_name = any(re.search("[^0-9, ]", text) for text in options.processes)
-    options.pid, options.pids = (pids[0], ()) if len(pids) == 1 else (None, pids)
+    by_name = any(re.search("[^0-9, ]", text) for text in options.processes)
     if command is not None and (options.cmd or pids):
         raise UsageError(two_targets(command))
     if options.cmd:
@@ -486,46 +681,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
             raise UsageError(f"-c {options.cmd!r}: {error}") from error
     if command == []:
         raise UsageError("there is no command after -c or --")
-    alone = ("doctor", "compile", "recipes", "diff")
-    traces = not any(getattr(options, name, False) for name in alone)
-    roots = _roots(options) if traces else None
-    if roots is not None:
-        options.own = not options.patterns
-        options.patterns = [*roots, *options.patterns]
-    elif traces and not getattr(options, "patterns", True):
-        raise UsageError(which_functions(parser.prog, options, command))
-    if traces and hasattr(options, "patterns"):
-        from gotrace.probes.pattern import whole_probes
-
-        regexp = getattr(options, "regexp", False)
-        options.patterns = whole_probes(options.patterns, regexp=regexp)
-    options.command = command
-    options.tool = parser.prog
-    if getattr(options, "diff", None):
-        options.json = options.json or is_json(getattr(options, "output", None))
-        return options
-    if hasattr(options, "by") and not options.by:
-        options.by = _recipes_keys(options.patterns)
-    if traces and hasattr(options, "by") and not (options.by or getattr(options, "of", None)):
-        _check_bare(options.patterns, parser.prog, getattr(options, "regexp", False))
-    options.profile = _profile(options)
-    if not getattr(options, "flight", None) and not getattr(options, "record", False):
-        options.json = options.json or is_json(getattr(options, "output", None))
-    return options
-
-
-def _roots(options: argparse.Namespace) -> list[str] | None:
-    """Return the probes that come before the patterns, None if there have to be patterns.
-
-    Raises UsageError.
-    """
-    if getattr(options, "tree", None):
-        return [options.tree]
-    if getattr(options, "flight", None):
-        from gotrace.requests.flight import probes_in
-
-        return probes_in(options.when)
-    return [] if getattr(options, "record", False) else None
+    return Named(pids, command, by_name)
 
 
 def is_json(path: str | None) -> bool:

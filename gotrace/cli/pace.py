@@ -9,7 +9,6 @@ there is time for all of it, until a signal or the duration ends that.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import select
@@ -19,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn, TypeVar
 
+from gotrace.cli.options import FunctionOptions, RunOptions, SummaryOptions
 from gotrace.cli.why import PriceWatch
 from gotrace.report.output import Notice, NoticeKind, Output, Patience
 from gotrace.session.lifetime import Lifetime
@@ -70,7 +70,7 @@ _KINDS = {NoteKind.ANOTHER: NoticeKind.EXITED, NoteKind.MOVED: NoticeKind.MOVED}
 
 
 def pace(
-    options: argparse.Namespace,
+    options: RunOptions,
     run: Run[M, C],
     output: Output,
     poll: Callable[[Callable[[], bool]], bool] | None = None,
@@ -89,7 +89,8 @@ def pace(
     run.begin(options.duration)
     began = time.monotonic()
     since = run.began
-    tick = began + options.interval if options.interval else math.inf
+    interval = options.interval if isinstance(options, SummaryOptions) else None
+    tick = began + interval if interval else math.inf
     output.patience.ended = lambda: run.asked
     over = False
     while not over:
@@ -97,7 +98,7 @@ def pace(
         over = run.is_over(min(poll_period, due - time.monotonic()))
         for note in run.news():
             kind = _KINDS.get(note.kind, NoticeKind.WARNING)
-            if kind is not NoticeKind.MOVED or options.json or getattr(options, "verbose", False):
+            if kind is not NoticeKind.MOVED or options.says_moves:
                 output.notice(Notice(kind, note.text, note.fields))
         if not over and poll is not None and poll(lambda: run.asked is not None):
             output.patience.end(time.monotonic())
@@ -113,21 +114,22 @@ def pace(
         if over or now >= tick:
             yield now - since
             since = now
-            tick = max(tick + (options.interval or math.inf), now)
+            tick = max(tick + (interval or math.inf), now)
     if run.end is End.EXIT:
         output.notice(_exited(run.target))
 
 
-def _silent(options: argparse.Namespace, target: Target) -> Notice:
+def _silent(options: RunOptions, target: Target) -> Notice:
     """Say that there has been no call, and why that may be."""
     reasons = ["they are not called", "they were inlined where they are called (see -l)"]
     if target.process is not None:
         reasons.append("another process calls them")
-    if getattr(options, "goid", None) or getattr(options, "tid", None):
+    if isinstance(options, FunctionOptions) and options.is_of_some:
         reasons.append("other goroutines or threads call them")
     text = f"no call seen in {_SILENT:.0f} s, although probes are in place: maybe "
     text += f"{', '.join(reasons[:-1])} or {reasons[-1]}"
-    if any("(" in pattern.partition(" ")[2] for pattern in options.patterns):
+    patterns = options.patterns if isinstance(options, FunctionOptions) else ()
+    if any("(" in pattern.partition(" ")[2] for pattern in patterns):
         text += "; or no call is as the predicate wants it"
     return Notice(NoticeKind.WARNING, text, {"what": "silent"})
 

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import argparse
 from contextlib import ExitStack
 
+from gotrace.cli.options import FunctionOptions
 from gotrace.cli.run import make_output, target_of
 from gotrace.errors import GotraceError
 from gotrace.probes.recipes import Recipe, recipes
@@ -19,13 +19,13 @@ from gotrace.text import printable
 __all__ = ["list_recipes"]
 
 
-def list_recipes(options: argparse.Namespace) -> int:
+def list_recipes(options: FunctionOptions) -> int:
     """Print each recipe; with a process, whether that has its functions. Return the status."""
     output = make_output(options)
     rows = []
     with ExitStack() as opened:
         target = None
-        if options.pid is not None or options.pids:
+        if options.named.pids:
             target = opened.enter_context(target_of(options))
         for recipe in recipes():
             here = None if target is None else _is_in(recipe, target)

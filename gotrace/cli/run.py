@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import sys
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from gotrace.cli.options import FunctionOptions, Named, Options, RunOptions
 from gotrace.cli.progress import Progress
 from gotrace.cli.stream import open_standard_streams, result_file, result_stream
 from gotrace.errors import GotraceError
@@ -36,6 +36,7 @@ __all__ = [
     "hits_took",
     "make_output",
     "mostly_tracing",
+    "open_output",
     "opened_notices",
     "probe_cost_of",
     "problem_notices",
@@ -59,7 +60,7 @@ _LEAST_NS = 5_000_000  # of a short run a few hits can be a large share
 _INTERRUPTED = 130  # what shells make of an end by SIGINT
 
 
-def asked_of(options: argparse.Namespace) -> Asked:
+def asked_of(options: FunctionOptions) -> Asked:
     """Return which functions the options ask for."""
     from gotrace.session.request import Asked
 
@@ -67,62 +68,74 @@ def asked_of(options: argparse.Namespace) -> Asked:
 
 
 @contextmanager
-def target_of(options: argparse.Namespace) -> Iterator[Target]:
+def target_of(options: FunctionOptions) -> Iterator[Target]:
     """Open the target that the options name."""
-    with closing(
-        Target.of(options.pid, options.command, options.uid, options.cgroup, options.pids)
-    ) as target:
+    pids, command, _ = options.named
+    with closing(Target.of(None, command, options.uid, options.cgroup, pids)) as target:
         yield target
 
 
 @contextmanager
-def process_of(options: argparse.Namespace, does: str) -> Iterator[Target]:
+def process_of(options: RunOptions, does: str) -> Iterator[Target]:
     """Open the one process, or the command, that the options name; ``does``: as errors say it."""
-    pid = one_process(options.pids, does) if options.pids else options.pid
-    with closing(Target.of(pid, options.command)) as target:
+    pids, command, _ = options.named
+    pid = one_process(pids, does) if pids else None
+    with closing(Target.of(pid, command)) as target:
         yield target
 
 
-def make_output(options: argparse.Namespace) -> Output:
+def make_output(options: Options) -> Output:
     """Return standard output and standard error for results and notices."""
-    patience = Patience()
-    out = result_stream(sys.stdout, patience)
-    if options.json:
-        return JsonOutput(out, patience=patience)
-    err = result_stream(sys.stderr, patience, must=False)
-    return TextOutput(out, err, patience=patience)
+    return open_output(None, as_json=options.json)
 
 
-def run_output(options: argparse.Namespace) -> Output:
+def run_output(options: RunOptions) -> Output:
     """Return where a run's results and notices go, as its options say.
 
     Begins to say that the start takes its time. Raises OSError where a file cannot be written.
+    """
+    is_list, file = False, None
+    if isinstance(options, FunctionOptions):
+        is_list, file = options.list, options.files.table
+    tool = None if is_list or options.quiet else options.tool
+    return open_output(file, options.json, options.quiet, options.folded, tool)
+
+
+def open_output(
+    path: str | None,
+    as_json: bool,
+    quiet: bool = False,
+    folded: bool = False,
+    starting: str | None = None,
+) -> Output:
+    """Return standard output, or a file, for results; ``starting`` is said to take its time.
+
+    Raises OSError where the file cannot be written.
     """
     patience = Patience()
     out = result_stream(sys.stdout, patience)
     err = result_stream(sys.stderr, patience, must=False)
     before = None
-    if not getattr(options, "list", False) and not options.quiet:
-        progress = Progress(options.tool)
+    if starting is not None:
+        progress = Progress(starting)
         _to_end.append(progress.end)
         before = progress.end
-    if getattr(options, "output", None) is None:
-        if options.json:
-            return JsonOutput(out, before=before, patience=patience)
+    if path is None:
+        if as_json:
+            return JsonOutput(out, None, before, patience)
         # Folded stacks are alone on standard output.
-        frame = err if getattr(options, "folded", False) else out
-        return TextOutput(out, err, options.quiet, frame, before, patience)
-    file = result_file(options.output)
+        return TextOutput(out, err, quiet, err if folded else out, before, patience)
+    file = result_file(path)
     _to_end.append(file.close)
-    words = TextOutput(file, err, options.quiet, out, before, patience)
-    return JsonOutput(file, words, patience=patience) if options.json else words
+    words = TextOutput(file, err, quiet, out, before, patience)
+    return JsonOutput(file, words, patience=patience) if as_json else words
 
 
 #: What is to be done at the end, the last first: results' files are closed.
 _to_end: list[Callable[[], None]] = []
 
 
-def opened_notices(options: argparse.Namespace, run: Run[_M, _C], done: str) -> Iterator[Notice]:
+def opened_notices(options: FunctionOptions, run: Run[_M, _C], done: str) -> Iterator[Notice]:
     """Yield warnings about what is not traced, the run's opening line, and what no probe sees.
 
     ``done`` is what the tool does with a call, in the past tense.
@@ -146,10 +159,12 @@ def opened_notices(options: argparse.Namespace, run: Run[_M, _C], done: str) -> 
     unseen = sum(probe.is_entry for probe in run.plan.refused(run.attached.failed))
     count = len(run.plan.functions) - unseen
     what = '", "'.join(options.patterns)
-    text = f'Tracing {count} function{"" if count == 1 else "s"}{_of(options)} for "{what}"...'
+    text = (
+        f'Tracing {count} function{"" if count == 1 else "s"}{_of(options.named)} for "{what}"...'
+    )
     fields = {
         "functions": count,
-        "pids": list(_pids(options)),
+        "pids": list(options.named.pids),
         "patterns": options.patterns,
         "attach": run.attached.method.value,
         "ts": time.time(),
@@ -167,15 +182,10 @@ def opened_notices(options: argparse.Namespace, run: Run[_M, _C], done: str) -> 
             yield Notice(NoticeKind.WARNING, note.text, note.fields)
 
 
-def _pids(options: argparse.Namespace) -> tuple[int, ...]:
-    """Return the processes that ``-p`` names."""
-    return options.pids or (() if options.pid is None else (options.pid,))
-
-
-def _of(options: argparse.Namespace) -> str:
+def _of(named: Named) -> str:
     """Return which processes are traced if that is not what was typed."""
-    pids = _pids(options)
-    if not (options.by_name or options.pids):
+    pids = named.pids
+    if not (named.by_name or len(pids) > 1):
         return ""
     listed = ", ".join(map(str, pids))
     return f" of {len(pids)} processes: {listed}" if len(pids) > 1 else f" of process {listed}"

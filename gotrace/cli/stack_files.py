@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 
 from gotrace.cli.conflicts import ONE_OF, Conflict
+from gotrace.cli.options import ForceOptions, SummaryOptions
 from gotrace.profiles.folded import folded
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
@@ -13,12 +15,29 @@ from gotrace.profiles.write import write_profile
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.text import printable
 
-__all__ = ["STACK_CONFLICTS", "add_stack_options", "fold", "wants_stacks", "write_stacks"]
+__all__ = [
+    "STACK_CONFLICTS",
+    "StackOptions",
+    "add_stack_options",
+    "fold",
+    "wants_stacks",
+    "write_stacks",
+]
 
 STACK_CONFLICTS = (
     Conflict("--folded", "--json", ONE_OF),
     Conflict("--top", "--folded"),
 )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class StackOptions(ForceOptions, SummaryOptions):
+    """Of commands that add stacks up."""
+
+    pprof: str | None
+    speedscope: str | None
+    inside: list[str]
+    timestamp: bool
 
 
 def add_stack_options(parser: argparse.ArgumentParser) -> None:
@@ -38,12 +57,12 @@ def add_stack_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def wants_stacks(options: argparse.Namespace) -> bool:
+def wants_stacks(options: StackOptions) -> bool:
     """Return whether anything is written of the whole run."""
     return bool(_folds_whole(options) or options.pprof or options.speedscope)
 
 
-def _folds_whole(options: argparse.Namespace) -> bool:
+def _folds_whole(options: StackOptions) -> bool:
     return options.folded and options.interval is None
 
 
@@ -53,9 +72,7 @@ def fold(output: Output, profile: StackProfile) -> None:
     output.out.flush()
 
 
-def write_stacks(
-    options: argparse.Namespace, output: Output, profile: StackProfile, what: str
-) -> None:
+def write_stacks(options: StackOptions, output: Output, profile: StackProfile, what: str) -> None:
     """Write what is wanted of the whole run; ``what`` says how much the profile has."""
     if _folds_whole(options):
         fold(output, profile)

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 from gotrace.calls import Call
 from gotrace.cli.irregular import lost_notice
 from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import opened_notices
 from gotrace.cli.stream import takes_more
+from gotrace.cli.trace_options import GotraceOptions
 from gotrace.cli.why import PriceWatch
 from gotrace.errors import UsageError
 from gotrace.report.calls import Clock, LineStyle, TimeStyle
@@ -28,7 +29,7 @@ from gotrace.session.trace import CallTracer, TraceRequest
 from gotrace.target.target import Target
 from gotrace.text import counted
 
-__all__ = ["add_own_functions", "left_out_notices", "run_tree"]
+__all__ = ["left_out_notices", "run_tree", "with_own_functions"]
 
 _MAX_NAMES = 5  # of functions that are left out
 _POLL = 0.025  # seconds
@@ -36,7 +37,7 @@ _READING, _TURN = 0.02, 0.06  # seconds of a turn: until reading, and writing, h
 
 
 def run_tree(
-    options: argparse.Namespace, request: TraceRequest, output: Output, style: LineStyle
+    options: GotraceOptions, request: TraceRequest, output: Output, style: LineStyle
 ) -> ProbePlan:
     """Trace until the end, write each request when it is whole, and return what was traced."""
     watch = PriceWatch(options, output, "--tree")
@@ -48,8 +49,8 @@ def run_tree(
         assembler = Assembler(decoders, request.options.roots, reasons)
         with ExitStack() as opened:
             file = None
-            if options.request_file is not None:
-                file = opened.enter_context(closing(RequestFile(options.request_file)))
+            if options.files.requests is not None:
+                file = opened.enter_context(closing(RequestFile(options.files.requests)))
             printer = _Printer(options, assembler, run.meter, output, style, file)
             for _ in pace(options, run, output, printer.poll, _POLL, printer.has_seen, watch):
                 printer.finish()
@@ -64,26 +65,25 @@ def run_tree(
     return run.plan
 
 
-def left_out_notices(options: argparse.Namespace) -> Iterator[Notice]:
-    """Yield what ``add_own_functions`` has left out."""
-    if left_out := getattr(options, "left_out", ()):
+def left_out_notices(options: GotraceOptions) -> Iterator[Notice]:
+    """Yield what ``with_own_functions`` has left out."""
+    if left_out := options.left_out:
         text = counted("{} function{s} left out, which are called too often: ", len(left_out))
         shown = ", ".join(left_out[:_MAX_NAMES]) + (", ..." if left_out[_MAX_NAMES:] else "")
         fields = {"what": "left_out", "names": list(left_out)}
         yield Notice(NoticeKind.WARNING, text + shown, fields)
 
 
-def add_own_functions(options: argparse.Namespace, target: Target, roots: Sequence[str]) -> None:
+def with_own_functions(options: GotraceOptions, target: Target) -> GotraceOptions:
     """Have a program's own functions be shown, but for those that are called too often.
 
-    Those of ``roots``, which are probes, are kept. Raises GotraceError, UsageError among these.
+    Roots are kept. Raises GotraceError, UsageError among these.
     """
     if options.regexp:
         raise UsageError("with -r give a PROBE as well: -r 'main\\..*'")
-    own = own_functions(target, [root.split(" ", 1)[0] for root in roots])
-    options.patterns += own.patterns
-    options.exclude = [*options.exclude, *own.left_out]
-    options.left_out = own.left_out
+    own = own_functions(target, [root.split(" ", 1)[0] for root in options.roots() or ()])
+    patterns, exclude = [*options.patterns, *own.patterns], [*options.exclude, *own.left_out]
+    return replace(options, patterns=patterns, exclude=exclude, left_out=own.left_out)
 
 
 class _Printer:
@@ -91,7 +91,7 @@ class _Printer:
 
     def __init__(
         self,
-        options: argparse.Namespace,
+        options: GotraceOptions,
         assembler: Assembler,
         tracer: CallTracer,
         output: Output,

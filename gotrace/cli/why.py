@@ -7,7 +7,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from gotrace.cli.options import WHY_ALL, WHY_WAITS
+from gotrace.cli.options import WHY_ALL, WHY_WAITS, ForceOptions, PartsOptions
 from gotrace.errors import GotraceError
 from gotrace.report.output import Notice, NoticeKind, Output
 
@@ -36,7 +36,7 @@ def add_why_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def why_of(options: argparse.Namespace, *, callers: bool = False) -> WhyOptions | None:
+def why_of(options: PartsOptions, *, callers: bool = False) -> WhyOptions | None:
     """Return what ``--why`` asks for; ``callers``: who ended the longest wait, too."""
     if options.why is None:
         return None
@@ -52,7 +52,7 @@ class PriceWatch:
     more than was said before. ``what`` is what takes it, beside ``--why``.
     """
 
-    def __init__(self, options: argparse.Namespace, output: Output, what: str = "--why") -> None:
+    def __init__(self, options: ForceOptions, output: Output, what: str = "--why") -> None:
         self._options, self._output, self._what = options, output, what
         self._accepted: list[str] = []
         self._probes: SchedulerProbes | None = None
@@ -74,8 +74,8 @@ class PriceWatch:
             return
         from gotrace.session.why.price import price_of
 
-        is_all = getattr(options, "why", None) == WHY_ALL and probes.has_syscalls
-        less = "--why=waits takes less, and " if is_all else ""
+        is_all = isinstance(options, PartsOptions) and options.why == WHY_ALL
+        less = "--why=waits takes less, and " if is_all and probes.has_syscalls else ""
         price = price_of(probes, options.attach)
         say_price(options, self._output, price, f"{probes.COUNTED}: {what}", less)
         self._said += price.share
@@ -99,7 +99,7 @@ class PriceWatch:
 
 
 def say_price(
-    options: argparse.Namespace, output: Output, price: Price, what: str, less: str = ""
+    options: ForceOptions, output: Output, price: Price, what: str, less: str = ""
 ) -> None:
     """Say what watching a program will cost it; raise GotraceError if that is too much.
 

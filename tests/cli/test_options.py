@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
-import argparse
 import gzip
+import importlib
+from dataclasses import MISSING, FrozenInstanceError, fields
 from pathlib import Path
 
 import pytest
 
+import gotrace.cli
 from gotrace.cli.gofunclatency import _parser
-from gotrace.cli.options import duration, parse, seconds
+from gotrace.cli.latency_options import GofunclatencyOptions
+from gotrace.cli.options import Files, duration, parse, seconds
 from gotrace.cli.stream import result_file
 from gotrace.errors import UsageError
 from gotrace.report.listing import by_kind
+
+TOOLS = sorted(path.stem for path in Path(gotrace.cli.__path__[0]).glob("go*.py"))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +70,7 @@ def test_a_files_name_says_what_is_in_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["x.pb.gz", "x.pprof", "x.speedscope.json", "x.folded", "x.html"])
 def test_a_files_name_asks_for_a_profile(name: str) -> None:
     options = parse(_parser(), ["-o", name, "main.f"])
-    assert (options.profile, options.output, options.json) == (name, None, False)
+    assert (options.files, options.json) == (Files(profile=name), False)
     assert options.by == ["$stack"]
     with pytest.raises(UsageError, match=f"^-o {name} has all stacks of the run: leave out --json"):
         parse(_parser(), ["-o", name, "--json", "main.f"])
@@ -77,28 +82,46 @@ def test_a_files_name_asks_for_a_profile(name: str) -> None:
 def test_folded_stacks_go_to_a_file_with_and_without_their_option() -> None:
     for words in (["-o", "x.folded"], ["-f", "-o", "x.folded"]):
         options = parse(_parser(), [*words, "main.f"])
-        assert (options.profile, options.folded) == ("x.folded", False)
+        assert (options.files.profile, options.folded) == ("x.folded", False)
     options = parse(_parser(), ["-f", "-o", "x.txt", "main.f"])
-    assert (options.profile, options.output, options.folded) == (None, "x.txt", True)
+    assert (options.files, options.folded) == (Files(table="x.txt"), True)
 
 
-def latency_options(*words: str) -> argparse.Namespace:
+@pytest.mark.parametrize("tool", TOOLS)
+def test_each_option_of_a_parser_is_a_field(tool: str) -> None:
+    """A field that may be None is one that is None if it is not given."""
+    parser = importlib.import_module(f"gotrace.cli.{tool}")._parser()
+    actions = {action.dest: action for action in parser._actions}
+    options = {each.name: each for each in fields(parser.kind) if each.default is MISSING}
+    assert options.keys() == actions.keys() - {"help", "version"}
+    for name, option in options.items():
+        action = actions[name]
+        may_be_none = action.default is None and action.nargs != "*"
+        assert str(option.type).endswith(" | None") == may_be_none, name
+
+
+def test_options_are_not_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        setattr(latency_options(), "json", True)  # noqa: B010
+
+
+def latency_options(*words: str) -> GofunclatencyOptions:
     return parse(_parser(), [*words, "main.f"])
 
 
 def test_a_page_is_of_latency_over_time_or_of_stacks() -> None:
     for words in (["-i", "2", "-o", "x.html"], ["--heat", "-i", "2", "-o", "x.html"]):
         options = latency_options(*words)
-        assert (options.page, options.output, options.profile) == ("x.html", None, None)
+        assert options.files == Files(page="x.html")
         assert options.is_drawn and options.interval == 2 and not options.by
     options = latency_options("--heat")
-    assert (options.page, options.interval, options.is_drawn) == (None, 1.0, True)
+    assert (options.files, options.interval, options.is_drawn) == (Files(), 1.0, True)
     options = latency_options("--heat", "-o", "x.txt")
-    assert (options.page, options.output) == (None, "x.txt")
+    assert options.files == Files(table="x.txt")
     options = latency_options("-o", "x.html")
-    assert (options.page, options.profile, options.is_drawn) == (None, "x.html", False)
+    assert (options.files, options.is_drawn) == (Files(profile="x.html"), False)
     options = latency_options("-i", "2", "-o", "x.txt")
-    assert (options.page, options.output, options.is_drawn) == (None, "x.txt", False)
+    assert (options.files, options.is_drawn) == (Files(table="x.txt"), False)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import time
@@ -20,7 +19,7 @@ def test_a_price_is_said_again_when_it_has_changed(monkeypatch: pytest.MonkeyPat
     now, others = 100.0, 0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     out = io.StringIO()
-    watch = PriceWatch(argparse.Namespace(), JsonOutput(out), "--tree")
+    watch = PriceWatch(cast(Any, None), JsonOutput(out), "--tree")
     target = SimpleNamespace(command="x")  # in the place of a scheduler's probes
     probes = SimpleNamespace(COUNTED="does it {} times a second", program_ns=200, target=target)
     watch.accept(cast(Any, probes))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gotrace.cli import gotrace
-from gotrace.cli.options import parse
+from gotrace.cli.options import FunctionOptions, OptionParser, parse
 from gotrace.errors import UsageError
 from gotrace.session.trace_plan import MAX_TEXT_BYTES, TraceChoices
 from tests.toolchains import FIXTURES, build, newest
@@ -22,8 +21,8 @@ from tests.tools.harness import CLONE, run_tool
 TOOLS = ("gofunccount", "gofunclatency", "gotrace")
 
 
-def read(tool: str, *words: str) -> argparse.Namespace:
-    parser = importlib.import_module(f"gotrace.cli.{tool}")._parser()
+def read(tool: str, *words: str) -> FunctionOptions:
+    parser: OptionParser[FunctionOptions] = importlib.import_module(f"gotrace.cli.{tool}")._parser()
     return parse(parser, words)
 
 
@@ -40,8 +39,8 @@ def read(tool: str, *words: str) -> argparse.Namespace:
 def test_options_stand_anywhere(tool: str, words: Sequence[str]) -> None:
     options = read(tool, *words)
     assert options.patterns == ["a", "b", "c"]
-    assert (options.exclude, options.pid, options.json) == (["skip"], 7, True)
-    assert options.command is None
+    assert (options.exclude, options.named.pid, options.json) == (["skip"], 7, True)
+    assert options.named.command is None
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -92,8 +91,8 @@ def test_nothing_starts_with_a_probe_that_cannot_be_read(tool: str) -> None:
 def test_command_keeps_its_own_options_and_dashes(tool: str) -> None:
     options = read(tool, "a", "-r", "b", "--", "./server", "-x", "--json", "--", "-p")
     assert options.patterns == ["a", "b"]
-    assert options.command == ["./server", "-x", "--json", "--", "-p"]
-    assert (options.exclude, options.json, options.pid) == ([], False, None)
+    assert options.named.command == ["./server", "-x", "--json", "--", "-p"]
+    assert (options.exclude, options.json, options.named.pid) == ([], False, None)
 
 
 @pytest.mark.parametrize("tool", TOOLS)

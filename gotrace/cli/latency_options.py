@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of gofunclatency, which are those of ``--by`` and ``--heat`` as well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from gotrace.cli.conflicts import Conflict, Rule
+from gotrace.cli.options import CALLS_CONFLICTS, CallsOptions, Files, OptionParser, PartsOptions
+
+__all__ = ["GofunclatencyOptions"]
+
+_INTERVAL = 1.0  # seconds, of a map without -i
+_ALONE = "-g --slower --outermost"
+_NOT_ALONE = (
+    "cannot be combined with -g, --slower and --outermost: use --by '$goid' and"
+    " the predicate ($duration > 10ms)"
+)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class GofunclatencyOptions(CallsOptions, PartsOptions):
+    """The options of gofunclatency."""
+
+    CONFLICTS: ClassVar[Sequence[Rule]] = (
+        Conflict(
+            "-o=page --heat",
+            "--json -o=profile -o=json -f --by=$stack --of",
+            "{1} draws latency: leave out --json, profiles, -f, $stack and --of",
+        ),
+        *CALLS_CONFLICTS,
+        Conflict(
+            "-o=profile.html",
+            "-g --why",
+            "{1} has stacks: give -i 1 as well for latency over time",
+        ),
+        Conflict("--of", _ALONE, f"--of {_NOT_ALONE}"),
+        Conflict("--by -f -o=profile", _ALONE, f"--by {_NOT_ALONE}"),
+        Conflict(
+            "--of", "-u -m --why", "--of measures a value, not a time: leave out -u, -m and --why"
+        ),
+        Conflict(
+            "--why",
+            "-f -o=profile",
+            "folded stacks and profiles cannot show parts of the time: use --by '$stack' --why",
+        ),
+    )
+
+    microseconds: bool
+    milliseconds: bool
+    function: bool
+    goroutine: bool
+    slower: int | None
+    outermost: bool
+    of: str | None
+    verbose: bool
+    heat: bool
+
+    @property
+    def value(self) -> str | None:
+        """Return the expression of ``--of``."""
+        return self.of
+
+    @property
+    def unit(self) -> int:
+        """Return the display unit in nanoseconds."""
+        return 1_000 if self.microseconds else 1_000_000 if self.milliseconds else 1
+
+    @property
+    def says_moves(self) -> bool:
+        """Return whether it is said that calls are seen returning elsewhere than before."""
+        return self.json or self.verbose
+
+    @property
+    def is_drawn(self) -> bool:
+        """Return whether latency over time is drawn."""
+        return self.heat or self.files.page is not None
+
+    def _files(self) -> Files:
+        """Return what is in the file: a page of a run without intervals has stacks."""
+        path = self.output or ""
+        has_stacks = self.folded or "$stack" in (self.by or ())
+        repeats = self.heat or (self.interval is not None and not has_stacks)
+        if not (repeats and path.lower().endswith((".html", ".htm"))):
+            return super()._files()
+        from gotrace.profiles.write import check_place
+
+        check_place(path)
+        return Files(page=path)
+
+    def prepared(
+        self,
+        parser: OptionParser[GofunclatencyOptions],
+    ) -> GofunclatencyOptions:
+        """Return the options as they are meant. Raises UsageError."""
+        options = super().prepared(parser)
+        return (
+            replace(options, interval=options.interval or _INTERVAL)
+            if options.is_drawn
+            else options
+        )
