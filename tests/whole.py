@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the tests, in two halves beside each other: python -m tests.whole.
+"""Run the tests, in three parts beside each other: python -m tests.whole.
 
 With --all also those that repeat others with one more Go release, seed or way (``thorough``), and
 each command is started as users start it (``tests/tools/warm.py``).
 
-Live tests that trace the same programs would see each other's calls: they are in one run, all
-others in a second one. On few CPUs the two disturb each other, and some live tests hold what a user
-is promised within seconds. So failures, where they are few, run once more when the machine is
-quiet. What failed at first stays in the output, which ends with the names: a test that appears
-there more than once has a defect, or has found one.
+Live tests that trace the same programs would see each other's calls: they are in one run, those on
+programs of their own in a second one (``apart``). Both wait for others for a good part of their
+time. All other tests take the CPUs then, and give way to the two. On few CPUs the runs disturb each
+other all the same, and some live tests hold what a user is promised within seconds. So failures,
+where they are few, run once more when the machine is quiet. What failed at first stays in the
+output, which ends with the names: a test that appears there more than once has a defect, or has
+found one.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
@@ -27,16 +30,17 @@ import pytest
 from gotrace.text import counted
 
 CACHE = Path(".pytest_cache")
-#: More failures than these have another cause than the other half.
+#: More failures than these have another cause than the other parts.
 MAX_AGAIN = 5
 
 
-class Half:
-    """One run of pytest, which remembers the names of what failed."""
+class Part:
+    """One run of pytest, which remembers the names of what failed; ``before`` starts it."""
 
-    def __init__(self, name: str, marks: str) -> None:
+    def __init__(self, name: str, marks: str, *before: str) -> None:
         self._cache = CACHE / name
         self._marks = marks
+        self._before = before
         self._last_failed.unlink(missing_ok=True)
 
     @property
@@ -54,26 +58,27 @@ class Half:
     def start(self, *options: str, output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
         cache = ("-o", f"cache_dir={self._cache}")
         return subprocess.Popen(
-            [sys.executable, "-m", "pytest", *cache, "-m", self._marks, *options],
+            [*self._before, sys.executable, "-m", "pytest", *cache, "-m", self._marks, *options],
             stdout=output,
             stderr=output and subprocess.STDOUT,
         )
 
 
-def run(halves: tuple[Half, Half]) -> set[int]:
-    """Run both, and show the second's output after the first's. Returns their exit statuses."""
-    first, second = halves
-    with tempfile.TemporaryFile() as output:
-        beside = second.start(output=output)
-        try:
-            status = first.start().wait()
-            statuses = {status, beside.wait()}
-        finally:
-            beside.terminate()
-            beside.wait()
-        output.seek(0)
+def run(first: Part, *others: Part) -> set[int]:
+    """Run all, and show the others' output after the first's. Returns their exit statuses."""
+    with ExitStack() as ending:
+        beside = []
+        for part in others:
+            output = ending.enter_context(tempfile.TemporaryFile())
+            process = part.start(output=output)
+            ending.callback(process.wait)
+            ending.callback(process.terminate)
+            beside.append((process, output))
+        statuses = {first.start().wait(), *(process.wait() for process, _ in beside)}
         sys.stdout.flush()
-        sys.stdout.buffer.writelines(output)
+        for _, output in beside:
+            output.seek(0)
+            sys.stdout.buffer.writelines(output)
         sys.stdout.flush()
     return statuses
 
@@ -85,18 +90,21 @@ def main() -> int:
     if "--all" in sys.argv[1:]:
         which = ""
         os.environ["GOTRACE_COLD"] = "1"
-    halves = (
-        Half("live", f"live and not apart{which}"),
-        Half("others", f"(not live or apart){which}"),
+    # A third of each start is compiling what is imported, and there are hundreds of starts.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    parts = (
+        Part("live", f"live and not apart{which}"),
+        Part("apart", f"apart{which}"),
+        Part("others", f"not live and not apart{which}", "nice", "-n", "5"),
     )
-    statuses = run(halves) - {pytest.ExitCode.OK}
-    failed = [name for half in halves for name in half.failed]
+    statuses = run(*parts) - {pytest.ExitCode.OK}
+    failed = [name for part in parts for name in part.failed]
     if not statuses or statuses != {pytest.ExitCode.TESTS_FAILED} or len(failed) > MAX_AGAIN:
         return max(statuses, default=0)
     what = counted("{} test{s}", len(failed))
     print(f"\n{what} failed: once more, with nothing beside", flush=True)
-    statuses = {half.start("--last-failed").wait() for half in halves if half.failed}
-    still = {name for half in halves for name in half.failed}
+    statuses = {part.start("--last-failed").wait() for part in parts if part.failed}
+    still = {name for part in parts for name in part.failed}
     for name in failed:
         print(f"{'failed twice' if name in still else 'passed at the second try'}: {name}")
     print(counted("{} test{s} passed only at the second try", len(failed) - len(still)))

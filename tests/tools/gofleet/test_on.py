@@ -18,6 +18,7 @@ import pytest
 from tests.sshd import Sshd
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import CLONE, Fixture, Process, Result, code_of, json_counts, tool_command
+from tests.tools.unprivileged import make_cache
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -27,7 +28,8 @@ _PATIENCE = 60.0  # seconds
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     place = tmp_path_factory.mktemp("sshd")
-    with Sshd(place, [f"SetEnv XDG_CACHE_HOME={place}/cache"]) as running:
+    cache = make_cache(place / "cache", os.getuid(), has_programs=True)
+    with Sshd(place, [f"SetEnv XDG_CACHE_HOME={cache}"]) as running:
         yield running
 
 
