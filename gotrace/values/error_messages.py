@@ -357,6 +357,11 @@ def _certificate_error(fields: _Fields) -> Message:
     return text + ": " + text_of(detail) if has_detail else text
 
 
+def _hostname_error(fields: _Fields) -> Message:
+    """Return the host that was wanted: the message has the certificate's names as well."""
+    return missing_text("<crypto/x509.HostnameError ") + text_of(fields.get("Host")) + ">"
+
+
 _PATH = _parts("{Op} {Path}: {Err}")
 
 #: By the type of a pointer; fields are those of what it points to.
@@ -482,6 +487,7 @@ VALUE_RULES: dict[str, _Rule] = {
     "crypto/tls.RecordHeaderError": _parts("tls: {Msg}"),
     "crypto/tls.alert": _alert,
     "crypto/x509.CertificateInvalidError": _certificate_error,
+    "crypto/x509.HostnameError": _hostname_error,
     "crypto/x509.SystemRootsError": _roots_error,
     "crypto/x509.UnknownAuthorityError": _authority_error,
     "net.InvalidAddrError": _parts("{}"),
@@ -509,6 +515,7 @@ KEY_FIELDS = {
     "crypto/tls.CertificateVerificationError": {"Err"},
     "crypto/tls.RecordHeaderError": {"Msg"},
     "crypto/x509.CertificateInvalidError": {"Reason", "Detail"},
+    "crypto/x509.HostnameError": {"Host"},
     "crypto/x509.UnknownAuthorityError": {"hintErr"},
 }
 

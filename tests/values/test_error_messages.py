@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from gotrace.fleet.naming import attribute, label
-from gotrace.values.error_messages import error_value, go_errno_text
+from gotrace.values.error_messages import KEY_FIELDS, error_value, go_errno_text
 from gotrace.values.fmt import format_values, parse_format
 from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import (
@@ -27,6 +28,7 @@ from gotrace.values.model import (
 )
 from gotrace.values.python import from_json, to_python
 from gotrace.values.to_json import to_json
+from tests.toolchains import newest
 
 
 def text(content: str, length: int | None = None) -> StringValue:
@@ -291,6 +293,27 @@ def test_rules_of_structs(name: str, fields: dict[str, Value], message: str) -> 
     value = StructValue(name, tuple(fields.items()))
     assert error_message(name, value, guess=False) == message
     assert error_message(f"*{name}", pointer(f"*{name}", **fields), guess=False) == message
+
+
+def test_the_host_is_known_of_a_message_with_names_of_a_certificate() -> None:
+    name = "crypto/x509.HostnameError"
+    found = error_value(name, StructValue(name, (("Host", text("h")),)), guess=False)
+    assert found is not None and found.is_cut
+    assert found.message == "<crypto/x509.HostnameError h>"
+
+
+def test_keys_have_no_certificates() -> None:
+    """Of no error of the newest release: one is more than there is room for, and takes long."""
+    sources = newest().go.resolve().parents[1] / "src/crypto"
+    found = {
+        f"crypto/{path.parent.name}.{name}"
+        for package in ("tls", "x509")
+        for path in (sources / package).glob("*.go")
+        for name, fields in re.findall(r"(?ms)^type (\w+Error) struct {(.*?)^}", path.read_text())
+        if re.search(r"\*(x509\.)?Certificate$", fields, re.MULTILINE)
+    }
+    assert "crypto/x509.HostnameError" in found
+    assert found <= KEY_FIELDS.keys()
 
 
 def test_what_the_standard_library_says_is_not_guessed() -> None:
