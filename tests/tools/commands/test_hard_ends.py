@@ -29,6 +29,8 @@ pytestmark = pytest.mark.live
 
 TOOLS = ("gofunccount", "gofunclatency", "gotrace")
 SIGINT = signal.SIGINT
+#: ``gotrace`` opens what the others open and more: ``make test`` tries all with it, one with them.
+thorough = pytest.mark.thorough
 
 
 def end(process: Process) -> Result:
@@ -160,9 +162,16 @@ def test_interrupt_while_nobody_reads(format: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("closed", "status"), [("<&-", 0), (">&-", 1), ("2>&-", 0), (">&- 2>&-", 1), ("<&- 2>&-", 0)]
+    ("name", "closed", "status"),
+    [
+        pytest.param(name, closed, status, marks=() if name == "gotrace" or is_one else thorough)
+        for name in TOOLS
+        for closed, status, is_one in (
+            *(("<&-", 0, False), (">&-", 1, True), ("2>&-", 0, False)),
+            *((">&- 2>&-", 1, False), ("<&- 2>&-", 0, True)),
+        )
+    ],
 )
-@pytest.mark.parametrize("name", TOOLS)
 def test_standard_streams_that_are_closed(name: str, closed: str, status: int) -> None:
     """The files that are opened next must not take their numbers."""
     command = tool_command(name, "-d", "0.05", f"{program()}:main.nest")
@@ -218,8 +227,14 @@ def test_no_memory_that_can_be_locked() -> None:
     assert_one_line(result, "event buffer", "CAP_IPC_LOCK", "ulimit -l")
 
 
-@pytest.mark.parametrize("megabytes", [150, 250, 300, 340])
-@pytest.mark.parametrize("name", TOOLS)
+@pytest.mark.parametrize(
+    ("name", "megabytes"),
+    [
+        pytest.param(name, megabytes, marks=() if name == "gotrace" or is_one else thorough)
+        for name in TOOLS
+        for megabytes, is_one in ((150, False), (250, False), (300, True), (340, False))
+    ],
+)
 def test_little_address_space(name: str, megabytes: int, tmp_path: Path) -> None:
     """LLVM would abort the process without a word; where no program is kept, it is needed."""
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
