@@ -70,7 +70,8 @@ __all__ = [
 class Options:
     """The options of a command; each has the name that its parser gives it.
 
-    A field with a default is no option: parsing finds it out.
+    A field with a default is no option: parsing finds it out. What several commands have in common
+    is not made by itself, and needs no constructor: to write one takes a millisecond.
     """
 
     json: bool
@@ -435,7 +436,7 @@ class Files(NamedTuple):
 _NO_FILE = Files()
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class SummaryOptions(Options):
     """Of commands that print summaries, which can be compared."""
 
@@ -446,7 +447,7 @@ class SummaryOptions(Options):
     diff: list[str] | None
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RunOptions(Options):
     """Of commands that attach."""
 
@@ -471,21 +472,21 @@ class RunOptions(Options):
 _R = TypeVar("_R", bound=RunOptions)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ForceOptions(RunOptions):
     """Of runs that say first what they take."""
 
     force: bool
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PartsOptions(ForceOptions):
     """Of runs that show what time goes into."""
 
     why: str | None
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class FunctionOptions(RunOptions):
     """Of runs of chosen functions."""
 

@@ -30,7 +30,7 @@ STACK_CONFLICTS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class StackOptions(ForceOptions, SummaryOptions):
     """Of commands that add stacks up."""
 

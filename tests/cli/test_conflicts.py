@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from gotrace.cli import gooffcpu, gooncpu, gostacks
+from gotrace.cli import gofunclatency, gooffcpu, gooncpu, gostacks, gotop, gotrace
 
 _NOTHING = "cannot be combined: leave out the first, which would do nothing"
 
@@ -25,6 +25,28 @@ _NOTHING = "cannot be combined: leave out the first, which would do nothing"
         (gooncpu.main, "-g --stacks", "give only one of -g and --stacks"),
         (gooffcpu.main, "--top 2 -f", f"--top and --folded {_NOTHING}"),
         (gooffcpu.main, "--names", "--names is for --state syscall, and for calls that have ended"),
+        (gotrace.main, "--critical main.f", "--critical is of requests: give --tree ROOT"),
+        (
+            gotrace.main,
+            "--tree main.r -o x.html main.f",
+            "a profile cannot be combined with --tree: leave it out",
+        ),
+        (
+            gotrace.main,
+            "-f -o x.json main.f",
+            "--json cannot be combined with -f or a profile: leave it out",
+        ),
+        (
+            gofunclatency.main,
+            "-o x.html -g main.f",
+            "-o x.html has stacks: give -i 1 as well for latency over time",
+        ),
+        (
+            gofunclatency.main,
+            "--of n --why main.f",
+            "--of measures a value, not a time: leave out -u, -m and --why",
+        ),
+        (gotop.main, "-n 3", "-n, --top and --json are for batches: give -b"),
     ],
 )
 def test_refused(
