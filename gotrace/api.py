@@ -1695,7 +1695,7 @@ class _Stream(_Iteration[_T]):
         lost = {what.name.lower(): counts[what] for what in self._tracer.LOSSES}
         lost["skipped"] = self._tracer.skipped()
         lost["undecided"] = self._undecided.calls
-        lost["reader"] = self._tracer.losses.total + self._tracer.window.losses.total
+        lost["reader"] = self._tracer.dropped
         return {what: calls for what, calls in lost.items() if calls}
 
     @property

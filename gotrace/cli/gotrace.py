@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from gotrace.cli.irregular import irregularities, lost_notice
+from gotrace.cli.irregular import CALLS, irregularities, undecided_notices, unread_notices
 from gotrace.cli.options import (
     OptionParser,
     add_return_options,
@@ -20,7 +20,7 @@ from gotrace.cli.options import (
     seconds,
     size,
 )
-from gotrace.cli.pace import pace, running, turns
+from gotrace.cli.pace import read, running
 from gotrace.cli.run import (
     asked_of,
     mostly_tracing,
@@ -50,8 +50,9 @@ from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, function_of, is_unwound
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan, once, to_be_traced
+from gotrace.session.reading import RecordReader
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.trace import MAX_STACK_FRAMES, CallTracer, TraceOptions, TraceRequest
+from gotrace.session.trace import MAX_STACK_FRAMES, TraceOptions, TraceRequest
 from gotrace.session.trace_plan import MAX_TEXT_BYTES, TracePlan
 from gotrace.target.target import Target
 from gotrace.text import counted
@@ -76,8 +77,6 @@ examples:
   gotrace 'main.add(x int, y int) int' -- ./stripped     a signature where there is no DWARF
 """
 
-_POLL = 0.025  # seconds
-_READING, _TURN = 0.02, 0.06  # seconds of a turn: until reading, and writing, has to stop
 _PIECE = 3072  # bytes; with the line that exceeds it a pipe usually takes it whole
 _MAX_WAIT = 0.5  # seconds, for the cost of probes, whose measurement began before attaching
 _SAMPLED = 16  # one call in this many is looked at
@@ -303,20 +302,20 @@ def _trace(options: GotraceOptions, request: TraceRequest, output: Output) -> Pr
         if options.wants_stacks:
             symbols = Symbolizer.of(run.tasks.files)
             profile = _Profile(options, CallProfile(decoders, symbols), symbols)
-        printer = _Printer(options, traced, decoders, tracer, output, profile)
+        reader = RecordReader(tracer, undecided)
+        printer = _Printer(options, traced, decoders, reader, output, profile)
 
         def seen() -> bool:
             return printer.has_seen or tracer.open_calls() > 0
 
-        for _ in pace(options, run, output, printer.poll, _POLL, seen, watch):
-            printer.finish()
+        read(options, run, output, reader, printer.take, seen, watch)
         if profile is not None:
             profile.write(output)
         # With -M the rest is left, not lost.
         unwound = None if options.max_events else printer.unwound
         is_asked = any("$panicked" in text for text in options.patterns)
         hint = "" if is_asked else _ONLY_PANICKED
-        footer = _footer(tracer, traced.plan, undecided, printer.taken, unwound, hint)
+        footer = _footer(reader, traced.plan, undecided, printer.taken, unwound, hint)
         for notice in (*footer, *printer.notices(calibration)):
             output.notice(notice)
     return run.plan
@@ -362,7 +361,7 @@ class _Printer:
         options: GotraceOptions,
         traced: TracePlan,
         decoders: Sequence[CallDecoder],
-        tracer: CallTracer,
+        reader: RecordReader,
         output: Output,
         profile: _Profile | None = None,
     ) -> None:
@@ -380,11 +379,9 @@ class _Printer:
         self._hits: Counter[int] = Counter()
         self._hits_ns: Counter[int] = Counter()
         self._lines = [line_of(decoder, clock, as_json, lines) for decoder in decoders]
-        self._tracer = tracer
+        self._reader = reader
         self._out = output.out
         self._left: int | None = options.max_events
-        self._patience = output.patience
-        self._due: list[bytes] = []  # in order; the next is the last
         if not isinstance(output, JsonOutput) and profile is None:
             output.heading((CPU_HEADING if options.cpu else "") + CALL_HEADING)
             self._out.flush()
@@ -397,45 +394,16 @@ class _Printer:
     @property
     def has_seen(self) -> bool:
         """Return whether any call was reported."""
-        return self._seen > 0 or bool(self._due)
+        return self._seen > 0 or self._reader.has_due
 
-    def poll(self, is_over: Callable[[], bool]) -> bool:
-        """Read and write what is due, for a moment; return whether there is to be no more."""
-        now = time.monotonic()
-        self._read(now + _READING)
-        self._write(now + _TURN, is_over)
-        return self._left == 0
-
-    def finish(self) -> None:
-        """Write what is left, until the time for that is up, and count the rest as lost."""
-        for until in turns(self._patience, _TURN):
-            if self._left == 0:
+    def take(self, records: Iterator[bytes], until: float, is_over: Callable[[], bool]) -> bool:
+        """Write calls in pieces that a pipe takes whole; return whether these are enough."""
+        while self._reader.has_due and self._left != 0:
+            if time.monotonic() >= until or is_over() or not takes_more(self._out, until):
                 break
-            self._read(min(until, time.monotonic() + _READING))
-            self._write(until, lambda: False)
-            if self._tracer.exhausted and not self._due:
-                return
-        if self._left != 0:
-            self._tracer.losses.add(len(self._due))
-            self._tracer.drop()
-
-    def _read(self, until: float) -> None:
-        """Take what there is; what is not written yet bounds how much is kept."""
-        if self._due:
-            self._tracer.fill(until)
-        else:
-            self._due = self._tracer.acquire(until)
-            self._due.reverse()
-
-    def _write(self, until: float, is_over: Callable[[], bool]) -> None:
-        """Write calls that are due, in pieces that the reader takes at once."""
-        while self._due and self._left != 0 and time.monotonic() < until and not is_over():
-            if not takes_more(self._out, until):
-                return
             lines: list[str] = []
             size = 0
-            while self._due and self._left != 0 and size < _PIECE:
-                record = self._due.pop()
+            for record in records:
                 self._sample(record)
                 if self._profile is not None:
                     if self._profile.calls.add(record) and self._left is not None:
@@ -446,8 +414,11 @@ class _Printer:
                     size += len(line)
                     if self._left is not None:
                         self._left -= 1
+                if self._left == 0 or size >= _PIECE:
+                    break
             self._out.write("".join(lines))
             self._out.flush()
+        return self._left == 0
 
     def _sample(self, record: bytes) -> None:
         """Add up the times of some calls, and of the hits within them."""
@@ -475,17 +446,12 @@ class _Printer:
             )
 
 
-_UNDECIDED = "{} call{s} not shown: the predicate could not be decided: "
-_DROPPED = (
-    "{} call{s} lost, the latest: they came faster than they could be shown; try a predicate, or"
-    " GOTRACE_DRAIN=30, which goes on for as many seconds after the end"
-)
 _UNWOUND_LOST = "{} call{s} that did not return among those lost"
 _ONLY_PANICKED = ": try the predicate ($panicked), which leaves out all others"
 
 
 def _footer(
-    tracer: CallTracer,
+    reader: RecordReader,
     plan: ProbePlan,
     undecided: Undecided,
     taken: int,
@@ -497,30 +463,22 @@ def _footer(
     ``taken`` is how many calls were taken from the kernel, ``unwound`` how many of them did not
     return, None if some were left. ``hint`` says how to see these.
     """
-    dropped = tracer.losses.total + tracer.window.losses.total
+    tracer, missing = reader.tracer, reader.missing()
+    dropped = tracer.dropped
     # Of returns of earlier calls there would be no lines.
     without = [Diagnostic.UNMATCHED]
     yield from irregularities(tracer, plan, "not shown", taken + dropped, without)
-    if undecided.calls:
-        reasons = undecided.reasons
-        causes = ", ".join(f"{why} ({calls:,})" for why, calls in reasons.most_common())
-        # Without a share: calls that the kernel has left out are not counted.
-        fields = {"what": "undecided", "calls": undecided.calls, "reasons": dict(reasons)}
-        yield Notice(NoticeKind.LOST, counted(_UNDECIDED, undecided.calls) + causes, fields)
-    if dropped:
-        counts = tracer.diagnostics()
-        of = taken + dropped + sum(counts[what] for what in tracer.LOSSES)
-        yield lost_notice("reader", _DROPPED, dropped, of)
+    yield from undecided_notices(undecided, has_reasons=True)
+    yield from unread_notices(dropped, taken + missing.calls - dropped, CALLS)
     counts = tracer.diagnostics()
-    lost = dropped + counts[Diagnostic.EVENTS_LOST]
     reported = counts[Diagnostic.UNWOUND] - counts[Diagnostic.UNWOUND_UNSEEN]
-    if unwound is not None and (missing := min(lost, reported - unwound)) > 0:
-        fields = {"what": "unwound_lost", "calls": missing}
-        text = counted(_UNWOUND_LOST, missing) + hint
+    if unwound is not None and (unseen := min(missing.records, reported - unwound)) > 0:
+        fields = {"what": "unwound_lost", "calls": unseen}
+        text = counted(_UNWOUND_LOST, unseen) + hint
         yield Notice(NoticeKind.LOST, text, fields)
-    if tracer.window.late:
-        text = counted("{} call{s} shown out of order", tracer.window.late)
-        yield Notice(NoticeKind.SUMMARY, text, {"what": "late", "calls": tracer.window.late})
+    if missing.late:
+        text = counted("{} call{s} shown out of order", missing.late)
+        yield Notice(NoticeKind.SUMMARY, text, {"what": "late", "calls": missing.late})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from gotrace.report.output import Notice, NoticeKind
 from gotrace.session.open_calls import Diagnostic
@@ -11,7 +12,18 @@ from gotrace.session.paired import Paired
 from gotrace.session.plan import ProbePlan
 from gotrace.text import counted
 
-__all__ = ["irregularities", "lost_notice"]
+if TYPE_CHECKING:  # counting does without
+    from gotrace.session.decode import Undecided
+
+__all__ = ["CALLS", "RECORDS", "irregularities", "undecided_notices", "unread_notices"]
+
+#: What was not read in time, for ``unread_notices``: calls that are shown, or records of any kind.
+CALLS = (
+    "{} call{s} lost, the latest: they came faster than they could be shown; try a predicate, or"
+    " GOTRACE_DRAIN=30, which goes on for as many seconds after the end"
+)
+RECORDS = "{} record{s} lost: they came faster than they could be read; give fewer patterns"
+_UNDECIDED = "{} call{s} not shown: the predicate could not be decided"
 
 #: Templates of ``counted``; ``NOT`` stands for what the tool has not done with these calls.
 _TEXTS = {
@@ -74,6 +86,26 @@ def irregularities(
         else:
             fields = {"what": name, "calls": count}
             yield Notice(NoticeKind.SUMMARY, counted(template, count), fields)
+
+
+def undecided_notices(undecided: Undecided, has_reasons: bool = False) -> Iterator[Notice]:
+    """Yield the notice of calls that may have been wanted; with why it is not known, if asked.
+
+    Without a share: calls that the kernel has left out are not counted.
+    """
+    if calls := undecided.calls:
+        text, fields = counted(_UNDECIDED, calls), {"what": "undecided", "calls": calls}
+        if has_reasons:
+            reasons = undecided.reasons
+            causes = ", ".join(f"{why} ({calls:,})" for why, calls in reasons.most_common())
+            text, fields = f"{text}: {causes}", {**fields, "reasons": dict(reasons)}
+        yield Notice(NoticeKind.LOST, text, fields)
+
+
+def unread_notices(lost: int, taken: int, template: str = RECORDS) -> Iterator[Notice]:
+    """Yield the notice of what was not read in time, beside what was taken."""
+    if lost:
+        yield lost_notice("reader", template, lost, lost + taken)
 
 
 def lost_notice(what: str, template: str, count: int, of: int) -> Notice:

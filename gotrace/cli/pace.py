@@ -16,7 +16,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from gotrace.cli.options import FunctionOptions, RunOptions, SummaryOptions
 from gotrace.cli.why import PriceWatch
@@ -29,12 +29,17 @@ from gotrace.target.target import Target
 from gotrace.target.wait import SignalWaiter
 from gotrace.text import counted
 
-__all__ = ["pace", "running", "turns"]
+if TYPE_CHECKING:  # counting does without
+    from gotrace.session.reading import RecordReader
+    from gotrace.session.trace import CallTracer
+
+__all__ = ["pace", "read", "running", "turns"]
 
 M = TypeVar("M", bound=Probing)
 C = TypeVar("C")
 
 _SILENT = 5.0  # seconds
+_POLL, _TURN = 0.025, 0.06  # seconds between two turns of reading records, and of each
 _DRAINING = 0.8  # seconds after the end of the run, in which what is left is written
 _SKIPPED = "{:,} hit{s} not seen: the kernel did not let a program begin within another on that CPU"
 _LEAST_DRAINING = 0.4  # of these, on a machine that was slow to begin with it
@@ -117,6 +122,35 @@ def pace(
             tick = max(tick + (interval or math.inf), now)
     if run.end is End.EXIT:
         output.notice(_exited(run.target))
+
+
+def read(
+    options: RunOptions,
+    run: Run[CallTracer, C],
+    output: Output,
+    reader: RecordReader,
+    take: Callable[[Iterator[bytes], float, Callable[[], bool]], bool],
+    seen: Callable[[], bool] | None = None,
+    watch: PriceWatch | None = None,
+) -> None:
+    """Have the records of a run taken, in short turns, up to its end and after it.
+
+    ``take`` gets the records of a turn, until when it may go on, and a function that returns
+    whether the run is over, after which it is to return soon. It returns whether it wants no more,
+    which ends the run. ``seen`` and ``watch`` are as for ``pace``.
+    """
+    has_enough = False
+
+    def poll(is_over: Callable[[], bool]) -> bool:
+        nonlocal has_enough
+        until = time.monotonic() + _TURN
+        has_enough = take(reader.turn(until), until, is_over)
+        return has_enough
+
+    for _ in pace(options, run, output, poll, _POLL, seen, watch):
+        for records, until in () if has_enough else reader.rest(turns(output.patience, _TURN)):
+            if take(records, until, lambda: False):
+                break
 
 
 def _silent(options: RunOptions, target: Target) -> Notice:

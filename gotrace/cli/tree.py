@@ -138,7 +138,8 @@ class _Printer:
             if is_last and self._assembler.is_empty:
                 return
         if self._left != 0:
-            self._assembler.drop(self._tracer.drop(self._due, FIRST + EdgeKind.BEGIN))
+            dropped = self._tracer.drop(self._due)
+            self._assembler.drop(dropped[FIRST + EdgeKind.BEGIN])
 
     def _read(self, until: float, over: float) -> None:
         """Take what there is until one time, and take it in until another."""

@@ -328,7 +328,7 @@ class RecordProbe(Probe):
     def _losses(self) -> Counter[str]:
         counts = self._tracer.diagnostics()
         found = Counter({what.name.lower(): counts[what] for what in self._tracer.LOSSES})
-        found["reader"] = self._tracer.losses.total + self._tracer.window.losses.total
+        found["reader"] = self._tracer.dropped
         found["undecided"] = self._undecided.calls
         return found
 

@@ -412,7 +412,7 @@ class SpanProbe(RecordProbe):
         """Return how many records are missing by now, of calls and of edges."""
         tracer = self._tracer
         lost = tracer.diagnostics()[Diagnostic.EVENTS_LOST]
-        return lost + tracer.losses.total + tracer.window.losses.total
+        return lost + tracer.dropped
 
     def _add(self, record: bytes) -> None:
         """Take the next record, of a call or of an edge."""

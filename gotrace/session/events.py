@@ -26,7 +26,6 @@ __all__ = [
     "WINDOW_NS",
     "CallFlag",
     "CallRecord",
-    "Losses",
     "OrderWindow",
     "RecordError",
     "Unwinding",
@@ -259,29 +258,6 @@ def _floats(record: bytes, at: int) -> tuple[dict[int, bytes], int]:
     return floats, at
 
 
-class Losses:
-    """The number of records that never reached the window, by CPU."""
-
-    def __init__(self) -> None:
-        self.by_cpu: Counter[int | None] = Counter()
-        self._taken = 0
-
-    def add(self, count: int, cpu: int | None = None) -> None:
-        """Count lost records; ``cpu`` is None where it is not known whose they were."""
-        self.by_cpu[cpu] += count
-
-    @property
-    def total(self) -> int:
-        """Return how many were lost so far."""
-        return self.by_cpu.total()
-
-    def take_new(self) -> int:
-        """Return how many were lost since the last time this was asked."""
-        new = self.total - self._taken
-        self._taken += new
-        return new
-
-
 class OrderWindow:
     """The records of several CPUs, merged by the time they ended.
 
@@ -306,7 +282,8 @@ class OrderWindow:
     ) -> None:
         """Take the limits; with ``marks_cpu`` each record has its CPU, for ``cpu_of``."""
         self._marks_cpu = marks_cpu
-        self.losses = Losses()
+        #: How many records were dropped, by CPU.
+        self.losses: Counter[int] = Counter()
         self.late = 0
         #: Up to when all records were released, but for those that come too late.
         self.complete = 0
@@ -335,7 +312,7 @@ class OrderWindow:
                 or self._bytes + size > self._most_bytes
                 or size < HEADER.size
             ):
-                self.losses.add(1, cpu)
+                self.losses[cpu] += 1
                 continue
             self._held.append(record)
             self._bytes += size

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -29,7 +30,6 @@ from gotrace.session.events import (
     HEADER,
     UNKNOWN_CPU,
     WINDOW_NS,
-    Losses,
     OrderWindow,
     end_of,
     function_of,
@@ -169,8 +169,7 @@ class CallTracer(Paired):
         self._pages = options.pages
         self._flight = options.flight
         self._past: PastRings | None = None
-        #: Records that were dropped here, in user space.
-        self.losses = Losses()
+        self._dropped = 0  # records, at the end
         window = WINDOW_NS if edges is None else _WINDOW_NS
         self.window = OrderWindow(window, marks_cpu=options.cpu)
         self._marks_cpu = options.cpu
@@ -282,11 +281,15 @@ class CallTracer(Paired):
         self.attached.leave_first()
         return True
 
+    @property
+    def dropped(self) -> int:
+        """Return how many records were dropped here, in user space."""
+        return self._dropped + self.window.losses.total()
+
     def missing(self) -> int:
         """Return how many records are missing by now."""
         counts = self.diagnostics()
-        lost = sum(counts[what] for what in self.LOSSES)
-        return lost + self.losses.total + self.window.losses.total
+        return sum(counts[what] for what in self.LOSSES) + self.dropped
 
     def missing_begins(self) -> int:
         """Return how many requests have begun by now whose begin is missing."""
@@ -294,21 +297,19 @@ class CallTracer(Paired):
 
     def missing_records(self) -> int:
         """Return how many records of any kind are missing, or came too late for their place."""
-        counts, window = self.diagnostics(), self.window
-        lost = counts[Diagnostic.EVENTS_LOST] + self.losses.total
-        return lost + window.losses.total + window.late
+        return self.diagnostics()[Diagnostic.EVENTS_LOST] + self.dropped + self.window.late
 
-    def drop(self, due: Sequence[bytes] = (), function: int = -1) -> int:
+    def drop(self, due: Sequence[bytes] = ()) -> Counter[int]:
         """Count as lost ``due``, and what was reported and has not been acquired.
 
-        Return how many records of a function these are.
+        Return how many records these are by function.
         """
-        found = 0
+        found: Counter[int] = Counter()
         for records in chain((due, self.window.flush()), self._rings.drop()):
-            self.losses.add(len(records))
-            found += sum(function_of(record) == function for record in records)
+            found.update(map(function_of, records))
+        self._dropped += found.total()
         if self.stopped and not self.exhausted:
-            self.losses.add(len(self._waiting()))
+            self._dropped += len(self._waiting())
         return found
 
     def _waiting(self) -> list[bytes]:

@@ -13,6 +13,7 @@ from gotrace.session.decode import Undecided
 from gotrace.session.events import HEADER, CallFlag, is_unwound
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan
+from gotrace.session.reading import RecordReader
 from gotrace.session.trace import CallTracer
 
 
@@ -32,13 +33,16 @@ def test_lost_calls_that_did_not_return(
     counts = dict.fromkeys(Diagnostic, 0)
     counts |= {Diagnostic.UNWOUND: 1_700, Diagnostic.EVENTS_LOST: in_kernel}
     tracer: Any = SimpleNamespace(
-        losses=SimpleNamespace(total=dropped),
-        window=SimpleNamespace(losses=SimpleNamespace(total=0), late=0),
+        dropped=dropped,
+        window=SimpleNamespace(late=0),
         diagnostics=lambda: counts,
         open_calls=lambda: 0,
+        skipped=lambda: 0,
         LOSSES=CallTracer.LOSSES,
     )
-    notices = list(_footer(tracer, ProbePlan((), ()), Undecided(), 497, shown, ": a hint"))
+    notices = list(
+        _footer(RecordReader(tracer), ProbePlan((), ()), Undecided(), 497, shown, ": a hint")
+    )
     said = [each.fields["calls"] for each in notices if each.fields["what"] == "unwound_lost"]
     assert said == ([missing] if missing else [])
 

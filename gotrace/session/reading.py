@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read a run's records turn by turn, and add up what is missing of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from gotrace.session.decode import Undecided
+from gotrace.session.open_calls import Diagnostic
+from gotrace.session.trace import CallTracer
+
+__all__ = ["Missing", "RecordReader"]
+
+_READING = 0.02  # seconds of a turn: the rest is the consumer's
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """How much is missing by now: numbers that only grow.
+
+    ``calls`` are all calls that are not reported, ``records`` those of any kind that were, and were
+    not taken. ``late`` were taken, after others that came later. ``begins`` are requests.
+    """
+
+    calls: int
+    records: int
+    late: int
+    begins: int
+
+
+class RecordReader:
+    """The records of a run, for a consumer that takes them.
+
+    What the consumer leaves of a turn is due in the next one. Until it has taken that, no more is
+    read than there is room for: the rest waits in the kernel's buffers, which bounds memory here.
+    """
+
+    #: How calls may be missing, in the order of ``losses``.
+    LOSSES = (
+        *(what.name.lower() for what in CallTracer.LOSSES),
+        *("skipped", "undecided", "reader"),
+    )
+
+    def __init__(
+        self,
+        tracer: CallTracer,
+        undecided: Undecided | None = None,
+        reading: float = _READING,
+    ) -> None:
+        """Read the records of a tracer, for ``reading`` seconds of each turn.
+
+        ``undecided`` are the calls that decoders leave out.
+        """
+        self.tracer = tracer
+        self._reading = reading
+        #: Records that were dropped at the end, by the numbers of their functions.
+        self.dropped: Counter[int] = Counter()
+        self._undecided = undecided or Undecided()
+        self._due: list[bytes] = []  # in order; the next is the last
+
+    @property
+    def has_due(self) -> bool:
+        """Return whether records are due that the consumer has left."""
+        return bool(self._due)
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether the run is over, and all records have been taken."""
+        return self.tracer.exhausted and not self._due
+
+    def turn(self, until: float = math.inf) -> Iterator[bytes]:
+        """Read for a part of a turn that ends at ``until``, and return what is due, in order.
+
+        To be called some forty times a second. Times are those of ``time.monotonic``.
+        """
+        until = min(until, time.monotonic() + self._reading)
+        if self._due:
+            self.tracer.fill(until)
+        else:
+            self._due = self.tracer.acquire(until)
+            self._due.reverse()
+        return self._taken()
+
+    def _taken(self) -> Iterator[bytes]:
+        while self._due:
+            yield self._due.pop()
+
+    def rest(self, turns: Iterable[float]) -> Iterator[tuple[Iterator[bytes], float]]:
+        """Yield, once the run is over, what is due in each turn, and until when that takes.
+
+        ``turns`` are these times. If they end before all has been taken, the rest is lost. A
+        consumer that wants no more leaves the loop before that, and nothing is lost.
+        """
+        for until in turns:
+            yield self.turn(until), until
+            if self.is_done:
+                return
+        self.dropped = self.tracer.drop(self._due)
+        self._due.clear()
+
+    def losses(self) -> dict[str, int]:
+        """Return how many calls are missing by now, by what became of them: see ``LOSSES``."""
+        counts, tracer = self.tracer.diagnostics(), self.tracer
+        found = [counts[what] for what in tracer.LOSSES]
+        found += [tracer.skipped(), self._undecided.calls, tracer.dropped]
+        return dict(zip(self.LOSSES, found, strict=True))
+
+    def missing(self) -> Missing:
+        """Return how much is missing by now."""
+        counts, tracer = self.tracer.diagnostics(), self.tracer
+        dropped = tracer.dropped
+        return Missing(
+            sum(counts[what] for what in tracer.LOSSES) + dropped,
+            counts[Diagnostic.EVENTS_LOST] + dropped,
+            tracer.window.late,
+            counts[Diagnostic.BEGINS_LOST],
+        )
