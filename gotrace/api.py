@@ -62,6 +62,7 @@ from gotrace.session.oncpu.naming import CpuNames, function_rows
 from gotrace.session.oncpu.wall import WallRequest
 from gotrace.session.plan import ProgramFunction
 from gotrace.session.probing import Probing, ReturnMode
+from gotrace.session.reading import RecordReader
 from gotrace.session.request import Asked, RunRequest
 from gotrace.session.run import End, NoteKind, Run, open_run
 from gotrace.session.scheduler import SchedulerProbes
@@ -1741,9 +1742,7 @@ class RequestStream(_Stream[Request[Call]]):
 
     def _losses(self) -> dict[str, int]:
         lost = super()._losses()
-        undecided = lost.get("undecided", 0)  # its records have come
-        missing, late = sum(lost.values()) - undecided, self._tracer.window.late
-        self._assembler.missing(missing, late, self._tracer.missing_begins())
+        self._assembler.missing(RecordReader(self._tracer).missing())
         return lost
 
 

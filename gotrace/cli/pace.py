@@ -132,12 +132,14 @@ def read(
     take: Callable[[Iterator[bytes], float, Callable[[], bool]], bool],
     seen: Callable[[], bool] | None = None,
     watch: PriceWatch | None = None,
+    holds: Callable[[], bool] = lambda: False,
 ) -> None:
     """Have the records of a run taken, in short turns, up to its end and after it.
 
     ``take`` gets the records of a turn, until when it may go on, and a function that returns
     whether the run is over, after which it is to return soon. It returns whether it wants no more,
-    which ends the run. ``seen`` and ``watch`` are as for ``pace``.
+    which ends the run. ``seen`` and ``watch`` are as for ``pace``, ``holds`` as for
+    ``RecordReader.rest``.
     """
     has_enough = False
 
@@ -148,7 +150,8 @@ def read(
         return has_enough
 
     for _ in pace(options, run, output, poll, _POLL, seen, watch):
-        for records, until in () if has_enough else reader.rest(turns(output.patience, _TURN)):
+        last = reader.rest(turns(output.patience, _TURN), holds)
+        for records, until in () if has_enough else last:
             if take(records, until, lambda: False):
                 break
 

@@ -9,8 +9,8 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from gotrace.calls import Call
-from gotrace.cli.irregular import lost_notice
-from gotrace.cli.pace import pace, running, turns
+from gotrace.cli.irregular import undecided_notices, unread_notices
+from gotrace.cli.pace import read, running
 from gotrace.cli.run import opened_notices
 from gotrace.cli.stream import takes_more
 from gotrace.cli.trace_options import GotraceOptions
@@ -23,17 +23,16 @@ from gotrace.requests.assemble import Assembler
 from gotrace.requests.edges import FIRST, EdgeKind
 from gotrace.requests.model import Request, RequestFile
 from gotrace.requests.own import own_functions
-from gotrace.session.decode import DecodedCall
+from gotrace.session.decode import DecodedCall, Undecided
 from gotrace.session.plan import ProbePlan
-from gotrace.session.trace import CallTracer, TraceRequest
+from gotrace.session.reading import RecordReader
+from gotrace.session.trace import TraceRequest
 from gotrace.target.target import Target
 from gotrace.text import counted
 
 __all__ = ["left_out_notices", "run_tree", "with_own_functions"]
 
 _MAX_NAMES = 5  # of functions that are left out
-_POLL = 0.025  # seconds
-_READING, _TURN = 0.02, 0.06  # seconds of a turn: until reading, and writing, has to stop
 
 
 def run_tree(
@@ -51,10 +50,12 @@ def run_tree(
             file = None
             if options.files.requests is not None:
                 file = opened.enter_context(closing(RequestFile(options.files.requests)))
-            printer = _Printer(options, assembler, run.meter, output, style, file)
-            for _ in pace(options, run, output, printer.poll, _POLL, printer.has_seen, watch):
-                printer.finish()
-        for notice in printer.notices(undecided.calls):
+            reader = RecordReader(run.meter, undecided)
+            printer = _Printer(options, assembler, reader, output, style, file)
+            seen, holds = lambda: printer.has_seen, lambda: not assembler.is_empty
+            read(options, run, output, reader, printer.take, seen, watch, holds)
+            printer.finish()
+        for notice in printer.notices(undecided):
             output.notice(notice)
         for written in file.written if file is not None else ():
             text = counted("wrote {} request{s} to ", written.requests) + written.path
@@ -93,14 +94,14 @@ class _Printer:
         self,
         options: GotraceOptions,
         assembler: Assembler,
-        tracer: CallTracer,
+        reader: RecordReader,
         output: Output,
         style: LineStyle,
         file: RequestFile | None,
     ) -> None:
         self._file = file
         self._assembler = assembler
-        self._tracer = tracer
+        self._reader = reader
         self._style = style
         self._as_json = isinstance(output, JsonOutput)
         self._clock = Clock.started_now(
@@ -108,66 +109,39 @@ class _Printer:
         )
         self._out = output.out
         self._left: int | None = options.max_events
-        self._patience = output.patience
-        self._due: list[bytes] = []  # in order; the next is the last
-        self._has_seen = False
+        self.has_seen = False
         self._missing = 0  # records
         if file is None and not isinstance(output, JsonOutput):
             output.heading(REQUEST_HEADING)
             self._out.flush()
 
-    def has_seen(self) -> bool:
-        """Return whether anything was reported."""
-        return self._has_seen
-
-    def poll(self, is_over: Callable[[], bool]) -> bool:
-        """Read what there is, and write what is whole; return whether there is to be no more."""
-        now = time.monotonic()
-        self._read(now + _READING, now + _TURN)
-        self._write(now + _TURN, is_over)
+    def take(self, records: Iterator[bytes], until: float, is_over: Callable[[], bool]) -> bool:
+        """Take records in, and write what is whole; return whether there are enough requests."""
+        self._look()
+        for number, record in enumerate(records, 1):
+            self._assembler.add(record)
+            self.has_seen = True
+            if not number % _PIECE and time.monotonic() >= until:
+                break
+        self._write(until, is_over)
         return self._left == 0
 
+    def _look(self) -> None:
+        """Note how much is missing by now."""
+        missing = self._reader.missing()
+        self._assembler.missing(missing)
+        lost = missing.calls + missing.late - self._missing
+        self._missing += lost
+        if lost and self._file is not None:
+            self._file.lost(lost)
+
     def finish(self) -> None:
-        """Write what is left, until the time for that is up, and count the rest as lost."""
-        for until in turns(self._patience, _TURN):
-            if self._left == 0:
-                break
-            self._read(min(until, time.monotonic() + _READING), until)
-            is_last = self._tracer.exhausted and not self._due
-            self._write(until, lambda: False, is_last=is_last)
-            if is_last and self._assembler.is_empty:
-                return
+        """Count what could not be written in time as lost."""
         if self._left != 0:
-            dropped = self._tracer.drop(self._due)
-            self._assembler.drop(dropped[FIRST + EdgeKind.BEGIN])
+            self._assembler.drop(self._reader.dropped[FIRST + EdgeKind.BEGIN])
 
-    def _read(self, until: float, over: float) -> None:
-        """Take what there is until one time, and take it in until another."""
-        if self._due:
-            self._tracer.fill(until)
-            self._look()
-        else:
-            self._due = self._tracer.acquire(until)
-            self._due.reverse()
-            missing = self._look()
-            if self._file is not None and missing != self._missing:
-                self._file.lost(missing - self._missing)
-                self._missing = missing
-        while self._due and time.monotonic() < over:
-            for record in reversed(self._due[-_PIECE:]):
-                self._assembler.add(record)
-            del self._due[-_PIECE:]
-            self._has_seen = True
-
-    def _look(self) -> int:
-        """Return how many records are missing by now."""
-        tracer = self._tracer
-        missing, late = tracer.missing(), tracer.window.late
-        self._assembler.missing(missing, late, tracer.missing_begins())
-        return missing + late
-
-    def _write(self, until: float, is_over: Callable[[], bool], *, is_last: bool = False) -> None:
-        requests = self._assembler.take(time.monotonic(), is_last)
+    def _write(self, until: float, is_over: Callable[[], bool]) -> None:
+        requests = self._assembler.take(time.monotonic(), self._reader.is_done)
         while self._left != 0 and not is_over() and takes_more(self._out, until):
             request = next(requests, None)
             if request is None:
@@ -189,7 +163,7 @@ class _Printer:
     def _made(self, request: Request[DecodedCall]) -> Request[Call]:
         return request.mapped(lambda call: call.as_call(self._clock.epoch))
 
-    def notices(self, undecided: int) -> Iterator[Notice]:
+    def notices(self, undecided: Undecided) -> Iterator[Notice]:
         """Yield what the trees do not show."""
         tally = self._assembler.tally
         without = tally.unattributed + tally.late
@@ -202,12 +176,8 @@ class _Printer:
             text = counted("{} request{s} not shown: not all of their calls are known", tally.lost)
             fields = {"what": "requests", "requests": tally.lost, "calls": 0}
             yield Notice(NoticeKind.LOST, text, fields)
-        if lost := self._tracer.missing():
-            yield lost_notice("reader", _DROPPED, lost, lost + tally.nodes + without)
-        if undecided:
-            text = counted("{} call{s} not shown: the predicate could not be decided", undecided)
-            yield Notice(NoticeKind.LOST, text, {"what": "undecided", "calls": undecided})
+        yield from unread_notices(self._reader.missing().calls, tally.nodes + without)
+        yield from undecided_notices(undecided)
 
 
 _PIECE = 256  # records between two looks at the clock
-_DROPPED = "{} record{s} lost: they came faster than they could be read; give fewer patterns"

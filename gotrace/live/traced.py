@@ -26,6 +26,7 @@ from gotrace.requests.model import Node, Request
 from gotrace.requests.own import CALL_NS, own_functions
 from gotrace.session.decode import DecodedCall
 from gotrace.session.events import function_of, parse_call
+from gotrace.session.reading import RecordReader
 from gotrace.session.request import Accept, Asked
 from gotrace.session.run import open_run
 from gotrace.session.scheduler import SchedulerProbes
@@ -212,9 +213,7 @@ class Requests(_Traced):
             self._add(())
 
     def _add(self, records: Sequence[bytes]) -> None:
-        tracer = self._tracer
-        late, begins = tracer.window.late, tracer.missing_begins()
-        self._assembler.missing(tracer.missing(), late, begins)
+        self._assembler.missing(RecordReader(self._tracer).missing())
         for record in records:
             self._assembler.add(record)
         for request in self._assembler.take(time.monotonic(), self._is_last):

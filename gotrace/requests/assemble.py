@@ -24,6 +24,7 @@ from gotrace.requests.nest import Nest, wrong_spans
 from gotrace.requests.waiting import LINGER, Waiting, WaitingRoom
 from gotrace.session.decode import CallDecoder, DecodedCall
 from gotrace.session.events import HEADER
+from gotrace.session.reading import Missing
 from gotrace.session.request import Asked
 from gotrace.target.target import Target
 from gotrace.values.model import StringValue
@@ -135,7 +136,7 @@ class Assembler:
         self._belonging = Belonging()
         self._room: WaitingRoom[_Entry] = WaitingRoom(_CONTEXT_LINGER)
         self._reported = 0
-        self._missing = (0, 0, 0)
+        self._missing = Missing()
         self._looked = 0
         #: Times in which records are missing, in their order, and whether the first has begun.
         self._gaps: deque[tuple[int, int]] = deque()
@@ -167,19 +168,18 @@ class Assembler:
             if len(waiting) > _MAX_REQUESTS:
                 self._give_up(next(iter(waiting.values())))
 
-    def missing(self, records: int, late: int = 0, begins: int = 0) -> None:
-        """Note that so many records are missing by now, and so many had come too late.
+    def missing(self, missing: Missing) -> None:
+        """Note how much is missing by now.
 
-        ``begins`` are requests whose begin is among them. If there are more than at the last look,
-        they are of the time between; of what has come too late it is not known. Requests that are
-        open then are given up, and so is what is reported of that time: which work it was may be
-        wrong without them.
+        If that is more than at the last look, it is of the time between; of what has come too late
+        it is not known. Requests that are open then are given up, and so is what is reported of
+        that time: which work it was may be wrong without them.
         """
         now, before = time.monotonic_ns(), self._missing
-        self._missing = records, late, begins
-        self.tally.lost += begins - before[2]
-        if self._missing != before:
-            since = self._looked if late == before[1] else 0
+        self._missing = missing
+        self.tally.lost += missing.begins - before.begins
+        if missing != before:
+            since = self._looked if missing.late == before.late else 0
             while self._gaps and self._gaps[-1][1] >= since:
                 since = min(since, self._gaps.pop()[0])
             self._gaps.append((since, now))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gotrace.session.decode import Undecided
@@ -23,13 +23,15 @@ class Missing:
     """How much is missing by now: numbers that only grow.
 
     ``calls`` are all calls that are not reported, ``records`` those of any kind that were, and were
-    not taken. ``late`` were taken, after others that came later. ``begins`` are requests.
+    not taken. ``late`` were taken, after others that came later. ``begins`` are requests, and
+    ``skipped`` hits.
     """
 
-    calls: int
-    records: int
-    late: int
-    begins: int
+    calls: int = 0
+    records: int = 0
+    late: int = 0
+    begins: int = 0
+    skipped: int = 0
 
 
 class RecordReader:
@@ -89,15 +91,18 @@ class RecordReader:
         while self._due:
             yield self._due.pop()
 
-    def rest(self, turns: Iterable[float]) -> Iterator[tuple[Iterator[bytes], float]]:
+    def rest(
+        self, turns: Iterable[float], holds: Callable[[], bool] = lambda: False
+    ) -> Iterator[tuple[Iterator[bytes], float]]:
         """Yield, once the run is over, what is due in each turn, and until when that takes.
 
         ``turns`` are these times. If they end before all has been taken, the rest is lost. A
-        consumer that wants no more leaves the loop before that, and nothing is lost.
+        consumer that wants no more leaves the loop before that, and nothing is lost. There are
+        turns without records as long as the consumer ``holds`` what it has made of some.
         """
         for until in turns:
             yield self.turn(until), until
-            if self.is_done:
+            if self.is_done and not holds():
                 return
         self.dropped = self.tracer.drop(self._due)
         self._due.clear()
@@ -118,4 +123,5 @@ class RecordReader:
             counts[Diagnostic.EVENTS_LOST] + dropped,
             tracer.window.late,
             counts[Diagnostic.BEGINS_LOST],
+            tracer.skipped(),
         )

@@ -291,10 +291,6 @@ class CallTracer(Paired):
         counts = self.diagnostics()
         return sum(counts[what] for what in self.LOSSES) + self.dropped
 
-    def missing_begins(self) -> int:
-        """Return how many requests have begun by now whose begin is missing."""
-        return self.diagnostics()[Diagnostic.BEGINS_LOST]
-
     def missing_records(self) -> int:
         """Return how many records of any kind are missing, or came too late for their place."""
         return self.diagnostics()[Diagnostic.EVENTS_LOST] + self.dropped + self.window.late

@@ -15,6 +15,7 @@ from gotrace.requests.assemble import Assembler
 from gotrace.requests.edges import FIRST, EdgeKind
 from gotrace.requests.waiting import LINGER, PATIENCE
 from gotrace.session.events import HEADER
+from gotrace.session.reading import Missing
 from gotrace.values.model import StringValue
 
 ROOT, INNER, GIVEN = 0, 1, 2
@@ -178,25 +179,25 @@ def test_requests_that_nobody_takes_are_counted(played: Assembler) -> None:
 
 def test_a_gap_gives_up_what_is_open(played: Assembler) -> None:
     played.add(edge(EdgeKind.BEGIN, 1, 100, 100, 50))
-    played.missing(1)
+    played.missing(Missing(1))
     played.add(call(ROOT, 1, 100, 200))  # from before the gap was seen
     later = time.monotonic_ns() + 10
     request(played, 1, later, later + 10)
     [found] = played.take(time.monotonic(), is_over=True)
     assert found.root.start_ns == 0
     assert (played.tally.lost, played.tally.unattributed) == (1, 1)
-    played.missing(1)
+    played.missing(Missing(1))
     assert played.tally.lost == 1
 
 
 def test_a_gap_spoils_only_what_is_in_it(played: Assembler) -> None:
     """Records are read later than they were made, and later than it is known that some are lost."""
     at = time.monotonic_ns() + 20_000_000
-    played.missing(0)
+    played.missing(Missing())
     while time.monotonic_ns() < at:  # as long as a program may have taken to write a record
         pass
     first = time.monotonic_ns() - 15_000_000
-    played.missing(7, 0, 2)
+    played.missing(Missing(7, begins=2))
     after = time.monotonic_ns()
     request(played, 1, 100, 200)  # before the gap
     played.add(edge(EdgeKind.BEGIN, 2, 300, 300, 100))  # open when it begins

@@ -12,6 +12,7 @@ import pytest
 from gotrace.requests.edges import FIRST, EdgeKind
 from gotrace.session.edges import edge_probes
 from gotrace.session.events import function_of
+from gotrace.session.reading import RecordReader
 from gotrace.session.request import Asked
 from gotrace.session.trace import CallTracer, TraceOptions, TraceRequest
 from gotrace.session.trace_plan import TraceChoices
@@ -50,5 +51,5 @@ def test_lost_begins_are_counted(nested: bool) -> None:
                 for record in tracer.acquire(time.monotonic() + 1):
                     read += function_of(record) == FIRST + EdgeKind.BEGIN
             assert 0 < read < calls
-            assert read + tracer.missing_begins() == calls
+            assert read + RecordReader(tracer).missing().begins == calls
         assert fixture.finish() == 0
