@@ -1752,7 +1752,7 @@ class FlightStream(_Stream[Recording]):
     def __init__(self, options: TraceOptions, seconds: float, *opened: Any) -> None:
         super().__init__(*opened)
         recorder = Recorder(self._decoders, options.roots, self._tracer.wait_reasons, self._epoch)
-        self._reader = FlightReader(self._tracer, recorder, options, seconds)
+        self._reader = FlightReader(RecordReader(self._tracer), recorder, options, seconds)
 
     def ask(self) -> None:
         """Have a recording made, whatever is waited for. May be called in any thread."""
@@ -1778,7 +1778,7 @@ class _RecordStream(_Stream[Recording]):
 
     def _losses(self) -> dict[str, int]:
         lost = super()._losses()
-        missing = self._tracer.missing_records()
+        missing = RecordReader(self._tracer).missing().gaps
         if missing != self._missing and self._records is not None:
             # Nobody knows which states goroutines were left in: what is before is of no use.
             self._missing, self._began = missing, time.monotonic_ns()

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from gotrace.cli.irregular import irregularities, lost_notice
-from gotrace.cli.pace import pace, running, turns
+from gotrace.cli.irregular import irregularities, unread_notices
+from gotrace.cli.pace import read, running
 from gotrace.cli.run import asked_of, opened_notices
 from gotrace.cli.stream import takes_more
 from gotrace.cli.trace_options import NUMBER, GotraceOptions
@@ -24,6 +24,7 @@ from gotrace.requests.flight import FlightReader, flight_of
 from gotrace.requests.recording import Recorder, Recording
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan
+from gotrace.session.reading import RecordReader
 from gotrace.session.run import Run
 from gotrace.session.trace import CallTracer, TraceOptions, TraceRequest
 from gotrace.target.target import Target
@@ -31,8 +32,6 @@ from gotrace.text import counted, printable
 
 __all__ = ["request_of", "run_flight", "run_record"]
 
-_POLL = 0.025  # seconds
-_TURN = 0.06  # seconds of a turn of reading
 _SAYING = 1.0  # seconds, at the end, until what was written is read
 #: Files of a flight if nobody says how many: conditions may hold all the time.
 _MAX_FILES = 100
@@ -88,41 +87,36 @@ def run_flight(options: GotraceOptions, request: TraceRequest, output: Output) -
         _counting_signals() as signals,
         _opened(options, request, output, watch) as (run, recorder),
     ):
-        reader = FlightReader(run.meter, recorder, request.options, options.flight)
+        reader = RecordReader(run.meter)
+        flight = FlightReader(reader, recorder, request.options, options.flight)
         files = _Files(options, output)
         output.notice(_keeping(options.flight, options.memory, options.when))
 
-        def poll(is_over: Callable[[], bool]) -> bool:
-            files.say(time.monotonic() + _TURN)
-            if files.left == 0:
-                return True
-            for record in run.meter.acquire(time.monotonic() + _TURN):
-                reader.add(record)
+        def take(records: Iterator[bytes], until: float, is_over: Callable[[], bool]) -> bool:
+            files.say(until)
+            for record in records:
+                flight.add(record)
             if signals:
                 signals.clear()
-                reader.ask()
-            recording = reader.take()
+                flight.ask()
+            recording = flight.take()
             if recording is not None:
                 files.write(recording)
-                files.say(time.monotonic() + _TURN)
+                files.say(until)
             return files.left == 0
 
-        for _ in pace(options, run, output, poll, _POLL, watch=watch):
-            for _ in turns(output.patience, _TURN):
-                if poll(lambda: False) or run.meter.exhausted:
-                    break
+        read(options, run, output, reader, take, watch=watch)
         files.say(time.monotonic() + _SAYING)
-        for notice in _missing(run, files.calls):
+        for notice in _missing(run, reader, files.calls):
             output.notice(notice)
     return run.plan
 
 
-def _missing(run: Run[CallTracer, ProbeCost], calls: int) -> Iterator[Notice]:
+def _missing(run: Run[CallTracer, ProbeCost], reader: RecordReader, calls: int) -> Iterator[Notice]:
     """Yield what files do not have; ``calls`` is how many calls they do have."""
     without = [Diagnostic.UNMATCHED, Diagnostic.EVENTS_LOST]
     yield from irregularities(run.meter, run.plan, "not recorded", calls, without)
-    if lost := run.meter.missing_records():
-        yield lost_notice("reader", _DROPPED, lost, lost + calls)
+    yield from unread_notices(reader.missing().gaps, calls)
 
 
 def _keeping(seconds: float, memory: int, conditions: Sequence[str]) -> Notice:
@@ -214,21 +208,13 @@ def run_record(options: GotraceOptions, request: TraceRequest, output: Output) -
     """Trace until the end, write it, and return what was traced."""
     watch = PriceWatch(options, output, "--record")
     with _opened(options, request, output, watch) as (run, recorder):
-        recorded = _Recorded(options, recorder, run.meter, output)
-        for _ in pace(options, run, output, recorded.poll, _POLL, recorded.has_seen, watch):
-            for until in turns(output.patience, _TURN):
-                recorded.read(until)
-                if run.meter.exhausted:
-                    break
-            else:
-                run.meter.drop()
+        reader = RecordReader(run.meter)
+        recorded = _Recorded(options, recorder, reader, output)
+        read(options, run, output, reader, recorded.take, lambda: recorded.has_seen, watch)
         recorded.write()
-        for notice in _missing(run, recorded.calls):
+        for notice in _missing(run, reader, recorded.calls):
             output.notice(notice)
     return run.plan
-
-
-_DROPPED = "{} record{s} lost: they came faster than they could be read; give fewer patterns"
 
 
 class _Recorded:
@@ -238,40 +224,31 @@ class _Recorded:
         self,
         options: GotraceOptions,
         recorder: Recorder,
-        tracer: CallTracer,
+        reader: RecordReader,
         output: Output,
     ) -> None:
         self._name = options.files.recording or ""
         self._recorder = recorder
-        self._tracer = tracer
+        self._reader = reader
         self._output = output
         self._records: list[bytes] = []
         self._missing = self._lost = 0
         self._number = 0
-        self._began, _ = tracer.span_ns
-        self._has_seen = False
+        self._began, _ = reader.tracer.span_ns
+        self.has_seen = False
         self.calls = 0
 
-    def has_seen(self) -> bool:
-        """Return whether anything was reported."""
-        return self._has_seen
-
-    def poll(self, is_over: Callable[[], bool]) -> bool:
-        """Read what there is; return whether there is to be no more."""
-        self.read(time.monotonic() + _TURN)
-        return False
-
-    def read(self, until: float) -> None:
-        """Take what there is until a time, and write a file if it is full or the next begins."""
-        missing = self._tracer.missing_records()
-        if missing != self._missing:
-            lost, self._missing = missing - self._missing, missing
+    def take(self, records: Iterator[bytes], until: float, is_over: Callable[[], bool]) -> bool:
+        """Keep records, and write a file if it is full or the next begins; none is the last."""
+        if lost := self._reader.missing().gaps - self._missing:
+            self._missing += lost
             self.write()
             self._lost += lost
-        self._records += self._tracer.acquire(until)
-        self._has_seen = self._has_seen or bool(self._records)
+        self._records += records
+        self.has_seen = self.has_seen or bool(self._records)
         if len(self._records) >= _MAX_RECORDS:
             self.write()
+        return False
 
     def write(self) -> None:
         """Write the next file, if there is anything, and say so. Raises GotraceError."""
@@ -279,7 +256,7 @@ class _Recorded:
             return
         records, self._records = self._records, []
         self._number += 1
-        _, end = self._tracer.span_ns
+        _, end = self._reader.tracer.span_ns
         recording = self._recorder.recording(records, self._began, end, lost=self._lost)
         self._began, self._lost = end, 0
         name, _, form = self._name.rpartition(".")

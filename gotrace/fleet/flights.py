@@ -42,6 +42,7 @@ from gotrace.requests.own import own_patterns
 from gotrace.requests.recording import Recorder
 from gotrace.session.decode import DecodedCall
 from gotrace.session.events import HEADER
+from gotrace.session.reading import RecordReader
 from gotrace.session.request import Asked
 from gotrace.session.run import open_run
 from gotrace.session.trace import TraceRequest, expected_types
@@ -182,9 +183,9 @@ class FlightProbe(RecordProbe):
         reasons = self._tracer.wait_reasons
         shown = partial(_shown, spec.privacy)
         self._recorder = Recorder(decoders, request.options.roots, reasons, 0, shown)
-        tracer, options = self._tracer, request.options
+        reader, options = RecordReader(self._tracer), request.options
         self._reader = FlightReader(
-            tracer, self._recorder, options, spec.keep, _MAX_RECORDS, runs=self._runs
+            reader, self._recorder, options, spec.keep, _MAX_RECORDS, runs=self._runs
         )
         self._next_look = 0.0
         flights.add(self)

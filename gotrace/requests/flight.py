@@ -18,8 +18,9 @@ from gotrace.probes.spec import ProbeSpec
 from gotrace.requests.assemble import request_probes
 from gotrace.requests.recording import Recorder, Recording
 from gotrace.session.events import HEADER, function_of
+from gotrace.session.reading import RecordReader
 from gotrace.session.request import Asked
-from gotrace.session.trace import MAX_PAST, CallTracer, Flight, TraceOptions
+from gotrace.session.trace import MAX_PAST, Flight, TraceOptions
 from gotrace.target.target import Target
 
 __all__ = ["FlightReader", "flight_of", "flight_size", "probes_in"]
@@ -98,14 +99,14 @@ class FlightReader:
 
     def __init__(
         self,
-        tracer: CallTracer,
+        reader: RecordReader,
         recorder: Recorder,
         options: TraceOptions,
         seconds: float,
         most: int = MAX_PAST,
         runs: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """Take what traces, by these options, and how long before its end a recording begins.
+        """Take what reads, by these options, and how long before its end a recording begins.
 
         It has the latest ``most`` records. ``runs`` says whether a process runs what is traced, if
         nothing else does: a signal may come to any process of the machine.
@@ -113,7 +114,7 @@ class FlightReader:
         flight = options.flight
         assert flight is not None
         self._signal = f"signal {signal.Signals(flight.signal).name}" if flight.signal else ""
-        self._tracer = tracer
+        self._reader = reader
         self._recorder = recorder
         self._ns = round(seconds * 1e9)
         self._most = most
@@ -139,7 +140,7 @@ class FlightReader:
         self._asked = True
 
     def add(self, record: bytes) -> None:
-        """Take a record that the tracer has acquired. Raises RecordError."""
+        """Take a record that was read. Raises RecordError."""
         if not self._has(record) and self._is_wanted(record):
             self._due.append(record)
 
@@ -170,7 +171,7 @@ class FlightReader:
 
     def look(self) -> None:
         """Look whether records are missing by now; ``take`` does."""
-        missing = self._tracer.missing_records()
+        missing = self._reader.missing().gaps
         if missing != self._missing:
             self._lost += missing - self._missing
             self._missing = missing
@@ -199,7 +200,7 @@ class FlightReader:
             end, start, *_ = HEADER.unpack_from(trigger)
             begin = min(end - self._ns, start - 1 if start else end)
         begin = max(begin, self._blind_until)
-        records = self._tracer.past(begin, now, self._most)
+        records = self._reader.tracer.past(begin, now, self._most)
         self._seen = {
             (header[0], header[2], header[5])
             for record in records

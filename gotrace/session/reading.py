@@ -33,6 +33,11 @@ class Missing:
     begins: int = 0
     skipped: int = 0
 
+    @property
+    def gaps(self) -> int:
+        """Return how many records are not where they belong among those that are read."""
+        return self.records + self.late
+
 
 class RecordReader:
     """The records of a run, for a consumer that takes them.

@@ -291,10 +291,6 @@ class CallTracer(Paired):
         counts = self.diagnostics()
         return sum(counts[what] for what in self.LOSSES) + self.dropped
 
-    def missing_records(self) -> int:
-        """Return how many records of any kind are missing, or came too late for their place."""
-        return self.diagnostics()[Diagnostic.EVENTS_LOST] + self.dropped + self.window.late
-
     def drop(self, due: Sequence[bytes] = ()) -> Counter[int]:
         """Count as lost ``due``, and what was reported and has not been acquired.
 
