@@ -1619,11 +1619,11 @@ class _Stream(_Iteration[_T]):
         self._tracer = run.meter
         self._run = run
         self._decoders = decoders
-        self._undecided = undecided
+        self._reader = RecordReader(run.meter, undecided)
+        self._records: Iterator[bytes] = iter(())
         self._left = limit
         self._is_lossy = lossy
         self._is_over = False
-        self._due: list[bytes] = []  # the next is the last
         self._made: list[_T] = []  # in their order
         self._lost: dict[str, int] = {}
         self._next_reading = time.monotonic()
@@ -1649,15 +1649,16 @@ class _Stream(_Iteration[_T]):
 
     def _next(self) -> _T | None:
         while self._left != 0:
-            if not self._made and not self._due and not self._read():
+            if not self._made and not self._reader.has_due and not self._read():
                 return None
             if self._opened.is_closing:
                 raise UsageError("this trace was closed meanwhile")
             if time.monotonic() >= self._next_reading:
                 # What is done with a call may take long, and the kernel's buffers fill meanwhile.
-                self._fill()
+                self._next_reading = time.monotonic() + _PERIOD
+                self._reader.fill()
             if not self._made:
-                self._made += self._take(self._due.pop())
+                self._made += self._take(next(self._records))
             if self._made:
                 if self._left is not None:
                     self._left -= 1
@@ -1666,38 +1667,26 @@ class _Stream(_Iteration[_T]):
 
     def _read(self) -> bool:
         """Wait for records, or what they have made; return whether there are any."""
-        while not self._due and not self._made:
-            if self._tracer.exhausted:
+        while not self._reader.has_due and not self._made:
+            if self._reader.is_done:
                 self._lost = self._losses()
                 if self._run.end is End.GONE:
                     self._lost["probes"] = 1
                 self._made += self._rest(is_last=True)
                 return bool(self._made)
             self._is_over = self._is_over or self._run.is_over(0)
-            now = time.monotonic()
-            self._due = self._tracer.acquire(now + _READING)
-            self._due.reverse()
-            self._next_reading = now + _PERIOD
+            self._next_reading = time.monotonic() + _PERIOD
+            self._records = self._reader.turn()
             self._made += self._rest()
-            if self._due or self._made:
+            if self._reader.has_due or self._made:
                 # Later losses are not of the calls up to a limit that these may reach.
                 self._lost = self._losses()
             elif not self._is_over:
                 self._is_over = self._run.is_over(_PERIOD)
         return True
 
-    def _fill(self) -> None:
-        now = time.monotonic()
-        self._tracer.fill(now + _READING)
-        self._next_reading = now + _PERIOD
-
     def _losses(self) -> dict[str, int]:
-        counts = self._tracer.diagnostics()
-        lost = {what.name.lower(): counts[what] for what in self._tracer.LOSSES}
-        lost["skipped"] = self._tracer.skipped()
-        lost["undecided"] = self._undecided.calls
-        lost["reader"] = self._tracer.dropped
-        return {what: calls for what, calls in lost.items() if calls}
+        return {what: calls for what, calls in self._reader.losses().items() if calls}
 
     @property
     def lost(self) -> Mapping[str, int]:
@@ -1742,7 +1731,7 @@ class RequestStream(_Stream[Request[Call]]):
 
     def _losses(self) -> dict[str, int]:
         lost = super()._losses()
-        self._assembler.missing(RecordReader(self._tracer).missing())
+        self._assembler.missing(self._reader.missing())
         return lost
 
 
@@ -1752,18 +1741,18 @@ class FlightStream(_Stream[Recording]):
     def __init__(self, options: TraceOptions, seconds: float, *opened: Any) -> None:
         super().__init__(*opened)
         recorder = Recorder(self._decoders, options.roots, self._tracer.wait_reasons, self._epoch)
-        self._reader = FlightReader(RecordReader(self._tracer), recorder, options, seconds)
+        self._flight = FlightReader(self._reader, recorder, options, seconds)
 
     def ask(self) -> None:
         """Have a recording made, whatever is waited for. May be called in any thread."""
-        self._reader.ask()
+        self._flight.ask()
 
     def _take(self, record: bytes) -> Iterable[Recording]:
-        self._reader.add(record)
+        self._flight.add(record)
         return ()
 
     def _rest(self, *, is_last: bool = False) -> Iterable[Recording]:
-        recording = self._reader.take()
+        recording = self._flight.take()
         return () if recording is None else (recording,)
 
 
@@ -1772,28 +1761,28 @@ class _RecordStream(_Stream[Recording]):
 
     def __init__(self, *opened: Any) -> None:
         super().__init__(*opened)
-        self._records: list[bytes] | None = []  # None once they are given out
+        self._kept: list[bytes] | None = []  # None once they are given out
         self._began = self._tracer.span_ns[0]
         self._missing = 0
 
     def _losses(self) -> dict[str, int]:
         lost = super()._losses()
-        missing = RecordReader(self._tracer).missing().gaps
-        if missing != self._missing and self._records is not None:
+        missing = self._reader.missing().gaps
+        if missing != self._missing and self._kept is not None:
             # Nobody knows which states goroutines were left in: what is before is of no use.
             self._missing, self._began = missing, time.monotonic_ns()
-            self._records = []
+            self._kept = []
         return lost
 
     def _take(self, record: bytes) -> Iterable[Recording]:
-        if self._records is not None:
-            self._records.append(record)
+        if self._kept is not None:
+            self._kept.append(record)
         return ()
 
     def _rest(self, *, is_last: bool = False) -> Iterable[Recording]:
-        if not is_last or self._records is None:
+        if not is_last or self._kept is None:
             return
-        records, self._records = self._records, None
+        records, self._kept = self._kept, None
         recorder = Recorder(self._decoders, (), self._tracer.wait_reasons, self._epoch)
         _, end = self._tracer.span_ns
         yield recorder.recording(records, self._began, end, lost=self._missing)

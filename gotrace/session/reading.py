@@ -84,13 +84,19 @@ class RecordReader:
 
         To be called some forty times a second. Times are those of ``time.monotonic``.
         """
-        until = min(until, time.monotonic() + self._reading)
         if self._due:
-            self.tracer.fill(until)
+            self.fill(until)
         else:
-            self._due = self.tracer.acquire(until)
+            self._due = self.tracer.acquire(self._end(until))
             self._due.reverse()
         return self._taken()
+
+    def fill(self, until: float = math.inf) -> None:
+        """Read as ``turn`` does, and have nothing of that be due before the next turn."""
+        self.tracer.fill(self._end(until))
+
+    def _end(self, until: float) -> float:
+        return min(until, time.monotonic() + self._reading)
 
     def _taken(self) -> Iterator[bytes]:
         while self._due:
