@@ -10,10 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, repeat, takewhile
 
 from gotrace.calls import StackFrame
 from gotrace.errors import GotraceError, UsageError
@@ -41,7 +41,7 @@ from gotrace.target.target import Target
 __all__ = ["Calls", "Requests"]
 
 _NS = 1_000_000_000
-_POLL, _READING = 0.025, 0.02  # seconds
+_POLL = 0.025  # seconds
 _LAST = 2.0  # seconds in which what has been reported is taken at the end
 #: Bytes of each CPU's event buffer: a screen is to take little memory.
 _BUFFER = 4 << 20
@@ -72,11 +72,11 @@ class _Traced:
         self._run = open_run(request, accept=accept)
         try:
             self._run.begin()
-            self._decoders, _ = request.decoders(self._run)
+            self._decoders, undecided = request.decoders(self._run)
         except BaseException:
             self._run.close()
             raise
-        self._tracer = self._run.meter
+        self._reader = RecordReader(self._run.meter, undecided)
         self._epoch = time.monotonic_ns() - time.time_ns()
         self._began = time.monotonic_ns()
         self._lock = threading.Lock()
@@ -87,17 +87,16 @@ class _Traced:
     def _read(self) -> None:
         try:
             while not self._over.wait(_POLL):
-                self._turn()
+                self._run.is_over(0)
+                self._take(self._reader.turn())
         except (GotraceError, OSError) as error:
             self._error = error
 
-    def _turn(self) -> None:
-        self._run.is_over(0)
-        records = self._tracer.acquire(time.monotonic() + _READING)
+    def _take(self, records: Iterable[bytes]) -> None:
         with self._lock:
             self._add(records)
 
-    def _add(self, records: Sequence[bytes]) -> None:
+    def _add(self, records: Iterable[bytes]) -> None:
         raise NotImplementedError
 
     def _check(self) -> None:
@@ -111,9 +110,11 @@ class _Traced:
         """End the run, and take what was reported up to now; ``take`` still returns it."""
         self._join()
         self._run.stop()
-        until = time.monotonic() + _LAST
-        while not self._tracer.exhausted and time.monotonic() < until:
-            self._turn()
+        self._run.is_over(0)
+        last = time.monotonic() + _LAST
+        turns = takewhile(lambda until: time.monotonic() < until, repeat(last))
+        for records, _ in self._reader.rest(turns):
+            self._take(records)
 
     def _join(self) -> None:
         self._over.set()
@@ -185,7 +186,7 @@ class Requests(_Traced):
                 f"{root} selects {len(names):,} functions: requests can begin with the calls of"
                 f" {_MAX_ROOTS}"
             )
-        self._assembler = Assembler(self._decoders, roots, self._tracer.wait_reasons)
+        self._assembler = Assembler(self._decoders, roots, self._run.meter.wait_reasons)
         self._seconds: dict[str, dict[int, _Second]] = {}
         self._history: dict[str, deque[int]] = {}
         self._new: Counter[str] = Counter()
@@ -209,11 +210,10 @@ class Requests(_Traced):
         super().finish()
         self._lost = self.lost  # those that have not ended by now are not
         self._is_last = True
-        with self._lock:
-            self._add(())
+        self._take(())
 
-    def _add(self, records: Sequence[bytes]) -> None:
-        self._assembler.missing(RecordReader(self._tracer).missing())
+    def _add(self, records: Iterable[bytes]) -> None:
+        self._assembler.missing(self._reader.missing())
         for record in records:
             self._assembler.add(record)
         for request in self._assembler.take(time.monotonic(), self._is_last):
@@ -357,7 +357,7 @@ class Calls(_Traced):
         """Return what it takes."""
         return Attachment(f"each call of {self.name}", self.share)
 
-    def _add(self, records: Sequence[bytes]) -> None:
+    def _add(self, records: Iterable[bytes]) -> None:
         names = self._run.part_names
         for record in records:
             call = parse_call(record)
@@ -394,7 +394,7 @@ class Calls(_Traced):
             tuple(Caller(frame, number) for frame, number in found.most_common()),
             {name: ns for name, ns in parts.items() if ns},
             tuple(calls),
-            self._tracer.missing(),
+            self._reader.missing().calls,
             self._epoch,
         )
 

@@ -286,11 +286,6 @@ class CallTracer(Paired):
         """Return how many records were dropped here, in user space."""
         return self._dropped + self.window.losses.total()
 
-    def missing(self) -> int:
-        """Return how many records are missing by now."""
-        counts = self.diagnostics()
-        return sum(counts[what] for what in self.LOSSES) + self.dropped
-
     def drop(self, due: Sequence[bytes] = ()) -> Counter[int]:
         """Count as lost ``due``, and what was reported and has not been acquired.
 
