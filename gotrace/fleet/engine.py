@@ -19,7 +19,6 @@ from gotrace.fleet.config import Config, FlightSpec, MetricSpec, SpanSpec, Waits
 from gotrace.fleet.executions import Executions
 from gotrace.fleet.pauses import Pauses
 from gotrace.fleet.probing import (
-    RECORD_LOSSES,
     SKIPPED,
     MetricProbe,
     Probe,
@@ -43,6 +42,7 @@ from gotrace.fleet.trial import Trial
 from gotrace.overhead import ProbeCost
 from gotrace.session.budget import Budget, Spent
 from gotrace.session.calibrate import Calibration, trap_cost
+from gotrace.session.reading import RecordReader
 from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target
 from gotrace.text import printable
@@ -913,7 +913,7 @@ def _losses(job: Job) -> Sequence[str]:
     """Return how calls of a job may be missing."""
     if job.metric is not None:
         return [*metric_losses(job.metric.spec), SKIPPED]
-    return [*(RECORD_LOSSES if job.waits is None else WAIT_LOSSES), SKIPPED]
+    return RecordReader.LOSSES if job.waits is None else [*WAIT_LOSSES, SKIPPED]
 
 
 def _filters(program: Program) -> tuple[int | None, int | None]:

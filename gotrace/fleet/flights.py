@@ -42,7 +42,6 @@ from gotrace.requests.own import own_patterns
 from gotrace.requests.recording import Recorder
 from gotrace.session.decode import DecodedCall
 from gotrace.session.events import HEADER
-from gotrace.session.reading import RecordReader
 from gotrace.session.request import Asked
 from gotrace.session.run import open_run
 from gotrace.session.trace import TraceRequest, expected_types
@@ -183,9 +182,9 @@ class FlightProbe(RecordProbe):
         reasons = self._tracer.wait_reasons
         shown = partial(_shown, spec.privacy)
         self._recorder = Recorder(decoders, request.options.roots, reasons, 0, shown)
-        reader, options = RecordReader(self._tracer), request.options
-        self._reader = FlightReader(
-            reader, self._recorder, options, spec.keep, _MAX_RECORDS, runs=self._runs
+        options = request.options
+        self._flight = FlightReader(
+            self._reader, self._recorder, options, spec.keep, _MAX_RECORDS, runs=self._runs
         )
         self._next_look = 0.0
         flights.add(self)
@@ -201,26 +200,26 @@ class FlightProbe(RecordProbe):
         return pid in self._program.processes or self._program.is_run_by(pid)
 
     def _add(self, record: bytes) -> None:
-        self._reader.add(record)
+        self._flight.add(record)
 
-    def _turn(self, began_ns: int) -> None:
-        if self._reader.due or time.monotonic() >= self._next_look:
+    def _turn(self) -> None:
+        if self._flight.due or time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK
-            self._reader.look()
+            self._flight.look()
         if self._is_spare:
-            self._reader.drop()
-        elif self._reader.due:
+            self._flight.drop()
+        elif self._flight.due:
             self._write()
 
     def _write(self) -> None:
         """Have a file written, unless that is to be passed over."""
         if (reason := self._flights.passes_over(self)) is not None:
-            self._flights.count(self, reason, self._reader.drop())
+            self._flights.count(self, reason, self._flight.drop())
             return
-        if self._flights.write(self, HEADER.unpack_from(self._reader.due[0])[3]):
-            self._reader.hand_over()
+        if self._flights.write(self, HEADER.unpack_from(self._flight.due[0])[3]):
+            self._flight.hand_over()
         else:
-            self._reader.drop()
+            self._flight.drop()
 
     def get_hold(self) -> None:
         """Get hold of the buffers, in a process that was forked. Raises OSError."""
@@ -229,7 +228,7 @@ class FlightProbe(RecordProbe):
     def save(self, path: str) -> dict[str, object]:
         """Write a file, in a forked process, and return what it has. Raises GotraceError."""
         self._recorder.set_clock()
-        recording = self._reader.take()
+        recording = self._flight.take()
         assert recording is not None
         recording.save(path)
         return {

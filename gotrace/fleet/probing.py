@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import abc
 import logging
+import math
 import struct
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
+from itertools import repeat
 from typing import Any
 
 from gotrace.fleet.config import MetricSpec, MetricType, PlanningSpec
@@ -34,6 +37,7 @@ from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
 from gotrace.session.probing import ReturnMode
+from gotrace.session.reading import RecordReader
 from gotrace.session.request import Asked
 from gotrace.session.run import Run, open_run
 from gotrace.session.trace import CallTracer, expected_types
@@ -43,7 +47,6 @@ from gotrace.text import printable
 
 __all__ = [
     "OPEN_AT_DETACH",
-    "RECORD_LOSSES",
     "SKIPPED",
     "MetricProbe",
     "PresentProbe",
@@ -276,10 +279,6 @@ class PresentProbe(Probe):
             self._presence = None
 
 
-#: How calls of a ``RecordProbe`` may be missing.
-RECORD_LOSSES = [*(what.name.lower() for what in CallTracer.LOSSES), "reader", "undecided"]
-
-
 class RecordProbe(Probe):
     """Probes that send a record of each call; a thread reads these, some of them at a time."""
 
@@ -296,7 +295,7 @@ class RecordProbe(Probe):
         """Take over a run whose probes are in place; ``name`` is what its errors are said of."""
         super().__init__(program, cost, run)
         self._tracer = run.meter
-        self._undecided = undecided
+        self._reader = RecordReader(run.meter, undecided, _TURN)
         self._name = name
         self._read_ns = 0
 
@@ -305,40 +304,44 @@ class RecordProbe(Probe):
         """Take the next record. Raises RecordError or struct.error if it is not one."""
 
     @abc.abstractmethod
-    def _turn(self, began_ns: int) -> None:
-        """Pass on what is whole after a turn of reading that began then (``time.monotonic_ns``)."""
+    def _turn(self) -> None:
+        """Pass on what is whole after a turn of reading."""
 
     def _read(self) -> int:
         """Read what has come; return how many records that was."""
-        began, before = time.thread_time_ns(), time.monotonic_ns()
-        records = self._tracer.acquire(time.monotonic() + _TURN)
+        with self._charged():
+            return self._take_all(self._reader.turn())
+
+    def _take_all(self, records: Iterator[bytes]) -> int:
+        number = 0
         for record in records:
+            number += 1
             try:
                 self._add(record)
             except (RecordError, struct.error) as error:
                 log.error("%s: %s", self._name, printable(str(error)))
-        self._turn(before)
+        self._turn()
+        return number
+
+    @contextmanager
+    def _charged(self) -> Iterator[None]:
+        """Add what is done meanwhile to what the probes cost."""
+        began = time.thread_time_ns()
+        yield
         self._read_ns += time.thread_time_ns() - began
-        return len(records)
 
     def _spent(self) -> Spent:
         spent = super()._spent()
         return Spent(spent.hits, spent.ns + self._read_ns)
 
     def _losses(self) -> Counter[str]:
-        counts = self._tracer.diagnostics()
-        found = Counter({what.name.lower(): counts[what] for what in self._tracer.LOSSES})
-        found["reader"] = self._tracer.dropped
-        found["undecided"] = self._undecided.calls
-        return found
+        return Counter(self._reader.losses())
 
     def _finish(self) -> None:
         self._tracer.stop()
-        for _ in range(_LAST_TURNS):
-            self._read()
-            if self._tracer.exhausted:
-                break
-        self._tracer.drop()
+        with self._charged():
+            for records, _ in self._reader.rest(repeat(math.inf, _LAST_TURNS)):
+                self._take_all(records)
 
 
 def open_target(program: Program, planning: PlanningSpec) -> Target:

@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -33,7 +33,6 @@ from gotrace.requests.edges import FIRST, EdgeKind, edge_of
 from gotrace.session.decode import DecodedCall
 from gotrace.session.edges import EdgeProbes, edge_probes
 from gotrace.session.events import HEADER, CallFlag, RecordError, function_of
-from gotrace.session.open_calls import Diagnostic
 from gotrace.session.probing import Prepared
 from gotrace.session.request import Accept, Asked
 from gotrace.session.run import Run, open_run
@@ -392,12 +391,12 @@ class SpanProbe(RecordProbe):
     def _forget(self) -> None:
         self._is_spare, self._since = False, time.monotonic_ns()
 
-    def _read(self) -> int:
+    def _take_all(self, records: Iterator[bytes]) -> int:
         self._epoch = time.time_ns() - time.monotonic_ns()
-        return super()._read()
+        return super()._take_all(records)
 
-    def _turn(self, began_ns: int) -> None:
-        missing = self._count_missing()
+    def _turn(self) -> None:
+        missing = self._reader.missing().records
         if missing != self._missing:
             self._missing = missing
             self._traces.lose(time.monotonic_ns())
@@ -407,12 +406,6 @@ class SpanProbe(RecordProbe):
         if self._left_out:
             self._sink.left_out(self._left_out)
             self._left_out = 0
-
-    def _count_missing(self) -> int:
-        """Return how many records are missing by now, of calls and of edges."""
-        tracer = self._tracer
-        lost = tracer.diagnostics()[Diagnostic.EVENTS_LOST]
-        return lost + tracer.dropped
 
     def _add(self, record: bytes) -> None:
         """Take the next record, of a call or of an edge."""
