@@ -146,7 +146,7 @@ def read(
     def poll(is_over: Callable[[], bool]) -> bool:
         nonlocal has_enough
         until = time.monotonic() + _TURN
-        has_enough = take(reader.turn(until), until, is_over)
+        has_enough = take(reader.turn(), until, is_over)
         return has_enough
 
     for _ in pace(options, run, output, poll, _POLL, seen, watch):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -79,24 +78,18 @@ class RecordReader:
         """Return whether the run is over, and all records have been taken."""
         return self.tracer.exhausted and not self._due
 
-    def turn(self, until: float = math.inf) -> Iterator[bytes]:
-        """Read for a part of a turn that ends at ``until``, and return what is due, in order.
-
-        To be called some forty times a second. Times are those of ``time.monotonic``.
-        """
+    def turn(self) -> Iterator[bytes]:
+        """Read, and return what is due, in order; to be called some forty times a second."""
         if self._due:
-            self.fill(until)
+            self.fill()
         else:
-            self._due = self.tracer.acquire(self._end(until))
+            self._due = self.tracer.acquire(time.monotonic() + self._reading)
             self._due.reverse()
         return self._taken()
 
-    def fill(self, until: float = math.inf) -> None:
+    def fill(self) -> None:
         """Read as ``turn`` does, and have nothing of that be due before the next turn."""
-        self.tracer.fill(self._end(until))
-
-    def _end(self, until: float) -> float:
-        return min(until, time.monotonic() + self._reading)
+        self.tracer.fill(time.monotonic() + self._reading)
 
     def _taken(self) -> Iterator[bytes]:
         while self._due:
@@ -112,7 +105,7 @@ class RecordReader:
         turns without records as long as the consumer ``holds`` what it has made of some.
         """
         for until in turns:
-            yield self.turn(until), until
+            yield self.turn(), until
             if self.is_done and not holds():
                 return
         self.dropped = self.tracer.drop(self._due)
