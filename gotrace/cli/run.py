@@ -71,7 +71,8 @@ def asked_of(options: FunctionOptions) -> Asked:
 def target_of(options: FunctionOptions) -> Iterator[Target]:
     """Open the target that the options name."""
     pids, command, _ = options.named
-    with closing(Target.of(None, command, options.uid, options.cgroup, pids)) as target:
+    pid, several = (pids[0], ()) if len(pids) == 1 else (None, pids)
+    with closing(Target.of(pid, command, options.uid, options.cgroup, several)) as target:
         yield target
 
 
