@@ -122,7 +122,8 @@ def test_the_dashboards_queries_find_what_the_example_configuration_makes(tmp_pa
                 fixture.finish()
             total += len(done["http.server"])
             by_http2 = Counter(line.partition(": ")[2] for line in done["http2"])
-            for line in Counter(done["http.server"]) - by_http2:
+            by_http1: Counter[str] = Counter(done["http.server"]) - by_http2
+            for line in by_http1:
                 status, method, *_ = line.split()
                 made.add((method, status))
             made |= {(line.split()[1], "unknown") for line in by_http2}
