@@ -50,6 +50,6 @@ def test_lost_begins_are_counted(nested: bool) -> None:
             while not tracer.exhausted:
                 for record in tracer.acquire(time.monotonic() + 1):
                     read += function_of(record) == FIRST + EdgeKind.BEGIN
-            assert 0 < read < calls
+            assert read < calls  # others of the run take room as well
             assert read + RecordReader(tracer).missing().begins == calls
         assert fixture.finish() == 0
