@@ -243,7 +243,8 @@ def test_little_address_space(name: str, megabytes: int, tmp_path: Path) -> None
         with Process(["prlimit", f"--as={megabytes << 20}", *command], env=env) as running:
             result = end(running)
     assert result.lines == []
-    assert_one_line(result, "address space", "raise ulimit -v")
+    # Of the least, Python may take what LLVM is then not asked for.
+    assert_one_line(result, "raise ulimit -v")
 
 
 def test_enough_address_space() -> None:
