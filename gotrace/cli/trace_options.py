@@ -21,7 +21,7 @@ from gotrace.session.trace_plan import TraceChoices
 
 __all__ = ["NUMBER", "GotraceOptions"]
 
-_COLUMNS, _ROWS = 80, 3  # where there is no terminal; of a terminal, for one call
+_COLUMNS, _ROWS = 80, 3  # columns if output goes to no terminal; lines for one call
 #: In the name of a flight's file, its number.
 NUMBER = "%n"
 _REQUESTS = "--tree --flight --record"

@@ -240,7 +240,7 @@ class Engine:
         place = _Place("", ProgramKey("executions", 0, 0, 0))
         try:
             self._executions.follow(traced)
-        except OSError as error:  # there is no room for so many files
+        except OSError as error:  # the map is full
             self._say_once(place, f"more processes are counted as missed than were: {error}")
         if self._executions.lost():
             text = "more processes of comm targets were missed than are counted: too many at once"

@@ -86,7 +86,7 @@ class _Text(NamedTuple):
 _NOT_CAPTURED = UnavailableValue("not captured")
 _CUT_TEXT = "a string is longer than what is copied of it"
 DIVIDED_BY_ZERO = UnavailableValue("division by zero")
-_NO_ELEMENT = "there is no element "
+_OUT_OF_RANGE = "index out of range "  # as Go says it
 _DIVISIONS = {BinaryOperator.DIVIDE, BinaryOperator.REMAINDER}
 _FLOAT_OPERATIONS: dict[BinaryOperator, Callable[[float, float], float]] = {
     BinaryOperator.ADD: operator.add,
@@ -109,7 +109,7 @@ def evaluate(expression: Typed, values: Mapping[AccessPath, Value], specials: Sp
         captured = values.get(expression.path, _NOT_CAPTURED)
         indices = [step for step in expression.path.steps if isinstance(step, int)]
         # Of a slice that has fewer, nothing is there to be captured.
-        return _no_element(indices) if indices and captured == BEYOND else captured
+        return _out_of_range(indices) if indices and captured == BEYOND else captured
     if isinstance(expression, SpecialOperand):
         return _special(expression.special, specials)
     if isinstance(expression, Constant):
@@ -408,7 +408,7 @@ def _measured(value: Value, is_length: bool) -> Value:
 
 def _element(value: Value, index: int) -> Value:
     if isinstance(value, Nil):
-        return _no_element([index], 0)
+        return _out_of_range([index], 0)
     plain = unwrapped(value)
     elements: Sequence[Value] = ()
     length: int | None
@@ -421,20 +421,20 @@ def _element(value: Value, index: int) -> Value:
     else:
         return _NOT_CAPTURED
     if index < 0 or (length is not None and index >= length):
-        return _no_element([index], length)
+        return _out_of_range([index], length)
     return elements[index] if index < len(elements) else _NOT_CAPTURED
 
 
-def _no_element(indices: Sequence[int], length: int | None = None) -> UnavailableValue:
-    """Return why there is no such element; ``length`` is how many there are, if that is known."""
-    of = "" if length is None else f" of {length:,}"
+def _out_of_range(indices: Sequence[int], length: int | None = None) -> UnavailableValue:
+    """Return that indices are out of range; ``length`` is that of the value, if it is known."""
+    of = "" if length is None else f" with length {length}"
     where = "".join(f"[{index}]" for index in indices)
-    return UnavailableValue(f"{_NO_ELEMENT}{where}{of}: test len() first")
+    return UnavailableValue(f"{_OUT_OF_RANGE}{where}{of}: test len() first")
 
 
 def _is_nothing(value: Value) -> bool:
     """Return whether a value does not exist."""
-    missing = isinstance(value, UnavailableValue) and value.why.startswith(_NO_ELEMENT)
+    missing = isinstance(value, UnavailableValue) and value.why.startswith(_OUT_OF_RANGE)
     return missing or value in _NOTHING
 
 

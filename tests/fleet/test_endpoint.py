@@ -273,7 +273,7 @@ def test_basic_and_bearer(tmp_path: Path) -> None:
 def test_who_guesses_passwords_keeps_no_scrape_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hashed = bcrypt.hashpw(b"s", bcrypt.gensalt(8)).decode()
+    hashed = bcrypt.hashpw(b"s", bcrypt.gensalt(10)).decode()
     spec = configured(tmp_path, f"bearer_tokens: {{one: {hashed}}}\n")
     is_over = threading.Event()
 

@@ -67,7 +67,7 @@ def test_a_histogram_is_counted_before_that(storm: Fixture, tmp_path: Path) -> N
         samples = gotraced.samples()
         (measured,) = samples["hits_count"].values()
         (counted,) = samples["gotraced_probe_unmeasured_total"].values()
-        assert measured + counted == calls
+        assert measured + counted == calls, (samples, gotraced.log)
         (cost,) = samples["gotraced_probe_cost_seconds_total"].values()
         assert cost > 0.6  # six parts of a hundred of ten seconds
         gotraced.end()

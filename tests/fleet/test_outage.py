@@ -34,7 +34,7 @@ __all__ = ["certificates"]  # a fixture
 
 _PATIENCE = 60.0
 #: Seconds of the outage, of 100 spans each.
-OUTAGE = int(os.environ.get("GOTRACE_OUTAGE", "1"))
+OUTAGE = int(os.environ.get("GOTRACE_OUTAGE", "3"))
 
 
 @pytest.fixture(autouse=True)

@@ -292,14 +292,14 @@ def test_an_element_that_is_not_there_is_named() -> None:
     three = SequenceValue("[]string", (text("a"), text("b"), text("c")), 3)
     captured = UnavailableValue("beyond the bytes captured")
     cases: tuple[tuple[str, dict[str, Value], str], ...] = (
-        ("tags[n]", {"tags": three, "n": 3}, "[3] of 3"),
-        ("tags[n - 5]", {"tags": three, "n": 3}, "[-2] of 3"),
-        ("tags[n]", {"tags": Nil("[]string"), "n": 0}, "[0] of 0"),
+        ("tags[n]", {"tags": three, "n": 3}, "[3] with length 3"),
+        ("tags[n - 5]", {"tags": three, "n": 3}, "[-2] with length 3"),
+        ("tags[n]", {"tags": Nil("[]string"), "n": 0}, "[0] with length 0"),
         ("tags[7]", {"tags": captured}, "[7]"),  # of which nothing else is captured
     )
     for expression, values, which in cases:
         found = valued(expression, KEYED, values)
-        assert found == UnavailableValue(f"there is no element {which}: test len() first")
+        assert found == UnavailableValue(f"index out of range {which}: test len() first")
     assert valued("tags[n]", KEYED, {"tags": captured, "n": 3}) == captured
 
 

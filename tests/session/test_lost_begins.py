@@ -26,7 +26,7 @@ _CALLED = "main.(*square).grow"
 @pytest.mark.live
 @pytest.mark.parametrize("nested", [False, True])
 def test_lost_begins_are_counted(nested: bool) -> None:
-    """A buffer has room for some forty records, and nobody reads them."""
+    """A buffer has room for some hundred records, and nobody reads them."""
     path = build(FIXTURES / "live_count", newest())
     with Fixture([path]) as fixture, closing(Target.of(fixture.ready, None)) as target:
         asked = Asked((_CALLED,))
@@ -36,7 +36,7 @@ def test_lost_begins_are_counted(nested: bool) -> None:
             asked=asked,
             probes=roots,
             choices=TraceChoices.of(None, None, False, False),
-            options=TraceOptions(pages=1, nested=nested, roots=() if nested else roots),
+            options=TraceOptions(pages=4, nested=nested, roots=() if nested else roots),
         )
         prepared = request.prepare(None, None)
         if nested:  # as gotraced does for spans
@@ -50,6 +50,6 @@ def test_lost_begins_are_counted(nested: bool) -> None:
             while not tracer.exhausted:
                 for record in tracer.acquire(time.monotonic() + 1):
                     read += function_of(record) == FIRST + EdgeKind.BEGIN
-            assert read < calls  # others of the run take room as well
+            assert 0 < read < calls
             assert read + RecordReader(tracer).missing().begins == calls
         assert fixture.finish() == 0

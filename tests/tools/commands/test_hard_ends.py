@@ -243,8 +243,10 @@ def test_little_address_space(name: str, megabytes: int, tmp_path: Path) -> None
         with Process(["prlimit", f"--as={megabytes << 20}", *command], env=env) as running:
             result = end(running)
     assert result.lines == []
-    # Of the least, Python may take what LLVM is then not asked for.
-    assert_one_line(result, "raise ulimit -v")
+    if megabytes == 150 and "out of memory" in result.errors:  # Python took what LLVM would need
+        assert_one_line(result, "out of memory: raise ulimit -v, or trace fewer functions")
+    else:
+        assert_one_line(result, "address space", "raise ulimit -v")
 
 
 def test_enough_address_space() -> None:
