@@ -282,8 +282,8 @@ class Engine:
             self._attach_due()
         if now >= self._next_turn:
             self._next_turn = now + _TURN
+            self._settle(time.monotonic())  # first: a probe that costs less now is not to cost less
             self._mind_budget(time.monotonic())
-            self._settle(time.monotonic())
             self._verify()
         if now >= self._next_poll:
             self._next_poll = now + _POLL

@@ -191,8 +191,8 @@ class Probe(abc.ABC):
         with self._lock:
             if not self._is_open:
                 return False
-            self._run.meter.settle()
-            return any(move.returns == "landing" for move in self._run.meter.moved())
+            is_cheaper = self._run.meter.settle()
+            return any(move.returns == "landing" for move in self._run.meter.moved()) or is_cheaper
 
     def unmeasured(self) -> int:
         """Return how many calls were counted and not followed, to cost less."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from gotrace.kernel.attach import Attached, ProbeGroup, attach
@@ -75,10 +76,11 @@ class CallCounter(Probing):
             self.attached.program.map("faults").delete(key)
         return Level.OFF
 
-    def drop_probes(self) -> None:
+    def drop_probes(self) -> Collection[int]:
         needless, self._needless = self._needless, []
         if needless:
             self.attached.change((), needless)
+        return ()
 
     def take(self) -> list[int]:
         """Return each function's calls since the last ``take``, in the plan's order.

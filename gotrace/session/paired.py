@@ -82,6 +82,7 @@ class Paired(Probing):
         self._left_at: float | None = None
         #: When calls of functions began to be counted alone whose RETs are to be removed.
         self._counted: dict[int, float] = {}
+        self._cheaper: list[int] = []  # those whose RETs were removed
         self._see_returns(prepared, returning is None or bool(returning))
         self._open = OpenCalls(self.attached.program, *by_call, *more, by_process=by_process)
         # Where one process is traced, the run ends with it.
@@ -136,11 +137,13 @@ class Paired(Probing):
         self._needless.append(self._entries.pop(function))
         return Level.OFF
 
-    def drop_probes(self) -> None:
+    def drop_probes(self) -> Collection[int]:
         self._leave_returns()
         needless, self._needless = self._needless, []
         if needless:
             self.attached.change((), needless)
+        cheaper, self._cheaper = self._cheaper, []
+        return cheaper
 
     def lighten_all(self) -> bool:
         if not self._can_leave:
@@ -153,12 +156,14 @@ class Paired(Probing):
         self._left_at = time.monotonic() + _RETURNING
         return True
 
-    def settle(self) -> None:
+    def settle(self) -> bool:
         if self.landings is not None:
             self.landings.step()
-        if self._left_at is not None and time.monotonic() >= self._left_at:
-            self._left_at = None
-            self.attached.leave()
+        if self._left_at is None or time.monotonic() < self._left_at:
+            return False
+        self._left_at = None
+        self.attached.leave()
+        return True
 
     def _leave_returns(self) -> None:
         """Remove the RETs of functions whose calls are counted, once most calls have returned."""
@@ -171,6 +176,7 @@ class Paired(Probing):
             self.landings.leave(leaving)
         elif rets:
             self.attached.change((), rets)
+        self._cheaper += leaving
 
     @property
     def pause(self) -> float:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
@@ -142,8 +142,13 @@ class Probing:
         """
         return None
 
-    def drop_probes(self) -> None:
-        """Remove what ``lighten`` has made needless. Raises AttachError or GotraceError."""
+    def drop_probes(self) -> Collection[int]:
+        """Remove what ``lighten`` has made needless.
+
+        Return the functions whose calls are only counted and cost no more than that since the last
+        time. Raises AttachError or GotraceError.
+        """
+        return ()
 
     def lighten_all(self) -> bool:
         """Have all calls counted and not followed; return whether they were followed before.
@@ -152,8 +157,12 @@ class Probing:
         """
         return False
 
-    def settle(self) -> None:
-        """Remove what ``lighten_all`` has made needless; to be called now and then."""
+    def settle(self) -> bool:
+        """Remove what ``lighten_all`` has made needless; to be called now and then.
+
+        Return whether it was removed now.
+        """
+        return False
 
     def stop(self) -> None:
         """Have the probes removed; after it, nothing is recorded any more. Raises OSError."""

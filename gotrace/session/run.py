@@ -247,7 +247,7 @@ class Run(Generic[M, C]):
         if exceeded is not None and not self._lighten(exceeded, self._budget.share):
             return True
         try:
-            self.meter.drop_probes()
+            self._budget.forgive(self.meter.drop_probes())
         except GotraceError:  # the probes may be gone, which is said elsewhere
             self._budget = None
             return False
