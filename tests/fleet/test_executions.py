@@ -31,7 +31,12 @@ def test_more_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     inode = os.stat(program).st_ino
     with closing(Executions(config.targets)) as counts:
-        running = [subprocess.Popen([program], stdin=subprocess.PIPE) for _ in range(3)]
+        pipe = subprocess.PIPE
+        running = [subprocess.Popen([program], stdin=pipe, stdout=pipe) for _ in range(3)]
+        for process in running:  # it is executed some time after its parent is told
+            assert process.stdin is not None and process.stdout is not None
+            os.write(process.stdin.fileno(), b"x")
+            assert process.stdout.read(1) == b"x"
         for process in running:
             process.communicate()
         assert (counts.missed(), counts.lost()) == ({"n": 2}, 1)
