@@ -18,7 +18,7 @@ from tests.goroutines.test_parked import take
 from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
 from tests.tools.harness import Fixture, of_kind, run_tool
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 LABELS = FIXTURES / "live_labels"
 

@@ -286,6 +286,7 @@ def test_two_kinds_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
+@pytest.mark.apart
 def test_a_planted_change_of_a_live_program_is_the_first(tmp_path: Path) -> None:
     paths = []
     with Fixture([build(FIXTURES / "live_labels", newest()), "1"]) as fixture:

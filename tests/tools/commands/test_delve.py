@@ -13,7 +13,7 @@ from tests.delve import debugging, delve
 from tests.toolchains import BUILD_MODES, FIXTURES, build, newest
 from tests.tools.harness import Fixture, of_kind, tool
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 FUNCTIONS = r"^main\.(\(\*?\w+\)\.|\w+\.)?take[A-Z]\w*$"
 

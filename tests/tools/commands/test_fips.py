@@ -13,7 +13,7 @@ from tests.live import skip_or_fail
 from tests.toolchains import FIXTURES, Toolchain, build, each_since, newest
 from tests.tools.harness import Fixture, json_counts, of_kind, run_tool, tool
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 METHODS = ("multi", "perf-cookie", "perf-ip")
 FIPS = {**os.environ, "GODEBUG": "fips140=on"}

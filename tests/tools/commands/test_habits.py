@@ -16,7 +16,7 @@ import pytest
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import CLONE, Fixture, run_tool
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 _LINES = (Path(__file__).parents[1] / "habits.txt").read_text().splitlines()
 #: Command line, exit status, and a part of what it prints.

@@ -21,7 +21,7 @@ from tests.toolchains import (
 )
 from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 KEY = "method"
 LABEL = f'$label("{KEY}")'

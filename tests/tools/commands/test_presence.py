@@ -11,7 +11,7 @@ import pytest
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, Process, json_counts, of_kind, run_tool, tool
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 CALLS = 13
 #: Traces a process, as debuggers do, until it is killed: PTRACE_SEIZE.

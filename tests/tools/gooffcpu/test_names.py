@@ -20,7 +20,7 @@ from tests.profiles.raw import raw_profile
 from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
 from tests.tools.harness import Fixture, Process, Result, of_kind, run_tool, tool
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 Json = dict[str, Any]
 WORDS = ("--state", "syscall", "--names", "--force")

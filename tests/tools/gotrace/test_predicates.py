@@ -18,7 +18,7 @@ from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, Result, of_kind, tool
 from tests.tools.trace import lost
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 Json = dict[str, Any]
 

@@ -27,7 +27,7 @@ from tests.toolchains import (
 )
 from tests.tools.harness import Fixture, Json, Result, of_kind, tool
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 TAKERS = ("-x", "main.take*.func*", "main.*take*", "main.shapes.func1")
 _LINE = re.compile(r"[\d:.]+ +\d+ +\d+ +\d+ +[0-9.]+[nmu]?s +(.*) at \w+\.go:\d+\n")

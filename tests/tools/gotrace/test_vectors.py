@@ -13,6 +13,7 @@ from tests.tools.harness import Fixture, count_on, of_kind, run_tool
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.apart,
     pytest.mark.skipif(" avx " not in Path("/proc/cpuinfo").read_text(), reason="needs AVX"),
 ]
 
