@@ -16,8 +16,9 @@ from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.asked import Snippet, Snippets, beside
 from gotrace.fleet.config import Config, load_config
 from gotrace.fleet.control import Control, ControlOrder, settle
-from gotrace.fleet.engine import DETAILS, Engine, StartSpan, measure_cost
+from gotrace.fleet.engine import DETAILS, Engine, measure_cost
 from gotrace.fleet.exposition import EngineCollector, OtlpCounts, Reloads, registry_of
+from gotrace.fleet.jobs import StartSpan
 from gotrace.fleet.threads import apart, note_failure
 from gotrace.fleet.web import Health, ProfileKind, WebServer
 from gotrace.kernel.features import has_multi_links
@@ -60,7 +61,7 @@ class Daemon:
         self._web = self._web_server(config)
         self._own_health = self._health_server(config)
         self._export = self._exporter(config)
-        self._engine.start_span = self._export.start_span if self._export else None
+        self._engine.send_spans(self._export.start_span if self._export else None)
 
     def _web_server(self, config: Config) -> WebServer | None:
         """Return what answers at an address, the one there is where it is the same.
@@ -242,8 +243,7 @@ class Daemon:
                 export = self._exporter(config)
                 if export is not None and export is not self._export:
                     undo.callback(export.close)
-                start_span = export.start_span if export else None
-                engine.reload(config, start_span, keeps_spans=export is self._export)
+                engine.reload(config, export.start_span if export else None)
                 undo.pop_all()
         except Exception as error:  # whatever it is: what there is goes on
             known = isinstance(error, GotraceError | OSError | ModuleNotFoundError)

@@ -15,42 +15,28 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gotrace.errors import GotraceError, NoMatchError, UsageError
-from gotrace.fleet.config import Config, FlightSpec, MetricSpec, SpanSpec, WaitsSpec
+from gotrace.fleet.config import Config
 from gotrace.fleet.executions import Executions
+from gotrace.fleet.jobs import Job, StartSpan, Totals, make_jobs
 from gotrace.fleet.pauses import Pauses
-from gotrace.fleet.probing import (
-    SKIPPED,
-    MetricProbe,
-    Probe,
-    ProbeState,
-    metric_losses,
-    open_target,
-    try_metric,
-)
+from gotrace.fleet.probing import Figures, Probe, ProbeState, open_target
 from gotrace.fleet.series import Metric, Room
 from gotrace.fleet.targets import Finder, Program, ProgramKey
 from gotrace.fleet.telemetry.price import OverBudgetError
-from gotrace.fleet.telemetry.waits import (
-    WAIT_LOSSES,
-    TargetWaits,
-    WaitPoint,
-    WaitsProbe,
-    plan_waits,
-)
+from gotrace.fleet.telemetry.waits import WaitPoint
 from gotrace.fleet.threads import apart, note_failure
 from gotrace.fleet.trial import Trial
 from gotrace.overhead import ProbeCost
-from gotrace.session.budget import Budget, Spent
+from gotrace.session.budget import Budget
 from gotrace.session.calibrate import Calibration, trap_cost
-from gotrace.session.reading import RecordReader
 from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target
 from gotrace.text import printable
 
 if TYPE_CHECKING:
-    from gotrace.fleet.flights import Flights, FlightTally
+    from gotrace.fleet.flights import FlightTally
 
-__all__ = ["DETAILS", "Engine", "Job", "ProbeStatus", "StartSpan", "measure_cost"]
+__all__ = ["DETAILS", "Engine", "ProbeStatus", "measure_cost"]
 
 log = logging.getLogger("gotraced")
 #: Lines for each program and probe, which are written if they are asked for.
@@ -70,27 +56,6 @@ _TRIAL_WAIT = 1.0  # seconds that others wait for the plans of one program
 _VERIFIED = 3  # processes of a device: they have one file
 _MISSES = 2  # looks
 _MAX_LISTED = 16  # processes in a message
-_SPANS, _WAITS = "spans", "waits"  # what they are called among probes
-
-
-#: Starts the probe of spans; the number is the budget of all, a part of one CPU. If the last is
-#: true, it sends nothing before ``Probe.forget``.
-StartSpan = Callable[[Sequence[SpanSpec], Program, Target, ProbeCost, float, bool], Probe]
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One metric, one flight, all spans, or all waits, in the programs of its targets.
-
-    ``name`` is unique.
-    """
-
-    name: str
-    targets: tuple[str, ...]
-    metric: Metric | None = None
-    spans: tuple[SpanSpec, ...] = ()
-    waits: WaitsSpec | None = None
-    flight: FlightSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +67,11 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Holds:
-    """Which places a budget holds: those of a target, or of some jobs, or all."""
+class _Held:
+    """A budget, who pays it, and its places: those of a target, or of some jobs, or all."""
 
+    payer: str
+    budget: Budget[_Place]
     target: str | None = None
     jobs: frozenset[str] | None = None
 
@@ -113,48 +80,32 @@ class _Holds:
         return is_target and (self.jobs is None or place.job in self.jobs)
 
 
+def _budgets(config: Config) -> Iterator[_Held]:
+    """Yield the budgets that a configuration sets, the narrowest first."""
+    for limit in config.limits:
+        yield _Held(limit.name, Budget(limit.share), jobs=limit.jobs)
+    for target in config.targets:
+        yield _Held("all", Budget(config.budget), target=target.name)
+    if config.host_budget is not None:
+        yield _Held("the host", Budget(config.host_budget))
+
+
 @dataclass
-class _Tally:
-    """What the probes of a job have seen in a target, those that are gone included."""
-
-    spent: Spent = field(default_factory=Spent)
-    lost: Counter[str] = field(default_factory=Counter)
-    over_budget: int = 0
-    failures: int = 0
-    unmeasured: int = 0
-    sent: Counter[str] = field(default_factory=Counter)
-    seconds: dict[ProbeState, float] = field(default_factory=lambda: dict.fromkeys(ProbeState, 0.0))
-
-    def add(
-        self, spent: Spent, lost: Mapping[str, int], unmeasured: int, sent: Counter[str]
-    ) -> None:
-        """Add what a probe has seen that is gone."""
-        self.spent = Spent(self.spent.hits + spent.hits, self.spent.ns + spent.ns)
-        self.lost.update(lost)
-        self.unmeasured += unmeasured
-        self.sent.update(sent)
-
-
-@dataclass(frozen=True, slots=True)
 class ProbeStatus:
-    """How a job fares in a target. ``attached`` is in how many programs.
+    """How the probes of a job fare in a target, those that are gone included.
 
-    ``unmeasured`` are calls that were counted and not followed, for their cost. ``seconds`` is how
-    long its probes were in which state, added up over programs. ``sent`` are its spans, by how they
-    are below others; None if it has none.
+    ``attached`` is in how many programs. ``seconds`` is how long probes were in which state, added
+    up over programs. ``sends_spans``: calls become spans.
     """
 
     job: str
     target: str
-    attached: int
-    hits: int
-    cost_ns: int
-    over_budget: int
-    failures: int
-    lost: dict[str, int]
-    unmeasured: int
-    seconds: Mapping[ProbeState, float]
-    sent: Counter[str] | None = None
+    sends_spans: bool
+    figures: Figures
+    over_budget: int = 0
+    failures: int = 0
+    seconds: dict[ProbeState, float] = field(default_factory=lambda: dict.fromkeys(ProbeState, 0.0))
+    attached: int = 0
 
 
 @dataclass
@@ -195,30 +146,31 @@ class Engine:
         self.pulse = time.monotonic()
         #: Whether all that there was to attach at the beginning has been tried.
         self.is_ready = False
-        #: Attaches probes of spans, None while there is nowhere to send any.
-        self.start_span: StartSpan | None = None
         self._lock = threading.RLock()  # of what follows, for readers
         self._jobs: dict[str, Job] = {}
         self._running: dict[ProgramKey, _Running] = {}
-        self._tallies: dict[tuple[str, str], _Tally] = {}
+        self._tallies: dict[tuple[str, str], ProbeStatus] = {}
         self._found: dict[ProgramKey, Program] = {}
-        self._budgets: dict[str, Budget[_Place]] = {}
+        self._budgets: list[_Held] = []
         self._pauses: Pauses[_Place] = Pauses()
-        self._waits = TargetWaits()
-        self._flights: Flights | None = None  # while there are any, or were
+        self._totals = Totals()
         self._said: dict[_Place, str] = {}
         self._takers = ThreadPoolExecutor(_TAKERS, "take")
         self._leavers = ThreadPoolExecutor(_LEAVERS, "leave")
         self._leaving: list[tuple[_Place, Probe]] = []  # of programs that have ended
         self._next_look = self._next_poll = self._next_turn = self._next_expiry = 0.0
         self._looked = time.monotonic()
-        self._host_budget: Budget[_Place] | None = None
         self._stopping = threading.Event()
         self._finder = Finder(config.targets)
         self._executions: Executions | None = None
         self._missed: Counter[str] = Counter()  # of configurations before
         self._count_executions(config)
-        self._set_jobs(config, _jobs(config, {}))
+        self.send_spans(None)
+
+    def send_spans(self, start: StartSpan | None) -> None:
+        """Attach probes of spans by ``start`` from now on; before that, there are none."""
+        jobs = make_jobs(self.config, self._totals, start, self._jobs)
+        self._set_jobs(self.config, jobs)
 
     def _count_executions(self, config: Config) -> None:
         """Have processes counted that end unseen, if any target is followed by its name."""
@@ -250,25 +202,25 @@ class Engine:
         with self._lock:
             self.config = config
             self._jobs = jobs
-            if config.flights and self._flights is None:
-                from gotrace.fleet.flights import Flights  # loads what makes recordings
-
-                self._flights = Flights()
-            self._budgets = {target.name: Budget(config.budget) for target in config.targets}
-            self._limits = [Budget[_Place](limit.share) for limit in config.limits]
-            share = config.host_budget
-            self._host_budget = None if share is None else Budget(share)
+            self._budgets = list(_budgets(config))
             for job in jobs.values():
-                losses = _losses(job)
+                lost = Figures(lost=Counter(dict.fromkeys(job.losses, 0)))
                 for target in job.targets:
-                    tally = self._tallies.setdefault((job.name, target), _Tally())
-                    tally.lost.update(dict.fromkeys(losses, 0))
-            self._room = Room(
+                    tally = self._tallies.setdefault(
+                        (job.name, target),
+                        ProbeStatus(job.name, target, job.sends_spans, Figures()),
+                    )
+                    tally.sends_spans = job.sends_spans
+                    tally.figures += lost
+            room = Room(
                 config.max_series, {target.name: target.max_series for target in config.targets}
             )
-            for job in jobs.values():
-                if job.metric is not None:
-                    job.metric.be_in(self._room)
+            for metric in self._metrics():
+                metric.be_in(room)
+
+    def _metrics(self) -> list[Metric]:
+        with self._lock:
+            return [metric for job in self._jobs.values() for metric in job.metrics]
 
     def ask_to_stop(self) -> None:
         """Have a turn end soon; may be called in a signal handler."""
@@ -305,8 +257,7 @@ class Engine:
 
     def _expire(self, now: float) -> None:
         """End series that are not added to, here and in the kernel."""
-        with self._lock:
-            metrics = [job.metric for job in self._jobs.values() if job.metric is not None]
+        metrics = self._metrics()
         shortest = min((metric.spec.idle for metric in metrics if metric.spec.idle), default=0.0)
         self._next_expiry = now + (min(shortest / 4, _EXPIRY) if shortest else _EXPIRY)
         for place, probe in self._probes():
@@ -370,15 +321,12 @@ class Engine:
         for _, probe in leaving:
             probe.stop()
         for place, probe in leaving:
-            spent, lost, unmeasured = Spent(), dict[str, int](), 0
-            sent = Counter[str]()
+            figures = Figures()
             with _apart(place):
-                spent = _closed(place, probe)
-                lost, unmeasured, sent = probe.lost(), probe.unmeasured(), probe.sent()
+                figures = _closed(place, probe)
             with self._lock:
                 self._leaving.remove((place, probe))
-                tally = self._tallies[place.job, place.program.target]
-                tally.add(spent, lost, unmeasured, sent)
+                self._tally(place).figures += figures
         self._let_go(running)
 
     def _attach_due(self) -> None:
@@ -454,24 +402,12 @@ class Engine:
 
     @staticmethod
     def _trial(jobs: Sequence[Job], program: Program, config: Config) -> Trial:
-        """Begin to plan jobs, as ``_make`` does, in a process of its own. Raises GotraceError."""
+        """Begin to plan jobs, as ``attach`` does, in a process of its own. Raises GotraceError."""
 
         def plans() -> Iterator[Callable[[], object]]:
             target = open_target(program, config.planning)
             for job in jobs:
-                if job.metric is not None:
-                    yield partial(try_metric, job.metric.spec, target, program)
-                elif job.waits is not None:
-                    yield partial(plan_waits, target, program)
-                elif job.flight is not None:
-                    from gotrace.fleet.flights import try_flight
-
-                    yield partial(try_flight, job.flight, target, program)
-                else:
-                    from gotrace.fleet.spans import try_spans  # loads the SDK
-
-                    specs = [span for span in job.spans if program.key.target in span.targets]
-                    yield partial(try_spans, specs, target, program)
+                yield partial(job.plan, target, program)
 
         return Trial(plans(), config.planning)
 
@@ -483,10 +419,11 @@ class Engine:
             running.target.rest()
 
     def _attach(self, place: _Place, job: Job, running: _Running) -> None:
-        tally = self._tallies[job.name, place.program.target]
-        shown = _shown(job, running)
+        tally, shown = self._tally(place), _shown(job, running)
         try:
-            probe = self._make(job, running, self.config, self.start_span)
+            probe = job.attach(
+                self._opened(running, self.config), running.program, self.cost, False
+            )
         except (NoMatchError, UsageError) as error:
             tally.failures += 1
             running.hopeless.add(job.name)
@@ -514,31 +451,15 @@ class Engine:
             for problem in probe.problems:
                 log.warning("%s: %s%s", printable(shown), printable(problem), again)
 
-    def _make(
-        self,
-        job: Job,
-        running: _Running,
-        config: Config,
-        start_span: StartSpan | None,
-        is_spare: bool = False,
-    ) -> Probe:
-        """Attach what a job asks for in a program. Raises GotraceError or OSError."""
+    @staticmethod
+    def _opened(running: _Running, config: Config) -> Target:
+        """Return the target of a program."""
         if running.target is None:
             running.target = open_target(running.program, config.planning)
-        program, target = running.program, running.target
-        if job.metric is not None:
-            return MetricProbe(job.metric, program, target, self.cost)
-        if job.waits is not None:
-            return WaitsProbe(job.waits, program, target, self.cost, self._waits, config.budget)
-        if job.flight is not None:
-            from gotrace.fleet.flights import FlightProbe
+        return running.target
 
-            assert self._flights is not None
-            shared = program, target, self.cost, self._flights, config.budget, config.flight_memory
-            return FlightProbe(job.flight, *shared, is_spare)
-        assert start_span is not None
-        specs = [span for span in job.spans if program.key.target in span.targets]
-        return start_span(specs, program, target, self.cost, config.budget, is_spare)
+    def _tally(self, place: _Place) -> ProbeStatus:
+        return self._tallies[place.job, place.program.target]
 
     def _say_once(self, place: _Place, text: str) -> None:
         """Log what is wrong, but not again and again."""
@@ -556,36 +477,26 @@ class Engine:
         for place, probe in self._probes():
             with _apart(place), suppress(OSError):
                 spent[place] = probe.spent().ns
-        for whose, holds, budget in self._all_budgets():
-            for place, share in budget.exceeding(
-                now, {place: ns for place, ns in spent.items() if place in holds}
-            ).items():
+        for held in self._budgets:
+            within = {place: ns for place, ns in spent.items() if place in held}
+            for place, share in held.budget.exceeding(now, within).items():
                 if place.job in self._running[place.program].probes:
-                    self._lessen(place, share, whose, budget.share, now)
+                    self._lessen(place, share, held, now)
 
-    def _all_budgets(self) -> Iterator[tuple[str, _Holds, Budget[_Place]]]:
-        """Yield budgets, the narrowest first, with whose they are and what they hold."""
-        for limit, budget in zip(self.config.limits, self._limits, strict=True):
-            yield limit.name, _Holds(jobs=limit.jobs), budget
-        for target, budget in self._budgets.items():
-            yield "all", _Holds(target=target), budget
-        if self._host_budget is not None:
-            yield "the host", _Holds(), self._host_budget
-
-    def _lessen(self, place: _Place, share: float, whose: str, budget: float, now: float) -> None:
+    def _lessen(self, place: _Place, share: float, held: _Held, now: float) -> None:
         """Have a probe cost less: its calls are counted alone, or it is detached."""
-        target = place.program.target
         probe = self._running[place.program].probes[place.job]
-        self._tallies[place.job, target].over_budget += 1
+        self._tally(place).over_budget += 1
         done = probe.lighten()
         if done is None:
             done = "detached"
             self._detach(place)
         length = self._pauses.pause(place, now)
+        shown, most = printable(place.job), held.budget.share
         log.warning(
             "%s in %s: %s: it took %.1f%% of one CPU, and the budget of %s is %.1f%%: tried again"
             " in %.0f s",
-            *(printable(place.job), target, done, 100 * share, whose, 100 * budget, length),
+            *(shown, place.program.target, done, 100 * share, held.payer, 100 * most, length),
         )
 
     def _settle(self, now: float) -> None:
@@ -597,9 +508,9 @@ class Engine:
                     self._detach(place)  # it is attached as a whole in the next turn
                 elif probe.settle():
                     spent = probe.spent().ns
-                    for _, holds, budget in self._all_budgets():
-                        if place in holds:
-                            budget.forgive(place, spent)
+                    for held in self._budgets:
+                        if place in held:
+                            held.budget.forgive(place, spent)
         for key, running in self._running.items():
             self._rest(running)
             for job in self._jobs.values():
@@ -608,7 +519,7 @@ class Engine:
                 state = ProbeState.OFF
                 if attached := running.probes.get(job.name):
                     state = attached.state
-                self._tallies[job.name, key.target].seconds[state] += passed
+                self._tally(_Place(job.name, key)).seconds[state] += passed
 
     def _verify(self) -> None:
         """Look whether processes have the probes that files are taken to share.
@@ -644,11 +555,10 @@ class Engine:
     def _detach(self, place: _Place) -> None:
         running = self._running[place.program]
         probe = running.probes[place.job]
-        spent = _closed(place, probe)
+        figures = _closed(place, probe)
         with self._lock:
             del running.probes[place.job]
-            tally = self._tallies[place.job, place.program.target]
-            tally.add(spent, probe.lost(), probe.unmeasured(), probe.sent())
+            self._tally(place).figures += figures
 
     @staticmethod
     def _let_go(running: _Running) -> None:
@@ -668,63 +578,58 @@ class Engine:
                 for name, probe in running.probes.items()
             ]
 
-    def reload(self, config: Config, start_span: StartSpan | None, keeps_spans: bool) -> None:
+    def reload(self, config: Config, start_span: StartSpan | None) -> None:
         """Go over to another configuration: what both ask for alike goes on without a gap.
 
         A probe that another one replaces stays until that one is attached. Whatever is raised, all
         is as it was: GotraceError or OSError where a new probe cannot be attached, and anything
-        that is a bug. ``keeps_spans``: ``start_span`` leads to where it has led before.
+        that is a bug. Probes of spans go on if ``start_span`` is the one of before.
         """
-        before = self._jobs
-        metrics = {spec.name: self._metric(spec) for spec in config.metrics}
-        jobs = _jobs(config, metrics)
+        jobs = make_jobs(config, self._totals, start_span, self._jobs)
         finder = self._finder
         if config.targets != self.config.targets:
             finder = Finder(config.targets, before=finder)
-        found = finder.look()
         kept: list[_Place] = []
         replaced: dict[_Place, Probe] = {}
         try:
-            for key, running in self._running.items():
-                program = found.get(key)
-                if program is None or _filters(program) != _filters(running.program):
+            for place, running in self._staying(jobs, finder.look()):
+                job = jobs[place.job]
+                if self._jobs[place.job].is_like(job, place.program.target):
+                    kept.append(place)
                     continue
-                for name in running.probes:
-                    place, job = _Place(name, key), jobs.get(name)
-                    if job is None or key.target not in job.targets:
-                        continue
-                    if _asks_alike(before[name], job, key.target, keeps_spans):
-                        kept.append(place)
-                        continue
-                    self.pulse = time.monotonic()
-                    with suppress(OverBudgetError):  # tried again later
-                        replaced[place] = self._renewed(job, running, config, start_span)
+                self.pulse = time.monotonic()
+                with suppress(OverBudgetError):  # tried again later
+                    replaced[place] = self._renewed(job, running, config)
         except BaseException:
-            for probe in replaced.values():
-                _close(probe)
+            for place, probe in replaced.items():
+                _closed(place, probe)
             raise
-        self._go_over(config, jobs, kept, replaced, start_span)
+        self._go_over(config, jobs, kept, replaced)
         if finder is not self._finder:
             self._count_executions(config)
         self._finder = finder
 
-    def _metric(self, spec: MetricSpec) -> Metric:
-        """Return the metric that a configuration asks for, the one there is where it is alike."""
-        known = self._jobs.get(spec.name)
-        if known is None or known.metric is None or not _probes_alike(known.metric.spec, spec):
-            return Metric(spec)
-        return known.metric
+    def _staying(
+        self, jobs: Mapping[str, Job], found: Mapping[ProgramKey, Program]
+    ) -> Iterator[tuple[_Place, _Running]]:
+        """Yield places of probes that jobs ask for in programs that were found."""
+        for place, _ in self._probes():
+            running = self._running[place.program]
+            program, job = found.get(place.program), jobs.get(place.job)
+            if program is None or _filters(program) != _filters(running.program):
+                continue
+            if job is not None and place.program.target in job.targets:
+                yield place, running
 
-    def _renewed(
-        self, job: Job, running: _Running, config: Config, start_span: StartSpan | None
-    ) -> Probe:
+    def _renewed(self, job: Job, running: _Running, config: Config) -> Probe:
         try:
             trial = self._trial([job], running.program, config)
             while not trial.has_ended(_TRIAL_WAIT):
                 self.pulse = time.monotonic()
             if trial.problem is not None:
                 raise GotraceError(trial.problem)
-            return self._make(job, running, config, start_span, is_spare=True)
+            target = self._opened(running, config)
+            return job.attach(target, running.program, self.cost, is_spare=True)
         except OverBudgetError:
             raise
         except (GotraceError, OSError) as error:
@@ -736,21 +641,13 @@ class Engine:
         jobs: dict[str, Job],
         kept: list[_Place],
         replaced: dict[_Place, Probe],
-        start_span: StartSpan | None,
     ) -> None:
         """Let go of all that is not kept, and put new probes in its place; nothing fails here."""
-        before = self._jobs
         for place, _ in self._probes():
             if place not in kept:
                 self._detach(place)
-        for name, job in jobs.items():
-            metric, known = job.metric, before.get(name)
-            if metric is None or known is None or known.metric is None:
-                continue
-            if metric is known.metric:
-                metric.spec = next(spec for spec in config.metrics if spec.name == name)
-            elif metric.is_like(known.metric):
-                metric.keep(known.metric)
+        for name in jobs.keys() & self._jobs.keys():
+            jobs[name].follow(self._jobs[name])
         for place, probe in replaced.items():
             # The one before has counted until now.
             probe.forget()
@@ -763,10 +660,8 @@ class Engine:
             if key.target not in targets:
                 with self._lock:
                     del self._running[key]
+            if key.target not in targets or not running.probes:
                 self._let_go(running)
-            elif not running.probes:
-                self._let_go(running)
-        self.start_span = start_span
         self._set_jobs(config, jobs)
         self._said.clear()
         self._pauses = Pauses()
@@ -777,20 +672,19 @@ class Engine:
         with self._lock:
             probes = [probe for _, probe in (*self._probes(), *self._leaving)]
         list(self._takers.map(_take, probes))
-        with self._lock:
-            return [job.metric for job in self._jobs.values() if job.metric is not None]
+        return self._metrics()
 
     def waits(self, reader: str = "") -> list[WaitPoint]:
         """Return what has been waited, as it was read by ``collect`` last, for a reader."""
         with self._lock:
             asked = self.config.waits
         targets = asked.targets if asked is not None else ()
-        return self._waits.points(targets, reader)
+        return self._totals.waits.points(targets, reader)
 
     def flights(self) -> list[FlightTally]:
         """Return what has become of each flight in each target."""
         with self._lock:
-            specs, flights = self.config.flights, self._flights
+            specs, flights = self.config.flights, self._totals.flights
         return [] if flights is None else list(flights.tallies(specs))
 
     def processes(self) -> dict[str, int]:
@@ -845,8 +739,13 @@ class Engine:
             found = []
             for job in self._jobs.values():
                 for at in ((job.name, target) for target in job.targets):
+                    tally = self._tallies[at]
+                    figures, seconds = tally.figures, dict(tally.seconds)
+                    for probe in live.get(at, ()):
+                        with suppress(OSError):
+                            figures += probe.figures()
                     found.append(
-                        _status(at, attached[at], self._tallies[at], live.get(at, []), job)
+                        replace(tally, figures=figures, seconds=seconds, attached=attached[at])
                     )
         yield from found
 
@@ -855,65 +754,22 @@ class Engine:
         probes = self._probes()
         for _, probe in probes:
             probe.stop()
-        list(self._takers.map(_close, [probe for _, probe in probes]))
+        list(self._takers.map(lambda one: _closed(*one), probes))
         for place, _ in probes:
             self._detach(place)
         for running in self._running.values():
             self._let_go(running)
         self._leavers.shutdown()
         self._takers.shutdown()
-        if self._flights is not None:
-            self._flights.close()
+        if self._totals.flights is not None:
+            self._totals.flights.close()
         if self._executions is not None:
             self._executions.close()
-
-
-def _jobs(config: Config, metrics: Mapping[str, Metric]) -> dict[str, Job]:
-    """Return what a configuration asks for by name; ``metrics`` are those that there are."""
-    jobs = {
-        spec.name: Job(spec.name, spec.targets, metrics.get(spec.name) or Metric(spec))
-        for spec in config.metrics
-    }
-    if config.spans:
-        name = _SPANS if _SPANS not in jobs else f"{_SPANS}:"
-        targets = dict.fromkeys(target for span in config.spans for target in span.targets)
-        jobs[name] = Job(name, tuple(targets), spans=config.spans)
-    if config.waits is not None:
-        name = _WAITS if _WAITS not in jobs else f"{_WAITS}:"
-        jobs[name] = Job(name, config.waits.targets, waits=config.waits)
-    for flight in config.flights:
-        name = f"flight {flight.name}"  # which no metric can be called
-        jobs[name] = Job(name, flight.targets, flight=flight)
-    return jobs
-
-
-def _asks_alike(one: Job, other: Job, target: str, keeps_spans: bool) -> bool:
-    """Return whether two jobs have the same probes in a target."""
-    if one.metric is not None or other.metric is not None:
-        return one.metric is other.metric
-    if one.waits is not None and other.waits is not None:
-        return one.waits.goroutines == other.waits.goroutines
-    if one.flight is not None and other.flight is not None:
-        return replace(one.flight, targets=()) == replace(other.flight, targets=())
-    if one.waits is not None or other.waits is not None or not keeps_spans:
-        return False
-    mine, its = (
-        [replace(span, targets=()) for span in job.spans if target in span.targets]
-        for job in (one, other)
-    )
-    return mine == its
 
 
 def _where(pids: Sequence[int]) -> str:
     shown = ", ".join(map(str, pids[:_MAX_LISTED]))
     return f"what process{'es' if len(pids) > 1 else ''} {shown} run{'' if len(pids) > 1 else 's'}"
-
-
-def _losses(job: Job) -> Sequence[str]:
-    """Return how calls of a job may be missing."""
-    if job.metric is not None:
-        return [*metric_losses(job.metric.spec), SKIPPED]
-    return RecordReader.LOSSES if job.waits is None else [*WAIT_LOSSES, SKIPPED]
 
 
 def _filters(program: Program) -> tuple[int | None, int | None]:
@@ -924,47 +780,13 @@ def _shown(job: Job, running: _Running) -> str:
     return f"{job.name} in {running.program.key.target} ({running.program.shown})"
 
 
-def _status(
-    at: tuple[str, str], attached: int, tally: _Tally, probes: list[Probe], job: Job
-) -> ProbeStatus:
-    hits, cost, lost = tally.spent.hits, tally.spent.ns, Counter(tally.lost)
-    unmeasured, sent = tally.unmeasured, tally.sent.copy()
-    for probe in probes:
-        with suppress(OSError):
-            spent = probe.spent()
-            hits, cost = hits + spent.hits, cost + spent.ns
-            lost.update(probe.lost())
-            unmeasured += probe.unmeasured()
-            sent.update(probe.sent())
-    return ProbeStatus(
-        *(*at, attached, hits, cost, tally.over_budget, tally.failures, dict(lost)),
-        *(unmeasured, dict(tally.seconds), sent if job.spans else None),
-    )
-
-
-def _probes_alike(one: MetricSpec, other: MetricSpec) -> bool:
-    """Return whether the probes of two metrics are the same, wherever they are placed."""
-    return _bare(one) == _bare(other)
-
-
-def _bare(spec: MetricSpec) -> MetricSpec:
-    return replace(spec, targets=(), help="", idle=0.0)
-
-
-def _closed(place: _Place, probe: Probe) -> Spent:
-    """Close a probe and return what it has cost, as far as that is known."""
+def _closed(place: _Place, probe: Probe) -> Figures:
+    """Close a probe and return what it has seen and cost, as far as that is known."""
     try:
         return probe.close()
     except (GotraceError, OSError) as error:
         log.error("%s: %s", printable(place.job), printable(str(error)))
-        return Spent()
-
-
-def _close(probe: Probe) -> None:
-    try:
-        probe.close()
-    except (GotraceError, OSError) as error:
-        log.error("%s", printable(str(error)))
+        return probe.figures()
 
 
 def _take(probe: Probe) -> None:

@@ -187,20 +187,20 @@ def _of_probes(statuses: Iterable[ProbeStatus]) -> Iterator[Family]:
         labels=["target", "edge"],
     )
     for status in statuses:
-        labels = [status.job, status.target]
+        labels, figures = [status.job, status.target], status.figures
         attached.add_metric(labels, status.attached)
-        hits.add_metric(labels, status.hits)
-        cost.add_metric(labels, status.cost_ns / 1e9)
+        hits.add_metric(labels, figures.spent.hits)
+        cost.add_metric(labels, figures.spent.ns / 1e9)
         over.add_metric(labels, status.over_budget)
         failures.add_metric(labels, status.failures)
-        unmeasured.add_metric(labels, status.unmeasured)
+        unmeasured.add_metric(labels, figures.unmeasured)
         for state, seconds in status.seconds.items():
-            if state is not ProbeState.NO_EDGES or status.sent is not None:
+            if state is not ProbeState.NO_EDGES or status.sends_spans:
                 states.add_metric([*labels, state.value], seconds)
-        if status.sent is not None:
+        if status.sends_spans:
             for edge in EDGES:
-                spans.add_metric([status.target, edge], status.sent[edge])
-        for reason, calls in sorted(status.lost.items()):
+                spans.add_metric([status.target, edge], figures.sent[edge])
+        for reason, calls in sorted(figures.lost.items()):
             lost.add_metric([*labels, reason], calls)
     yield from (attached, hits, cost, over, failures, lost, unmeasured, states, spans)
 

@@ -192,7 +192,7 @@ class FlightProbe(RecordProbe):
     def read(self) -> None:
         """Read what has come of what is waited for; to be called ten times a second."""
         with self._lock:
-            if self._is_open:
+            if self.is_open:
                 self._read()
 
     def _runs(self, pid: int) -> bool:

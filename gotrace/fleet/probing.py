@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import repeat
 from typing import Any
@@ -48,6 +48,7 @@ from gotrace.text import printable
 __all__ = [
     "OPEN_AT_DETACH",
     "SKIPPED",
+    "Figures",
     "MetricProbe",
     "PresentProbe",
     "Probe",
@@ -79,6 +80,26 @@ class ProbeState(Enum):
     OFF = "off"  # nothing, for its cost or for a failure: it is tried again later
 
 
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a probe has seen and cost: hits, calls by how they are missing, and others.
+
+    ``unmeasured`` are calls that were counted and not followed, for their cost. ``sent`` are spans,
+    by how they are below others.
+    """
+
+    spent: Spent = field(default_factory=Spent)
+    lost: Counter[str] = field(default_factory=Counter)
+    unmeasured: int = 0
+    sent: Counter[str] = field(default_factory=Counter)
+
+    def __add__(self, other: Figures) -> Figures:
+        """Return both together; a reason without a call stays."""
+        lost, sent = self.lost.copy(), self.sent + other.sent
+        lost.update(other.lost)
+        return Figures(self.spent + other.spent, lost, self.unmeasured + other.unmeasured, sent)
+
+
 class Probe(abc.ABC):
     """What is attached for one job in one program; ``close`` detaches. Any thread may ask.
 
@@ -97,11 +118,8 @@ class Probe(abc.ABC):
         self._cost = cost
         self._hits = Hits(run.attached.program, run.plan)
         self._lock = threading.Lock()  # held by what the methods below are called by
-        self._is_open = True
-        self._final = Spent()
-        self._unmeasured = 0
+        self._final: Figures | None = None  # while it is attached
         self.state = ProbeState.ON
-        self._lost: Counter[str] = Counter()
 
     def _take(self) -> None:  # noqa: B027
         """Pass on what has come since the last time, where that is asked for now and then."""
@@ -141,7 +159,7 @@ class Probe(abc.ABC):
     @property
     def is_open(self) -> bool:
         """Return whether it is attached."""
-        return self._is_open
+        return self._final is None
 
     def take(self) -> None:
         """Pass on what has come since the last time."""
@@ -161,7 +179,7 @@ class Probe(abc.ABC):
 
     def _while_open(self, work: Callable[[], None]) -> None:
         with self._lock:
-            if self._is_open:
+            if self.is_open:
                 work()
 
     @property
@@ -172,7 +190,7 @@ class Probe(abc.ABC):
     def lighten(self) -> str | None:
         """Do less, to cost less; return what, None if nothing is left to leave out."""
         with self._lock:
-            return self._lighten() if self._is_open else None
+            return self._lighten() if self.is_open else None
 
     def _lighten(self) -> str | None:
         """Have calls counted and not followed."""
@@ -189,38 +207,26 @@ class Probe(abc.ABC):
         returning in their callers. Return whether calls cost less from now on.
         """
         with self._lock:
-            if not self._is_open:
+            if not self.is_open:
                 return False
             is_cheaper = self._run.meter.settle()
             return any(move.returns == "landing" for move in self._run.meter.moved()) or is_cheaper
 
-    def unmeasured(self) -> int:
-        """Return how many calls were counted and not followed, to cost less."""
+    def figures(self) -> Figures:
+        """Return what it has seen and cost so far, as far as that is known."""
         with self._lock:
-            return self._count_unmeasured() if self._is_open else self._unmeasured
+            return self._figures() if self._final is None else self._final
 
-    def _count_unmeasured(self) -> int:
-        return sum(self._hits.counted().values()) if self.state is ProbeState.COUNTED else 0
+    def _figures(self) -> Figures:
+        lost = self._losses()
+        lost[SKIPPED] = self._run.meter.skipped()
+        counted = self._hits.counted() if self.state is ProbeState.COUNTED else {}
+        return Figures(self._spent(), lost, sum(counted.values()), self._sent())
 
     def spent(self) -> Spent:
         """Return the hits so far and their cost, as far as that is known."""
         with self._lock:
-            return self._spent() if self._is_open else self._final
-
-    def lost(self) -> dict[str, int]:
-        """Return how much is missing, by what became of it."""
-        with self._lock:
-            return dict(self._all_losses() if self._is_open else self._lost)
-
-    def _all_losses(self) -> Counter[str]:
-        found = self._losses()
-        found[SKIPPED] = self._run.meter.skipped()
-        return found
-
-    def sent(self) -> Counter[str]:
-        """Return how many spans were sent, by how they are below others."""
-        with self._lock:
-            return self._sent()
+            return self._spent() if self._final is None else self._final.spent
 
     def is_held(self) -> bool:
         """Return whether the probes are still there."""
@@ -229,29 +235,28 @@ class Probe(abc.ABC):
     def is_in(self, pid: int) -> bool | None:
         """Return whether a process's mapping has a probe of these, None if that is not known."""
         with self._lock:
-            return self._run.attached.has_breakpoint(Process(pid)) if self._is_open else None
+            return self._run.attached.has_breakpoint(Process(pid)) if self.is_open else None
 
     def stop(self) -> None:
         """Have the probes removed without waiting for it: ``close`` does."""
         self._run.attached.stop()
 
-    def close(self) -> Spent:
-        """Detach, pass on what has come, and return what it has cost.
+    def close(self) -> Figures:
+        """Detach, pass on what has come, and return what it has seen and cost.
 
         Raises GotraceError where the probes were gone before that; they are closed all the same.
         """
         with self._lock:
-            if not self._is_open:
+            if self._final is not None:
                 return self._final
+            final = None
             try:
                 self._finish()
-                self._lost = self._all_losses()
+                final = self._figures()
                 if left := self._left_open():
-                    self._lost[OPEN_AT_DETACH] += left
-                self._final = self._spent()
-                self._unmeasured = self._count_unmeasured()
+                    final.lost[OPEN_AT_DETACH] += left
             finally:
-                self._is_open = False
+                self._final = final or Figures(sent=self._sent())
                 self._run.close()
             return self._final
 

@@ -359,7 +359,7 @@ class SpanProbe(RecordProbe):
     def read(self) -> bool:
         """Read what has come; to be called ten times a second. Return whether that was much."""
         with self._lock:
-            return self._is_open and not self._is_spare and self._read() >= _MANY
+            return self.is_open and not self._is_spare and self._read() >= _MANY
 
     def _poll(self) -> None:
         for process in self._traces.processes:
