@@ -12,14 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-__all__ = [
-    "AMD64",
-    "ARCHITECTURES",
-    "ARM64",
-    "HOST",
-    "Architecture",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Architecture:

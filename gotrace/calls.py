@@ -19,8 +19,6 @@ from typing import Any, cast
 from gotrace.errors import GotraceError
 from gotrace.values.python import GoError, MapKey, Unavailable, as_json, from_json
 
-__all__ = ["Call", "LongestWait", "LostCalls", "StackFrame", "Why", "from_row", "read", "write"]
-
 
 class LostCalls(GotraceError):
     """Calls missing from what was iterated over; raised at its end.

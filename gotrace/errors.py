@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-__all__ = ["GotraceError", "NoMatchError", "UsageError"]
-
 
 class GotraceError(Exception):
     """One failure in one line: what failed, on what, why, what to do.

@@ -12,18 +12,6 @@ from typing import Any
 from gotrace.errors import UsageError
 from gotrace.tables import frame_of
 
-__all__ = [
-    "BUCKETS",
-    "ROW_SIZE",
-    "WIDE_BUCKETS",
-    "WIDE_ROW_SIZE",
-    "Histogram",
-    "ValueHistogram",
-    "bucket_between",
-    "bucket_bounds",
-    "fraction_of",
-]
-
 _SUB_BITS = 4
 _SUB_BUCKETS = 1 << _SUB_BITS
 _MAX_EXPONENT = 43

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-__all__ = ["ProbeCost", "RunCost"]
-
 
 @dataclass(frozen=True, slots=True)
 class ProbeCost:

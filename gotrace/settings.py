@@ -22,29 +22,6 @@ from enum import Enum
 from itertools import product
 from typing import Any, ClassVar, TypeVar
 
-__all__ = [
-    "CountSettings",
-    "EdgeSettings",
-    "ExecutionSettings",
-    "HistogramSettings",
-    "InterruptedSettings",
-    "KeySettings",
-    "LatencySettings",
-    "OnCpuSettings",
-    "ProgramSettings",
-    "Role",
-    "SignalSettings",
-    "SiteSettings",
-    "StateSettings",
-    "SyscallSettings",
-    "TaskSettings",
-    "TraceSettings",
-    "TrialSettings",
-    "WaitSettings",
-    "WaitedSettings",
-    "WhySettings",
-]
-
 
 class Role(Enum):
     """When a setting is put into a program."""

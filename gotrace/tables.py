@@ -15,8 +15,6 @@ from typing import Any
 from gotrace.errors import GotraceError
 from gotrace.text import printable
 
-__all__ = ["Table", "frame_of", "html_table"]
-
 #: Rows that a notebook shows of a table: frames have all.
 _SHOWN = 100
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["counted", "encodable", "in_program", "printable"]
-
 #: A lone surrogate, which UTF-8 cannot have. Those from U+DC80 to U+DCFF stand for a byte that is
 #: not UTF-8 in text from the system (PEP 383).
 _LONE = re.compile("[\ud800-\udfff]")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["nanoseconds", "per_second", "seconds", "share", "size", "whole_nanoseconds"]
-
 _NS = {
     "ns": 1,
     "us": 10**3,

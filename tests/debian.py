@@ -15,16 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = [
-    "FetchError",
-    "PrivateApt",
-    "fetch_program",
-    "fetched_program",
-    "parse_records",
-    "source_line",
-    "unpack",
-]
-
 
 class FetchError(Exception):
     """Report something that cannot be fetched or unpacked, in one line."""

@@ -20,8 +20,6 @@ from tests.debian import fetch_program, fetched_program
 from tests.toolchains import toolchain_dir
 from tests.tools.harness import Process
 
-__all__ = ["Delve", "debugging", "delve", "delve_place", "fetch", "version"]
-
 _SUITE = "forky"
 
 _LOAD = {

@@ -25,8 +25,6 @@ from tests.prometheus import fetch_prometheus, prometheus, prometheus_place
 from tests.sshd import fetch_sshd, sshd, sshd_place
 from tests.toolchains import DEBIAN_GO, WHEEL_VERSIONS, toolchain, toolchain_dir
 
-__all__ = ["main"]
-
 
 def main() -> int:
     """Fetch what is missing, several at a time; return 1 when something cannot be fetched.

@@ -12,8 +12,6 @@ from pathlib import Path
 from tests.debian import fetch_program, fetched_program
 from tests.toolchains import toolchain_dir
 
-__all__ = ["fetch_kustomize", "kustomize", "kustomize_place"]
-
 _SUITE = "trixie"
 
 

@@ -13,8 +13,6 @@ import pytest
 
 from gotrace.target.process import read_status
 
-__all__ = ["REQUIRED", "skip_or_fail", "why_not_live"]
-
 #: With GOTRACE_LIVE=1 nothing may be skipped for want of a requirement.
 REQUIRED = os.environ.get("GOTRACE_LIVE") == "1"
 

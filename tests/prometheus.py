@@ -22,8 +22,6 @@ from tests.debian import fetch_program, fetched_program
 from tests.toolchains import toolchain_dir
 from tests.tools.harness import Process
 
-__all__ = ["Prometheus", "fetch_prometheus", "prometheus", "prometheus_place", "promtool"]
-
 _SUITE = "bookworm"
 _PATIENCE = 60.0  # seconds
 

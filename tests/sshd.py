@@ -17,8 +17,6 @@ from tests.live import skip_or_fail
 from tests.toolchains import toolchain_dir
 from tests.tools.harness import Process
 
-__all__ = ["Sshd", "fetch_sshd", "sshd", "sshd_place"]
-
 _SUITE = "bookworm"
 _PORT = 2222
 _PATIENCE = 900.0  # seconds, of all tests of a module

@@ -20,8 +20,6 @@ from pathlib import Path
 
 from tests.tools.harness import Process
 
-__all__ = ["Systemd", "cgroup2", "remove_group", "why_no_systemd"]
-
 _SYSTEMD = "/lib/systemd/systemd"
 _PATIENCE = 100.0  # seconds
 #: What a unit with default dependencies needs, and what is started.

@@ -176,7 +176,7 @@ BESIDE = {
             "doctor",
             "kernel.attach",
             "gotypes.symbols",
-            "sites.sites",
+            "sites.records",
         ),
         *("probes.pattern", "probes.spec", "probes.recipes"),
     },
@@ -351,6 +351,11 @@ def test_no_two_classes_have_one_name() -> None:
             if isinstance(one, ast.ClassDef) and not one.name.startswith("_"):
                 places.setdefault(one.name, []).append(str(path.relative_to(GOTRACE)))
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+def test_only_the_library_lists_its_names() -> None:
+    listing = {path for path in modules() if "\n__all__ = " in path.read_text()}
+    assert listing == {GOTRACE / "__init__.py", GOTRACE / "api.py"}
 
 
 def test_no_package_is_too_large() -> None:

@@ -20,31 +20,6 @@ import pytest
 
 from tests.live import skip_or_fail
 
-__all__ = [
-    "BUILD_MODES",
-    "DEBIAN_GO",
-    "FIXTURES",
-    "FOR_ARM64",
-    "WHEEL_VERSIONS",
-    "BuildError",
-    "Toolchain",
-    "build",
-    "cache_dir",
-    "each_architecture",
-    "each_of",
-    "each_toolchain",
-    "every_toolchain",
-    "expected_versions",
-    "gccgo_build",
-    "marks_of",
-    "newest",
-    "parts",
-    "require",
-    "toolchain",
-    "toolchain_dir",
-    "toolchains",
-]
-
 #: The fixture programs' home; ``build(FIXTURES / "calls", ...)``.
 FIXTURES = Path(__file__).parent / "fixtures"
 

@@ -11,8 +11,6 @@ import sys
 if sys.flags.no_site:
     site.main()
 
-__all__ = ["command"]
-
 
 def command(name: str, package: str = "cli") -> int:
     """Run the command ``name`` of a package of gotrace and return its exit status.

@@ -24,8 +24,6 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-__all__ = ["main"]
-
 CLONE = Path(__file__).resolve().parents[1]
 MODULES = Path("usr/lib/python3/dist-packages")
 MAN = Path("usr/share/man/man8")

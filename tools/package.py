@@ -30,8 +30,6 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["main"]
-
 CLONE = Path(__file__).resolve().parents[1]
 COMPILED = Path("gotrace", "_compiled")
 #: What uname(2) calls each architecture, as platform tags do.

@@ -21,26 +21,6 @@ if TYPE_CHECKING:
     from gotrace.architecture import Architecture
     from gotrace.elf.buildinfo import GoVersion
 
-__all__ = [
-    "CLOSURE_CONTEXT",
-    "Assignment",
-    "CallingConvention",
-    "DictionaryPlace",
-    "FloatReg",
-    "IntReg",
-    "Label",
-    "Piece",
-    "Place",
-    "RegisterPart",
-    "Saved",
-    "Stack",
-    "assign",
-    "calling_convention",
-    "dictionary_place",
-    "register_parts",
-    "takes_dictionary",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class IntReg:

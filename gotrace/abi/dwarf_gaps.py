@@ -19,13 +19,6 @@ from gotrace.architecture import Architecture
 from gotrace.elf.dwarf.loclist import LocationPiece, PieceKind
 from gotrace.gotypes.types import GoType, Kind, OpaqueType, basic_type
 
-__all__ = [
-    "Observed",
-    "Reconstruction",
-    "close_gaps",
-    "observed",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Observed:

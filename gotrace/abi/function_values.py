@@ -33,8 +33,6 @@ from gotrace.gotypes.from_text import SignatureError, parse_signature, parse_typ
 from gotrace.gotypes.symbols import NameKind, parse_name
 from gotrace.gotypes.types import GoType, Kind, basic_type
 
-__all__ = ["FunctionValues"]
-
 _WORD = basic_type(Kind.UINTPTR)
 _STACK_WORDS = 6
 _RESULT_WORDS = 4

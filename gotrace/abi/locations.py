@@ -33,16 +33,6 @@ from gotrace.gotypes.types import GoType, PointerType, Signature, StructType
 if TYPE_CHECKING:
     from gotrace.elf.dwarf.reader import DwarfReader, FunctionSignature, Variable
 
-__all__ = [
-    "CapturedValue",
-    "FunctionCode",
-    "FunctionLocations",
-    "PlacedValue",
-    "StructField",
-    "function_locations",
-    "signature_locations",
-]
-
 #: The hidden dictionary is listed as a parameter of this name since Go 1.27.
 _DICTIONARY_NAME = ".dict"
 #: What the compiler calls a result without a name.

@@ -24,15 +24,6 @@ from gotrace.capture.payload import BEYOND, FixedReader, PayloadReader, Reader
 from gotrace.gotypes.types import GoType, InterfaceType
 from gotrace.values.model import UnavailableValue, Value
 
-__all__ = [
-    "Builder",
-    "Extra",
-    "FloatHole",
-    "PlanNode",
-    "plan_flat",
-    "with_key",
-]
-
 _MAX_AT = 0xFFFF
 _WORD = 8
 _SPAN_BYTES = 40  # a length, and the digits of a trace's id

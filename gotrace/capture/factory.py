@@ -39,10 +39,6 @@ from gotrace.gotypes.types import (
 )
 from gotrace.values.error_messages import KEY_FIELDS
 
-__all__ = [
-    "NodeFactory",
-]
-
 _POINTER_SHAPE = "go.shape.*"
 #: Slices and maps within one another whose contents are looked at.
 _MAX_NESTING = 3

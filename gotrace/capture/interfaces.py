@@ -29,14 +29,6 @@ from gotrace.values.model import (
     Value,
 )
 
-__all__ = [
-    "ERROR_INTERFACES",
-    "DynamicTypeNode",
-    "InterfaceNode",
-    "is_direct",
-    "make_subplan",
-]
-
 #: Interfaces whose dynamic values are errors.
 ERROR_INTERFACES = frozenset({"error", "net.Error", "runtime.Error"})
 

@@ -23,15 +23,6 @@ from gotrace.gotypes.releases import SWISS_MAPS
 from gotrace.gotypes.types import GoType, MapType, PointerType, StructType
 from gotrace.values.model import ChanValue, MapValue, PointerValue, UnavailableValue, Value
 
-__all__ = [
-    "MAX_INLINE",
-    "ChanNode",
-    "IndirectNode",
-    "MapLayout",
-    "MapNode",
-    "map_layout",
-]
-
 #: Larger keys and values are kept as pointers (internal/abi.MapMaxKeyBytes and before that
 #: runtime.maxKeySize; all releases).
 MAX_INLINE = 128

@@ -37,24 +37,6 @@ from gotrace.values.model import (
 )
 from gotrace.values.stdlib_text import address_text, hardware_address_text
 
-__all__ = [
-    "MAX_ELEMENTS",
-    "AddressNode",
-    "ArrayNode",
-    "ByteArrayNode",
-    "BytesNode",
-    "FuncNode",
-    "OpaqueNode",
-    "PointerNode",
-    "ScalarNode",
-    "SliceNode",
-    "StringNode",
-    "StructNode",
-    "UnreadNode",
-    "WordReader",
-    "shortest_float32",
-]
-
 _Flat = Callable[[bytes, int], Value]
 
 #: Most elements of a slice or array that are captured one by one.

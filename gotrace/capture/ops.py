@@ -8,33 +8,6 @@ import struct
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-__all__ = [
-    "DEEP",
-    "MAX_BLOCKS",
-    "MAX_CONTEXTS",
-    "MAX_KEY_TEXT",
-    "MAX_NESTING",
-    "MAX_RESTS",
-    "MORE_ELEMENTS",
-    "OTHER_PHASE",
-    "PREDICATE_STACK",
-    "SIGNED_OPERAND",
-    "ArithmeticCode",
-    "BlockOp",
-    "CaptureLimits",
-    "ComparisonCode",
-    "FieldRef",
-    "Op",
-    "OpCode",
-    "Position",
-    "Rest",
-    "SpanPart",
-    "SpecialCode",
-    "Status",
-    "StringTest",
-    "WalkResult",
-]
-
 #: Blocks of one phase, block 0 and those of subplans included.
 MAX_BLOCKS = 128
 #: Of how many strings and slices more is copied than is planned first.

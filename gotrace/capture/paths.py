@@ -33,18 +33,6 @@ from gotrace.gotypes.types import (
 )
 from gotrace.values.model import UnavailableValue, Value
 
-__all__ = [
-    "OTHER_TYPE",
-    "Assertion",
-    "PathError",
-    "PathMark",
-    "PathStep",
-    "path_node",
-    "place_captured",
-    "place_path",
-    "place_value",
-]
-
 
 class PathError(GotraceError):
     """A path that a type does not have: no such field, element, target or length."""

@@ -24,21 +24,6 @@ from gotrace.capture.ops import (
 from gotrace.gotypes.types import GoType, InterfaceType
 from gotrace.values.model import Nil, UnavailableValue, Value
 
-__all__ = [
-    "BEYOND",
-    "NIL_POINTER",
-    "REFUSED",
-    "FixedReader",
-    "PayloadReader",
-    "PointedReader",
-    "ReadContext",
-    "Reader",
-    "Subplan",
-    "int_at",
-    "pointer_int_at",
-    "word_at",
-]
-
 _WORD = 8
 #: A payload and what is read after it: four times the largest payload.
 _MAX_BYTES = 1 << 15

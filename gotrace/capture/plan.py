@@ -47,14 +47,6 @@ from gotrace.capture.payload import (
 from gotrace.gotypes.types import InterfaceType
 from gotrace.values.model import UnavailableValue, Value
 
-__all__ = [
-    "PhasePlan",
-    "PlacedNode",
-    "plan_phase",
-    "read_image",
-    "read_phase",
-]
-
 #: Root images beyond this leave no room for blocks; values that do not fit are refused.
 _MAX_IMAGE = 2048
 _MAX_ZERO = 64

@@ -20,8 +20,6 @@ from gotrace.capture.payload import REFUSED, FixedReader, PayloadReader, Reader,
 from gotrace.gotypes.types import Kind, basic_type
 from gotrace.values.model import StringValue, UnavailableValue, Value
 
-__all__ = ["SpanNode"]
-
 _WORD = 8
 _DIGITS = {
     SpanPart.TRACE_ID: 32,

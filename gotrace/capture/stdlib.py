@@ -13,11 +13,6 @@ from gotrace.gotypes.types import Kind, PointerType, StructType, basic_type
 from gotrace.values.model import StringValue, TextValue, TimeValue, UnavailableValue, Value
 from gotrace.values.stdlib_text import ipv6_text
 
-__all__ = [
-    "NetipAddrNode",
-    "TimeNode",
-]
-
 _HAS_MONOTONIC = 1 << 63
 _NANOSECOND_MASK = (1 << 30) - 1
 #: Seconds from the year 1 to 1970, and to 1885, from which times with a monotonic reading count.

@@ -65,8 +65,6 @@ from gotrace.text import counted
 if TYPE_CHECKING:
     from gotrace.cli.heat import HeatDrawing
 
-__all__ = ["count_by", "measure_by"]
-
 _POLL = 1.0  # seconds
 
 #: A run that adds calls up, what comes of an interval, and its length in seconds.

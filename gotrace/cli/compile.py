@@ -8,8 +8,6 @@ from gotrace.doctor.precompile import precompile
 from gotrace.errors import UsageError
 from gotrace.text import printable
 
-__all__ = ["run_compile"]
-
 
 def run_compile(options: FunctionOptions) -> int:
     """Compile the programs that runs usually need and return the exit status, 0.

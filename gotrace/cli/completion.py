@@ -31,8 +31,6 @@ from gotrace.target.command import resolve_command
 from gotrace.target.process import file_test, process_numbers, runs_go
 from gotrace.target.target import Target, TargetBinary
 
-__all__ = ["complete", "stepwise"]
-
 _MAX_NAMES = 200  # beyond which names are completed up to the next dot or slash only
 _ELF_MAGIC = b"\x7fELF"
 #: The operand that an expression ends in, with its fields.

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from gotrace.errors import UsageError
 
-__all__ = ["ONE_OF", "Conflict", "Needs", "Rule", "check_options"]
-
 #: The text of a conflict between the forms of a result.
 ONE_OF = "give only one of {}"
 

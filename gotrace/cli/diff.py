@@ -12,8 +12,6 @@ from gotrace.report.output import Notice, NoticeKind
 from gotrace.results.changes import diff
 from gotrace.text import printable
 
-__all__ = ["compare"]
-
 
 def compare(
     options: SummaryOptions, path: str | None, has_target: bool, quiet: bool = False

@@ -14,8 +14,6 @@ from gotrace.doctor.report import write_findings
 from gotrace.errors import UsageError
 from gotrace.text import printable
 
-__all__ = ["run_doctor"]
-
 
 def run_doctor(options: FunctionOptions) -> int:
     """Check what tracing needs and return the exit status, 0 where it is possible.

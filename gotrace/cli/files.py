@@ -15,8 +15,6 @@ from gotrace.profiles.execution import TRACE
 from gotrace.profiles.perfetto import PERFETTO
 from gotrace.profiles.write import PROFILES
 
-__all__ = ["check_name", "is_json"]
-
 #: Of tables; of either kind, ``.gz`` after it compresses.
 _JSON = (".ndjson", ".json", ".jsonl")
 _TEXT = (".txt", ".log", ".out")

@@ -30,8 +30,6 @@ from gotrace.session.trace import CallTracer, TraceOptions, TraceRequest
 from gotrace.target.target import Target
 from gotrace.text import counted, printable
 
-__all__ = ["request_of", "run_flight", "run_record"]
-
 _SAYING = 1.0  # seconds, at the end, until what was written is read
 #: Files of a flight if nobody says how many: conditions may hold all the time.
 _MAX_FILES = 100

@@ -36,8 +36,6 @@ from gotrace.results.merging import Merged, merge
 from gotrace.target.wait import Interrupts
 from gotrace.text import counted, printable
 
-__all__ = ["main"]
-
 #: What can be added up.
 _TOOLS = ("gofunccount", "gofunclatency", "gooffcpu", "gooncpu", "gostacks")
 _AT_ONCE, _SECONDS = 64, 600.0

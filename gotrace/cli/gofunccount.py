@@ -38,12 +38,10 @@ from gotrace.report.output import Notice, Output
 from gotrace.session.budget import Spent
 from gotrace.session.count import CountRequest
 from gotrace.session.plan import ProbePlan, ProgramFunction, to_be_traced
-from gotrace.sites.sites import SiteForm
+from gotrace.sites.records import SiteForm
 
 if TYPE_CHECKING:
     from gotrace.results.rows import Row
-
-__all__ = ["main"]
 
 _EPILOG = """\
 examples:

@@ -39,12 +39,8 @@ from gotrace.cli.why import PriceWatch, add_why_options, why_of
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost, RunCost
-from gotrace.report.latencies import (
-    duration,
-    slow_row,
-    write_latencies,
-    write_slow,
-)
+from gotrace.report.durations import duration
+from gotrace.report.latencies import slow_row, write_latencies, write_slow
 from gotrace.report.latency_rows import LatencyChoice, RowName, interval_of, row_names
 from gotrace.report.order import Order
 from gotrace.report.output import Notice, NoticeKind, Output
@@ -59,10 +55,8 @@ from gotrace.session.latency import (
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan, to_be_measured
 from gotrace.session.symbols import Symbolizer
-from gotrace.sites.sites import SiteForm
+from gotrace.sites.records import SiteForm
 from gotrace.target.target import TargetBinary
-
-__all__ = ["main"]
 
 _EPILOG = """\
 examples:

@@ -45,8 +45,6 @@ from gotrace.session.waits.probes import WaitState
 from gotrace.target.target import Target
 from gotrace.text import counted
 
-__all__ = ["main"]
-
 _Meter = WaitMeter | SyscallMeter
 _M = TypeVar("_M", WaitMeter, SyscallMeter)
 

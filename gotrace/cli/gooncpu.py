@@ -52,8 +52,6 @@ from gotrace.session.run import Run
 from gotrace.target.target import Target
 from gotrace.text import counted
 
-__all__ = ["main"]
-
 _M = TypeVar("_M", bound=Probing)
 
 #: Functions that are printed unless a user says which, or how many.

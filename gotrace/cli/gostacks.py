@@ -54,8 +54,6 @@ from gotrace.text import printable
 if TYPE_CHECKING:
     from gotrace.goroutines.arguments import Arguments
 
-__all__ = ["main"]
-
 _EPILOG = """\
 examples:
   gostacks -p 1234                     all goroutines, those alike together

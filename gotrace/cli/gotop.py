@@ -36,8 +36,6 @@ from gotrace.text import counted
 if TYPE_CHECKING:  # loaded where something is attached
     from gotrace.live.attached import AcceptPrice, AttachPrice
 
-__all__ = ["main"]
-
 _EPILOG = """\
 examples:
   gotop -p 1234                         a screen; h shows the keys

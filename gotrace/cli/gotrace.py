@@ -57,8 +57,6 @@ from gotrace.session.trace_plan import MAX_TEXT_BYTES, TracePlan
 from gotrace.target.target import Target
 from gotrace.text import counted
 
-__all__ = ["main"]
-
 _EPILOG = """\
 A probe is a function, or a pattern in which only * is special, then perhaps a predicate, a format
 and what to fill it with:

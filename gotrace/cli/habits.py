@@ -18,15 +18,6 @@ from gotrace.errors import UsageError
 from gotrace.probes.pattern import quote
 from gotrace.target.process import processes_called
 
-__all__ = [
-    "check_shell",
-    "check_words",
-    "mistake",
-    "refuse_long_options",
-    "two_targets",
-    "which_functions",
-]
-
 _BARE = "a function is given without an option, as in 'main.handle'"
 _PROCESS = "-p PROCESS takes the number or the name of a process"
 _STACK = "-U prints the goroutine's stack, --stack-depth N its N innermost frames"

@@ -17,8 +17,6 @@ from gotrace.report.latencies import Interval
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.text import counted
 
-__all__ = ["HeatDrawing"]
-
 _TOP = 20
 _COLUMNS, _LINES, _ROWS = 80, 24, 18
 _AROUND = 6  # lines of a map beside its rows

@@ -15,8 +15,6 @@ from gotrace.text import counted
 if TYPE_CHECKING:  # counting does without
     from gotrace.session.decode import Undecided
 
-__all__ = ["CALLS", "RECORDS", "irregularities", "undecided_notices", "unread_notices"]
-
 #: What was not read in time, for ``unread_notices``: calls that are shown, or records of any kind.
 CALLS = (
     "{} call{s} lost, the latest: they came faster than they could be shown; try a predicate, or"

@@ -10,8 +10,6 @@ from typing import ClassVar
 from gotrace.cli.conflicts import Conflict, Rule
 from gotrace.cli.options import CALLS_CONFLICTS, CallsOptions, Files, OptionParser, PartsOptions
 
-__all__ = ["GofunclatencyOptions"]
-
 _INTERVAL = 1.0  # seconds, of a map without -i
 _ALONE = "-g --slower --outermost"
 _NOT_ALONE = (

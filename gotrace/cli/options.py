@@ -31,40 +31,6 @@ if TYPE_CHECKING:
     from gotrace.kernel.attach import AttachMethod
     from gotrace.session.probing import ReturnMode
 
-__all__ = [
-    "CALLS_CONFLICTS",
-    "WHY_ALL",
-    "WHY_WAITS",
-    "CallsOptions",
-    "Files",
-    "ForceOptions",
-    "FunctionOptions",
-    "OptionParser",
-    "Options",
-    "PartsOptions",
-    "RunOptions",
-    "SummaryOptions",
-    "add_command_options",
-    "add_diff_option",
-    "add_interval_options",
-    "add_key_options",
-    "add_return_options",
-    "add_run_options",
-    "add_sort_option",
-    "add_target_options",
-    "add_watching_options",
-    "duration",
-    "is_json",
-    "new_parser",
-    "one_of",
-    "parse",
-    "parse_plain",
-    "positive",
-    "profile_in",
-    "seconds",
-    "size",
-]
-
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Options:

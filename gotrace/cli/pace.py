@@ -33,8 +33,6 @@ if TYPE_CHECKING:  # counting does without
     from gotrace.session.reading import RecordReader
     from gotrace.session.trace import CallTracer
 
-__all__ = ["pace", "read", "running", "turns"]
-
 M = TypeVar("M", bound=Probing)
 C = TypeVar("C")
 
@@ -56,7 +54,7 @@ def running(
     """
     with SignalWaiter() as waiter:
         waiter.on_first = _too_early
-        with open_run(request, waiter=waiter, announce=warning_to(output), accept=accept) as run:
+        with open_run(request, waiter=waiter, announce=_warning_to(output), accept=accept) as run:
             waiter.on_first, waiter.on_second = run.stop, _abandon
             yield run
             if skipped := run.meter.skipped():
@@ -66,7 +64,7 @@ def running(
                 output.notice(notice)
 
 
-def warning_to(output: Output) -> Callable[[str], None]:
+def _warning_to(output: Output) -> Callable[[str], None]:
     """Return a function that writes a warning to ``output``."""
     return lambda text: output.notice(Notice(NoticeKind.WARNING, text))
 

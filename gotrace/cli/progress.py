@@ -10,8 +10,6 @@ import threading
 import time
 from contextlib import suppress
 
-__all__ = ["Progress"]
-
 _PATIENCE = 1.0  # seconds in which nothing is said on a terminal
 _LONGER = 3.0  # where the line stays
 _CLEAR = b"\r\x1b[K"

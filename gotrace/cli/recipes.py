@@ -16,8 +16,6 @@ from gotrace.session.trace_plan import parse_probes, probe_requests
 from gotrace.target.target import Target
 from gotrace.text import printable
 
-__all__ = ["list_recipes"]
-
 
 def list_recipes(options: FunctionOptions) -> int:
     """Print each recipe; with a process, whether that has its functions. Return the status."""

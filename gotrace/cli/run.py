@@ -31,24 +31,6 @@ if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes
     from gotrace.session.request import Asked
     from gotrace.session.run import Run
 
-__all__ = [
-    "asked_of",
-    "hits_took",
-    "make_output",
-    "mostly_tracing",
-    "open_output",
-    "opened_notices",
-    "probe_cost_of",
-    "problem_notices",
-    "process_of",
-    "run_command",
-    "run_output",
-    "status_of",
-    "target_of",
-    "together",
-    "tracing_took",
-]
-
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound="Probing")
 _C = TypeVar("_C")

@@ -13,8 +13,6 @@ import configparser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["completion_files"]
-
 _HEAD = "# SPDX-License-Identifier: Apache-2.0\n# Written by python3 -m gotrace.cli.shells.\n"
 
 _BASH = """\

@@ -15,15 +15,6 @@ from gotrace.profiles.write import write_profile
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.text import printable
 
-__all__ = [
-    "STACK_CONFLICTS",
-    "StackOptions",
-    "add_stack_options",
-    "fold",
-    "wants_stacks",
-    "write_stacks",
-]
-
 STACK_CONFLICTS = (
     Conflict("--folded", "--json", ONE_OF),
     Conflict("--top", "--folded"),

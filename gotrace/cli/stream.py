@@ -19,8 +19,6 @@ from gotrace.report.output import Patience
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["open_standard_streams", "result_file", "result_stream", "takes_more"]
-
 #: What a pipe that poll(2) calls writable takes without waiting: PIPE_BUF of pipe(7).
 _PIECE = 4096
 _LOOK = 0.05

@@ -19,8 +19,6 @@ from gotrace.cli.options import (
 )
 from gotrace.session.trace_plan import TraceChoices
 
-__all__ = ["NUMBER", "GotraceOptions"]
-
 _COLUMNS, _ROWS = 80, 3  # columns if output goes to no terminal; lines for one call
 #: In the name of a flight's file, its number.
 NUMBER = "%n"

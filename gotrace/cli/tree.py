@@ -30,8 +30,6 @@ from gotrace.session.trace import TraceRequest
 from gotrace.target.target import Target
 from gotrace.text import counted
 
-__all__ = ["left_out_notices", "run_tree", "with_own_functions"]
-
 _MAX_NAMES = 5  # of functions that are left out
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:  # loaded only where --why is given
     from gotrace.session.why.price import Price
     from gotrace.session.why.probes import WhyOptions
 
-__all__ = ["PriceWatch", "add_why_options", "say_price", "why_of"]
-
 
 _SECOND = 1.0
 

@@ -10,10 +10,6 @@ from gotrace.doctor.finding import CheckState, Finding
 from gotrace.doctor.privileges import read_privileges
 from gotrace.doctor.target import examine_target
 
-__all__ = [
-    "examine",
-]
-
 
 def examine(pid: int | None = None) -> Iterator[Finding]:
     """Yield what each check finds, of the process ``pid`` too when it is given.

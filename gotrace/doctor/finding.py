@@ -6,11 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = [
-    "CheckState",
-    "Finding",
-]
-
 
 class CheckState(Enum):
     """What a check's result means for tracing."""

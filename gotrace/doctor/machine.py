@@ -22,29 +22,6 @@ from gotrace.kernel.privileges import Capability
 from gotrace.kernel.program_cache import cached_programs, packaged_programs
 from gotrace.target.process import in_initial_pid_namespace
 
-__all__ = [
-    "architecture",
-    "bcc_binding",
-    "bpf_call",
-    "btf",
-    "capstone_library",
-    "compiled_programs",
-    "elf_library",
-    "kernel_release",
-    "lockdown",
-    "memory_limits",
-    "mounts",
-    "open_files",
-    "packaged_compiled",
-    "perf_call",
-    "pid_namespace",
-    "privileges",
-    "ptrace_scope",
-    "python",
-    "table_library",
-    "unprivileged_bpf",
-]
-
 _ROOT = Path("/")
 _OLDEST_CAPSTONE = (4, 0, 2)
 _OLDEST_PYELFTOOLS = (0, 29)

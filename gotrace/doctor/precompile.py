@@ -54,8 +54,6 @@ from gotrace.settings import (
     WhySettings,
 )
 
-__all__ = ["common_settings", "package_programs", "packaged_settings", "precompile"]
-
 
 def common_settings() -> Iterator[ProgramSettings]:
     """Yield the settings of the programs that most runs load; values and sizes are any.

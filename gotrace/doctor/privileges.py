@@ -9,11 +9,6 @@ from pathlib import Path
 from gotrace.kernel.privileges import Capability
 from gotrace.target.process import read_status
 
-__all__ = [
-    "Privileges",
-    "read_privileges",
-]
-
 _SECCOMP_FILTER = 2  # SECCOMP_MODE_FILTER, include/uapi/linux/seccomp.h
 _IDENTITY = ["0", "0", str(2**32 - 1)]  # the initial user namespace's map: user_namespaces(7)
 

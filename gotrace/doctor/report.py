@@ -10,10 +10,6 @@ from gotrace.doctor.finding import CheckState, Finding
 from gotrace.report.output import JsonOutput, Output
 from gotrace.text import printable
 
-__all__ = [
-    "write_findings",
-]
-
 _STATE_WIDTH = max(len(state.value) for state in CheckState)
 _CHECK_WIDTH = 25  # that of the longest name
 

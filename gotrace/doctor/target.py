@@ -20,10 +20,6 @@ from gotrace.session.waits.probes import WaitState, wait_probes
 from gotrace.target.process import Process
 from gotrace.target.target import Target
 
-__all__ = [
-    "examine_target",
-]
-
 # Run once, before a program's own code: no process hits probes there.
 _QUIET = ("runtime.schedinit", "main.main", "main")
 

@@ -20,11 +20,11 @@ from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
 from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.kernel.children import Child
-from gotrace.kernel.compiler import NoCompilerError, ProgramOrigin, load_compiler
+from gotrace.kernel.compiler import LoadError, NoCompilerError, ProgramOrigin, load_compiler
 from gotrace.kernel.cookie import cookie
 from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.own_function import OwnFunction, own_code, own_function
-from gotrace.kernel.program import AttachKind, BpfProgram, LoadError
+from gotrace.kernel.program import AttachKind, BpfProgram
 from gotrace.kernel.program_cache import is_packaged
 from gotrace.session.trace import buffer_pages
 from gotrace.settings import (
@@ -41,14 +41,10 @@ from gotrace.settings import (
     TrialSettings,
     WaitSettings,
 )
-from gotrace.sites.sites import Site, SiteForm, SiteKind
+from gotrace.sites.records import SiteForm
+from gotrace.sites.sites import Site, SiteKind
 from gotrace.target.process import Process
 from gotrace.target.target import Target
-
-__all__ = [
-    "run_trials",
-    "rung_findings",
-]
 
 _CALLS = 3
 _SIGNAL_WAIT = 0.5  # seconds

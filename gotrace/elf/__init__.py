@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from gotrace.errors import GotraceError
 
-__all__ = ["ElfError"]
-
 
 class ElfError(GotraceError):
     """A file that is not a usable ELF image, or a table in it that is damaged."""

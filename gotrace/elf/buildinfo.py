@@ -21,14 +21,6 @@ from gotrace.elf.pclntab.functab import FunctionRows
 from gotrace.elf.pclntab.header import PclntabFormat
 from gotrace.elf.scan import find_all
 
-__all__ = [
-    "GoVersion",
-    "compiler_version",
-    "main_module",
-    "read_build_version",
-    "recorded_version",
-]
-
 _MAGIC = b"\xff Go buildinf:"
 _ALIGNMENT = 16
 _FLAG_BIG_ENDIAN, _FLAG_INLINE = 1, 2

@@ -13,8 +13,6 @@ import struct
 from gotrace.elf import ElfError
 from gotrace.elf.image import ElfImage
 
-__all__ = ["hashed_code"]
-
 _SECTION = ".go.fipsinfo"
 _MAGIC = b"\xff Go fipsinfo \xff\x00"
 #: The magic, the hash, where this is itself, and where the first range, the code, begins and ends.

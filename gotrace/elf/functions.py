@@ -26,18 +26,6 @@ from gotrace.elf.pclntab.inline import InlinedCall, InlinedCalls, InlinedFrame, 
 from gotrace.elf.pclntab.moduledata import ModuleData
 from gotrace.elf.symtab import FunctionSymbol, function_symbols, symbol_names
 
-__all__ = [
-    "FuncInfo",
-    "FunctionMarks",
-    "FunctionTable",
-    "InlinedCall",
-    "InlinedCalls",
-    "InlinedFrame",
-    "Origin",
-    "SourceLine",
-    "load_functions",
-]
-
 #: Source files are read one by one up to here, and then all at once.
 _FEW_FILES = 200
 #: What the compiler gives as source file of code that it made up itself.

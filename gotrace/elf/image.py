@@ -26,18 +26,6 @@ from gotrace.elf.relocations import Relocations, dynamic_entries
 from gotrace.elf.scan import find_all
 from gotrace.errors import GotraceError
 
-__all__ = [
-    "PF_W",
-    "PF_X",
-    "PT_LOAD",
-    "ElfError",
-    "ElfImage",
-    "FileIdentity",
-    "Section",
-    "Segment",
-    "string_at",
-]
-
 _T = TypeVar("_T")
 
 ET_EXEC, ET_DYN = 2, 3

@@ -18,8 +18,6 @@ from pathlib import Path
 
 from gotrace.elf.image import ElfImage
 
-__all__ = ["kept_names"]
-
 _FORMAT = b"gotrace names 1\n"
 _SECTIONS = (".note.go.buildid", ".note.gnu.build-id")
 _MAX_FILES = 32

@@ -22,8 +22,6 @@ from operator import le
 
 from gotrace.elf import ElfError
 
-__all__ = ["Relocations", "dynamic_entries"]
-
 DT_SYMTAB, DT_RELA, DT_RELASZ, DT_RELAENT = 6, 7, 8, 9
 _RELA_SIZE = 24
 _SYMBOL = struct.Struct("<IBBHQQ")

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from mmap import mmap
 
-__all__ = ["find_all", "read_sleb", "read_uleb"]
-
 #: Numbers of more than 64 bits mean nothing to any reader here.
 _MAX_SHIFT = 63
 

@@ -15,8 +15,6 @@ from gotrace.elf import ElfError
 from gotrace.elf.image import ElfImage, Section
 from gotrace.elf.scan import find_all
 
-__all__ = ["FunctionSymbol", "function_symbols", "symbol_names", "symbol_value"]
-
 _SYMBOL = struct.Struct("<IBBHQQ")
 STT_FUNC = 2
 STB_LOCAL = 0

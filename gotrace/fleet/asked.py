@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from gotrace.errors import UsageError
 from gotrace.fleet.config import Config, Limit, MetricSpec, TargetSpec, parse_part
 
-__all__ = ["Snippet", "Snippets", "beside", "read_snippet"]
-
 _MOST = 32
 _MOST_METRICS = 64
 

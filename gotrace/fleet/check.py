@@ -21,8 +21,6 @@ from gotrace.session.tasks import find_tasks
 from gotrace.target.target import Target
 from gotrace.text import printable
 
-__all__ = ["check"]
-
 _MAX_NAMES = 5
 
 

@@ -27,28 +27,6 @@ from gotrace.probes.spec import KeyText, parse_key, parse_probe
 from gotrace.requests.flight import probes_in
 from gotrace.target.containers import Container
 
-__all__ = [
-    "POD_LABELS",
-    "Buckets",
-    "Config",
-    "FlightSpec",
-    "HeaderSpec",
-    "Limit",
-    "Listen",
-    "MetricSpec",
-    "MetricType",
-    "OtlpSpec",
-    "PodSpec",
-    "Protocol",
-    "SpanSpec",
-    "TargetSpec",
-    "WaitsSpec",
-    "WebSpec",
-    "load_config",
-    "parse_config",
-    "parse_part",
-]
-
 _MAX_EXPRESSIONS = 16
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")

@@ -32,8 +32,6 @@ from gotrace.fleet.config import Config
 from gotrace.fleet.threads import LastingThread, apart
 from gotrace.text import printable
 
-__all__ = ["MAX_BYTES", "Control", "ControlOrder", "settle"]
-
 log = logging.getLogger("gotraced")
 
 #: Of a request, and of an answer.

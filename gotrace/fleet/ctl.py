@@ -16,8 +16,6 @@ from gotrace.errors import GotraceError, UsageError
 from gotrace.fleet.control import MAX_BYTES
 from gotrace.text import printable
 
-__all__ = ["SOCKET", "ctl", "ctl_parser"]
-
 #: Where docs/fleet.md has the socket.
 SOCKET = "/run/gotraced/control"
 _PATIENCE = 150.0  # seconds

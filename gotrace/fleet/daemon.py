@@ -30,8 +30,6 @@ from gotrace.text import printable
 if TYPE_CHECKING:
     from gotrace.fleet.spans import SpanReader
 
-__all__ = ["Daemon"]
-
 log = logging.getLogger("gotraced")
 
 _ORDERS = 0.2  # seconds that an order waits at most

@@ -29,14 +29,12 @@ from gotrace.fleet.trial import Trial
 from gotrace.overhead import ProbeCost
 from gotrace.session.budget import Budget
 from gotrace.session.calibrate import Calibration, trap_cost
-from gotrace.sites.sites import SiteForm
+from gotrace.sites.records import SiteForm
 from gotrace.target.target import Target
 from gotrace.text import printable
 
 if TYPE_CHECKING:
     from gotrace.fleet.flights import FlightTally
-
-__all__ = ["DETAILS", "Engine", "ProbeStatus", "measure_cost"]
 
 log = logging.getLogger("gotraced")
 #: Lines for each program and probe, which are written if they are asked for.

@@ -19,8 +19,6 @@ from gotrace.kernel.btf import kernel_field
 from gotrace.kernel.program import BpfProgram
 from gotrace.settings import ExecutionSettings
 
-__all__ = ["Executions"]
-
 ANY_USER = 0xFFFFFFFF
 EXECUTIONS_FULL = 0
 _NAME = struct.Struct("=16sI")

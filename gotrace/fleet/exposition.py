@@ -34,8 +34,6 @@ from gotrace.fleet.telemetry.waits import families
 if TYPE_CHECKING:
     from gotrace.fleet.flights import FlightTally
 
-__all__ = ["READER", "EngineCollector", "OtlpCounts", "Reloads", "family_of", "page", "registry_of"]
-
 _ALWAYS = "+Inf"
 #: Who scrapes: see ``Presence``. Without a name all series are exported.
 READER: ContextVar[str] = ContextVar("reader", default="")

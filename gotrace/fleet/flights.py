@@ -49,18 +49,6 @@ from gotrace.session.trace_plan import TraceChoices
 from gotrace.target.target import Target
 from gotrace.text import counted, printable
 
-__all__ = [
-    "MAX_ANSWER",
-    "FlightProbe",
-    "FlightProblem",
-    "FlightTally",
-    "Flights",
-    "PassedOver",
-    "encoded_answer",
-    "flight_request",
-    "try_flight",
-]
-
 log = logging.getLogger("gotraced")
 
 _OPEN_CALLS = 8192

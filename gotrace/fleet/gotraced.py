@@ -24,8 +24,6 @@ from gotrace.text import printable
 if TYPE_CHECKING:
     from gotrace.fleet.daemon import Daemon
 
-__all__ = ["main"]
-
 log = logging.getLogger("gotraced")
 
 _EPILOG = """\

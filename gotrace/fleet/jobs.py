@@ -20,8 +20,6 @@ from gotrace.target.target import Target
 if TYPE_CHECKING:
     from gotrace.fleet.flights import Flights
 
-__all__ = ["Job", "StartSpan", "Totals", "make_jobs"]
-
 #: Starts the probe of spans; the number is the budget of all, a part of one CPU. If the last is
 #: true, it sends nothing before ``Probe.forget``.
 StartSpan = Callable[[Sequence[SpanSpec], Program, Target, ProbeCost, float, bool], Probe]

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from gotrace.fleet.config import Config, HeaderSpec, MetricSpec
 from gotrace.fleet.privacy import DENIED, Errors, without_users
 
-__all__ = ["leaving"]
-
 _ERRORS = {
     Errors.OFF: "neither types nor texts",
     Errors.TYPE: "types, and no texts",

@@ -11,17 +11,6 @@ from gotrace.values.go_syntax import GUESSED, go_syntax
 from gotrace.values.model import Value
 from gotrace.values.python import CutStr, GoError, Unavailable, to_python
 
-__all__ = [
-    "MAX_TEXT",
-    "OTHERS",
-    "UNKNOWN",
-    "Attribute",
-    "attribute",
-    "exported",
-    "label",
-    "private_attribute",
-]
-
 Attribute = str | bool | int | float | Sequence[str]
 
 #: The value of all labels of the series that holds calls for which there was none.

@@ -38,8 +38,6 @@ from gotrace.fleet.transport import BY_REQUEST, TEMPORARY, Outcome, SendFailure,
 from gotrace.target.containers import Container, Containers
 from gotrace.text import encodable, printable
 
-__all__ = ["FinishedCall", "Otlp", "load_exporter", "metrics_data"]
-
 log = logging.getLogger("gotraced")
 
 _BATCH = 512  # spans

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Generic, TypeVar
 
-__all__ = ["Pages"]
-
 #: Between two pages of a client as much time as this times what the first took, and at most so
 #: many seconds; the same between two pages for clients that have not read one.
 _REST, _MAX_REST = 3, 5.0

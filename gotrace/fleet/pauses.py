@@ -7,8 +7,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-__all__ = ["FIRST_PAUSE", "MAX_PAUSE", "Pauses"]
-
 #: Seconds until a probe that was detached is tried again: doubled each time, up to the most.
 FIRST_PAUSE, MAX_PAUSE = 30.0, 3600.0
 #: After as many seconds without being detached a probe begins again with the first pause.

@@ -27,8 +27,6 @@ from gotrace.values.model import (
     Value,
 )
 
-__all__ = ["DENIED", "Errors", "Privacy", "hashed_form", "without_users"]
-
 #: Words in names of what is not exported; they count without -, _ and case.
 DENIED = (
     *("password", "passwd", "passphrase", "pwd", "secret", "token", "authorization", "cookie"),

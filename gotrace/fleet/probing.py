@@ -45,21 +45,6 @@ from gotrace.target.process import Process
 from gotrace.target.target import Target
 from gotrace.text import printable
 
-__all__ = [
-    "OPEN_AT_DETACH",
-    "SKIPPED",
-    "Figures",
-    "MetricProbe",
-    "PresentProbe",
-    "Probe",
-    "ProbeState",
-    "RecordProbe",
-    "metric_losses",
-    "metric_request",
-    "open_target",
-    "try_metric",
-]
-
 log = logging.getLogger("gotraced")
 
 _TEXT_BYTES = 64  # of a string that is a label

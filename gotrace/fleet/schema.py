@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = ["PART", "SCHEMA"]
-
 _TEXT: Final = {"type": "string", "minLength": 1}
 #: Words that YAML takes for numbers, too: 5 seconds may be given as 5.
 _AMOUNT: Final = {"type": ["string", "number"]}

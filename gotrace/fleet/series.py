@@ -16,8 +16,6 @@ from gotrace.fleet.naming import OTHERS
 from gotrace.histogram import Histogram, ValueHistogram, bucket_bounds
 from gotrace.text import encodable
 
-__all__ = ["Bucketed", "Increment", "Metric", "Presence", "Room", "SeriesPoint", "bucketed"]
-
 
 @dataclass(frozen=True, slots=True)
 class Increment:

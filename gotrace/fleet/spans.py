@@ -45,16 +45,6 @@ from gotrace.target.target import Target
 from gotrace.text import printable
 from gotrace.values.python import GoError, Unavailable, to_python
 
-__all__ = [
-    "Rate",
-    "SpanProbe",
-    "SpanReader",
-    "edges_problem",
-    "has_context",
-    "plan_span",
-    "try_spans",
-]
-
 log = logging.getLogger("gotraced")
 
 _OPEN_CALLS = 8192

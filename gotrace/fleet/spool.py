@@ -13,8 +13,6 @@ from contextlib import suppress
 from gotrace.errors import GotraceError
 from gotrace.fleet.trusted import open_folder
 
-__all__ = ["Spool"]
-
 _NAME = re.compile(r"([0-9]{20})-([0-9]{1,6})(?:-([0-9]{1,2}))?\.otlp", re.ASCII)
 _HALF = re.compile(r"[0-9]{20}-[0-9]{1,6}(-[0-9]{1,2})?\.part", re.ASCII)
 

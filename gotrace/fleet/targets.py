@@ -20,8 +20,6 @@ from gotrace.target.containers import Containers
 from gotrace.target.process import cgroup_number
 from gotrace.target.shortage import raise_shortage, suppress_missing
 
-__all__ = ["Finder", "Program", "ProgramKey"]
-
 _DELETED = " (deleted)"
 _RESTARTS = 60.0  # seconds
 

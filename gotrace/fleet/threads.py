@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from gotrace.errors import GotraceError
 from gotrace.text import printable
 
-__all__ = ["LATE", "LastingThread", "apart", "failures", "note_failure", "unwell"]
-
 log = logging.getLogger("gotraced")
 
 #: Seconds after which a thread that should have been back is not well.

@@ -27,17 +27,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import HeaderSpec, OtlpSpec, Protocol
 
-__all__ = [
-    "BY_REQUEST",
-    "TEMPORARY",
-    "Outcome",
-    "SendFailure",
-    "Sender",
-    "check_sender",
-    "sender",
-    "spans_in",
-]
-
 
 class SendFailure(Enum):
     """Why data was not taken; values are those of the label ``reason``."""

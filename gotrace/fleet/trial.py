@@ -21,8 +21,6 @@ from gotrace.errors import GotraceError
 from gotrace.fleet.config import PlanningSpec
 from gotrace.kernel.children import Child
 
-__all__ = ["Trial"]
-
 _FINE, _MEMORY = b"fine", b"memory"
 _BUG = b"bug: "
 _MAX_ANSWER = 1 << 12

@@ -9,8 +9,6 @@ from contextlib import suppress
 
 from gotrace.errors import UsageError
 
-__all__ = ["check_folder", "open_folder", "read_trusted"]
-
 _MAX_BYTES = 1 << 20
 
 

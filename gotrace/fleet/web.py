@@ -44,8 +44,6 @@ from gotrace.fleet.threads import LATE, LastingThread, note_failure, unwell
 from gotrace.fleet.web_config import empty, load_web_config
 from gotrace.text import printable
 
-__all__ = ["Health", "ProfileKind", "WebServer", "check_listen"]
-
 log = logging.getLogger("gotraced")
 
 _THREADS = 2  # one makes pages; files are read in the other

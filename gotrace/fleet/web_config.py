@@ -24,8 +24,6 @@ import jsonschema
 from gotrace.fleet.trusted import read_trusted
 from gotrace.fleet.yaml_lines import Document, read_yaml
 
-__all__ = ["WebConfig", "empty", "load_web_config"]
-
 _VERSIONS = {
     "TLS10": ssl.TLSVersion.TLSv1,
     "TLS11": ssl.TLSVersion.TLSv1_1,

@@ -15,8 +15,6 @@ import yaml
 from gotrace.errors import UsageError
 from gotrace.text import encodable
 
-__all__ = ["Document", "Path", "read_yaml"]
-
 #: Keys and numbers that lead from the whole document to a value.
 Path = tuple[str | int, ...]
 

@@ -39,8 +39,6 @@ from gotrace.values.model import UnavailableValue, Value
 if TYPE_CHECKING:
     from gotrace.elf.dwarf.reader import DwarfReader, FunctionSignature, Variable
 
-__all__ = ["Arguments", "FrameArguments"]
-
 #: Pointers are shown and not followed: what they lead to changes while it is read.
 _LIMITS = CaptureLimits(depth=0)
 #: Of a stack, and what may be beyond the outermost frame that is looked at.

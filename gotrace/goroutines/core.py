@@ -29,8 +29,6 @@ from gotrace.gotypes.binary import Binary
 if TYPE_CHECKING:
     from gotrace.goroutines.arguments import Arguments
 
-__all__ = ["CoreError", "CoreGoroutines", "CoreMemory"]
-
 _FILE_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _NOTE = struct.Struct("<III")

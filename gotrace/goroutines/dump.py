@@ -44,17 +44,6 @@ from gotrace.gotypes.wait_reasons import (
     reason_numbers,
 )
 
-__all__ = [
-    "STATES",
-    "Dump",
-    "Fields",
-    "GoroutineReader",
-    "listed",
-    "stride_of",
-    "take_dump",
-    "uncollected",
-]
-
 #: Those of g.atomicstatus but for _Gscan, which says that the collector looks at the stack.
 _STATUS_BITS = 0xFFFFEFFF
 _RUNNING, _WAITING, _COPYSTACK, _LEAKED = 2, 4, 8, 10

@@ -19,18 +19,6 @@ from gotrace.goroutines.labels import NO_LABELS, Labels
 from gotrace.goroutines.model import Awaited, DumpedGoroutine, Frame, Stack, State
 from gotrace.goroutines.program import CodeNames
 
-__all__ = [
-    "GoroutineFilter",
-    "GoroutineGroup",
-    "GroupKey",
-    "changes",
-    "check_reasons",
-    "grouped",
-    "key_of",
-    "matcher",
-    "stacks_with",
-]
-
 #: What makes goroutines alike: state, reason, the frames that are shown, where they were created,
 #: and their values of labels if these are asked for.
 GroupKey = tuple[State, str, tuple[Frame, ...], Frame | None, Labels]

@@ -10,8 +10,6 @@ from gotrace.goroutines.model import Frame, Stack
 from gotrace.goroutines.program import TRAPPED, CodeNames
 from gotrace.profiles.rows import Line, PprofLocation
 
-__all__ = ["InterruptedStacks", "WorkKind", "work_of"]
-
 #: Marks of the second address, which may be that of the caller: bpf/interrupted.h.
 CALLER_AT_0, CALLER_AT_8, CALLER_IN_LINK, CALLER_IN_LINK_ONLY = 1 << 62, 1 << 61, 1 << 60, 1 << 59
 _ADDRESS = CALLER_IN_LINK_ONLY - 1

@@ -14,8 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gotrace.goroutines.memory import Memory
 
-__all__ = ["NO_LABELS", "Labels", "read_labels"]
-
 #: Keys and values, in the order in which the program has them; those of a map by their keys.
 Labels = tuple[tuple[str, str], ...]
 NO_LABELS: Labels = ()

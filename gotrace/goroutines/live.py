@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from gotrace.goroutines.watch import GoroutineWatch
     from gotrace.probes.pattern import NameList
 
-__all__ = ["GoFiles", "LiveGoroutines"]
-
 #: No process at hand has mapped more files with code than some hundred.
 _MAX_FILES = 4096
 #: Code may be mapped at any moment: how often it is looked for, at most.

@@ -14,8 +14,6 @@ from typing import Protocol
 from gotrace.goroutines.program import Module
 from gotrace.target.process import Process, ProcessError
 
-__all__ = ["MAX_AT_ONCE", "Memory", "ProcessMemory", "is_loaded", "words_at"]
-
 #: What one system call reads: UIO_MAXIOV, include/uapi/linux/uio.h.
 MAX_AT_ONCE = 1024
 #: Up to and including minpc and maxpc in all layouts of runtime.moduledata.

@@ -7,8 +7,6 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Awaited", "DumpedGoroutine", "Frame", "Location", "Stack", "State", "own_function"]
-
 
 class State(enum.Enum):
     """What a goroutine does; values are what Go's own dumps say (runtime.gStatusStrings)."""

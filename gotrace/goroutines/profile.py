@@ -10,8 +10,6 @@ from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.model import DumpedGoroutine
 from gotrace.profiles.rows import ProfileForm, ProfileRow, StackProfile, ValueType
 
-__all__ = ["profile_of"]
-
 _FORM = ProfileForm((ValueType("goroutine", "count"),), 0)
 
 

@@ -12,16 +12,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from gotrace.elf.functions import FunctionMarks
-from gotrace.elf.image import PF_W, PF_X, PT_LOAD, ElfError
+from gotrace.elf import ElfError
+from gotrace.elf.image import PF_W, PF_X, PT_LOAD
+from gotrace.elf.pclntab.functab import FunctionMarks
 from gotrace.elf.symtab import symbol_value
 from gotrace.errors import GotraceError
 from gotrace.goroutines.model import Frame, Location, Stack
 from gotrace.gotypes.binary import Binary
 from gotrace.profiles.rows import CodeMapping, Line, PprofLocation
 from gotrace.sites.machine import machine_code
-
-__all__ = ["SOMETIMES_SYSTEM", "TRAPPED", "CodeNames", "Module", "Step", "allgs_of", "module_of"]
 
 #: Marks an address in a stack as that of an interrupted instruction, not of a return.
 TRAPPED = 1 << 63

@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 from gotrace.architecture import HOST
 
-__all__ = ["Sample", "sample_threads"]
-
 _SYS_PERF_EVENT_OPEN = HOST.perf_event_open if HOST else -1
 _TYPE_SOFTWARE, _CPU_CLOCK = 1, 0
 _SAMPLE_TID, _SAMPLE_REGS_USER, _SAMPLE_STACK_USER = 1 << 1, 1 << 12, 1 << 13

@@ -18,8 +18,6 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-__all__ = ["Slots"]
-
 #: push %rbp; mov %rsp,%rbp, since Go 1.21; sub $n,%rsp or add $-128,%rsp; or both
 _MAKES_FRAME = re.compile(
     rb"\x55\x48\x89\xe5(?:\x48(?:\x83\xec.|\x81\xec....|\x83\xc4\x80))?"

@@ -24,8 +24,6 @@ from gotrace.goroutines.model import DumpedGoroutine, Stack, State
 from gotrace.goroutines.program import CodeNames
 from gotrace.goroutines.samples import Sample
 
-__all__ = ["GoroutineWatch", "GroupWatch"]
-
 #: Refreshes whose numbers are kept.
 HISTORY = 300
 #: A group that grows is one that leaks if its goroutines hardly ever leave: it has grown so many

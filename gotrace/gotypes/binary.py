@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from gotrace.gotypes.runtime import RuntimeLayout
     from gotrace.gotypes.wait_reasons import WaitReasons
 
-__all__ = ["Binary"]
-
 #: What takes megabytes of a large program.
 _PARTS = ("functions", "dwarf", "types", "rtypes", "contexts")
 

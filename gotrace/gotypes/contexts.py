@@ -17,8 +17,6 @@ from gotrace.gotypes.from_rtype import Itab, Rtypes
 from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.types import GoType, Kind, PointerType, StructType
 
-__all__ = ["CONTEXT", "ContextKind", "ContextType", "context_types", "has_spans"]
-
 #: The interface's name.
 CONTEXT = "context.Context"
 _CONTEXT_METHODS = frozenset({"Deadline", "Done", "Err", "Value"})

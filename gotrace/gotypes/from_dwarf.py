@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     from gotrace.elf.dwarf.reader import DwarfReader, FunctionSignature, Variable
     from gotrace.elf.dwarf.units import Die
 
-__all__ = [
-    "RENAMING_TAGS",
-    "DwarfTypes",
-]
-
 _WORD = 8
 
 #: No type nests arrays and structs by value as deep as this; a circle of damaged DWARF does.

@@ -45,14 +45,6 @@ from gotrace.gotypes.types import (
     basic_type,
 )
 
-__all__ = [
-    "Itab",
-    "RtypeHeaders",
-    "Rtypes",
-    "search",
-    "search_text",
-]
-
 _INT = basic_type(Kind.INT)
 _UINT8 = basic_type(Kind.UINT8)
 _UINT16 = basic_type(Kind.UINT16)

@@ -34,12 +34,6 @@ from gotrace.gotypes.types import (
     struct_alignment,
 )
 
-__all__ = [
-    "SignatureError",
-    "parse_signature",
-    "parse_type",
-]
-
 #: Gives the types that a declared name such as ``main.Store`` can mean.
 TypeLookup = Callable[[str], Sequence[GoType]]
 

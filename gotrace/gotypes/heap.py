@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from gotrace.elf.dwarf.reader import DwarfReader
     from gotrace.gotypes.binary import Binary
 
-__all__ = ["HeapLayout", "HeapVariables", "heap_table", "heap_variables"]
-
 #: Since then the goal follows from what is in gcController (heapGoalInternal).
 _OLDEST: Release = (1, 19)
 

@@ -7,16 +7,6 @@ CONTRIBUTING.md, "Support a new Go release", lists them.
 
 from __future__ import annotations
 
-__all__ = [
-    "ALL_PARAMETERS_LISTED",
-    "DICTIONARY_AFTER_RECEIVER",
-    "DIRECT_INTERFACES_BY_SIZE",
-    "LABEL_LISTS",
-    "NEWEST",
-    "SWISS_MAPS",
-    "Release",
-]
-
 Release = tuple[int, int]
 
 #: The newest release whose sources were read and whose programs are tested. Later ones are taken

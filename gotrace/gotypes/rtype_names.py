@@ -13,11 +13,6 @@ from collections.abc import Iterator
 from gotrace.gotypes.rtype_table import Name, Record, RtypeError, RtypeTable
 from gotrace.gotypes.types import Kind
 
-__all__ = [
-    "RtypeNames",
-    "escape_path",
-]
-
 #: Type literals nest a few times; damaged ones contain themselves.
 _MAX_NESTING = 32
 

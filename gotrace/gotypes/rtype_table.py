@@ -25,15 +25,6 @@ from gotrace.errors import GotraceError
 from gotrace.gotypes.releases import SWISS_MAPS
 from gotrace.gotypes.types import Kind
 
-__all__ = [
-    "Layout",
-    "Name",
-    "Record",
-    "RtypeError",
-    "RtypeTable",
-    "layout_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Layout:

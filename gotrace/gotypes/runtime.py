@@ -31,15 +31,6 @@ if TYPE_CHECKING:
     from gotrace.elf.dwarf.reader import DwarfReader
     from gotrace.elf.image import ElfImage
 
-__all__ = [
-    "LayoutSource",
-    "RuntimeLayout",
-    "RuntimeLayoutError",
-    "runtime_layout",
-    "table_layout",
-    "tls_offset",
-]
-
 
 class RuntimeLayoutError(GotraceError):
     """A binary for which the offsets in the runtime's structs cannot be known."""

@@ -17,17 +17,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = [
-    "GoName",
-    "NameKind",
-    "display_name",
-    "elide_type_arguments",
-    "package_of",
-    "parse_name",
-    "short_name",
-    "shown_names",
-]
-
 
 class NameKind(Enum):
     """The kinds of functions that symbols name."""

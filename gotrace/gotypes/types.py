@@ -14,29 +14,6 @@ from typing import Generic, TypeVar
 
 from gotrace.gotypes.symbols import package_of
 
-__all__ = [
-    "ArrayType",
-    "BasicType",
-    "ChanDirection",
-    "ChanType",
-    "Field",
-    "FuncType",
-    "GoType",
-    "InterfaceType",
-    "Kind",
-    "Lazy",
-    "MapType",
-    "OpaqueType",
-    "Parameter",
-    "PointerType",
-    "Signature",
-    "SliceType",
-    "StructType",
-    "basic_type",
-    "is_type_literal",
-    "struct_alignment",
-]
-
 _T = TypeVar("_T")
 
 

@@ -19,24 +19,9 @@ from enum import Enum, auto
 from functools import cache
 from typing import NamedTuple
 
-from gotrace.elf.image import PT_LOAD, ElfError, ElfImage
+from gotrace.elf import ElfError
+from gotrace.elf.image import PT_LOAD, ElfImage
 from gotrace.elf.scan import find_all
-
-__all__ = [
-    "BLOCKING",
-    "COROUTINE",
-    "MUTEX",
-    "READ_LOCK",
-    "WAIT_GROUP",
-    "WRITE_LOCK",
-    "Lock",
-    "Meaning",
-    "WaitFor",
-    "WaitReasons",
-    "find_wait_reasons",
-    "meaning_of",
-    "reason_numbers",
-]
 
 #: The texts of ``g.waitreason`` by number.
 WaitReasons = tuple[str, ...]

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from gotrace.errors import UsageError
 
-__all__ = ["Bundle", "read_bundles"]
-
 _TOP = "gotrace/bin/"
 _MANIFEST = "gotrace/lib/gotrace/_compiled/manifest.json"
 

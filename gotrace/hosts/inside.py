@@ -14,8 +14,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["main"]
-
 _LOOKS = 5.0  # seconds between two
 _IDLE = 60.0  # seconds
 _PATIENCE = 25.0  # seconds: less than the pod's grace period

@@ -24,8 +24,6 @@ from gotrace.errors import UsageError
 from gotrace.hosts.names import PodSelection
 from gotrace.hosts.remote import GRACE, STOPPED, HostError, remote_script
 
-__all__ = ["Kubernetes", "Place"]
-
 _Object = dict[str, Any]
 
 _LABEL = "app.kubernetes.io/name"

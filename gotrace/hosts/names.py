@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from gotrace.errors import UsageError
 
-__all__ = ["PodSelection", "are_pods", "host_names", "selections"]
-
 _MOST = 10_000
 _RANGE = re.compile(r"\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\]")
 #: What a name can have in it, so that no shell and no ssh takes it for anything else.

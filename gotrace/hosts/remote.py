@@ -24,18 +24,6 @@ from typing import IO, Protocol
 from gotrace.errors import GotraceError
 from gotrace.hosts.bundle import Bundle
 
-__all__ = [
-    "FAILED",
-    "GRACE",
-    "NOT_FOUND",
-    "STOPPED",
-    "TIMED_OUT",
-    "HostError",
-    "Reach",
-    "RemoteRun",
-    "remote_script",
-]
-
 #: What the host says before the command runs: whether it has the bundle, or which one it needs.
 _HAVE, _NEED = b"gofleet: have\n", b"gofleet: need "
 _ATTACHED = b'{"kind":"attached"'

@@ -21,8 +21,6 @@ from gotrace.hosts.remote import (
     RemoteRun,
 )
 
-__all__ = ["HostResult", "HostRuns"]
-
 #: What kubectl says after a command's own words: the status, which it has as well.
 _OF_KUBECTL = "command terminated with exit code "
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from gotrace.hosts.bundle import Bundle
 from gotrace.hosts.remote import remote_script
 
-__all__ = ["Ssh"]
-
 
 @dataclass(frozen=True, slots=True)
 class Ssh:

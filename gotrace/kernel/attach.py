@@ -17,23 +17,14 @@ from itertools import islice
 from gotrace.elf.image import FileIdentity
 from gotrace.errors import GotraceError
 from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.compiler import LoadError
 from gotrace.kernel.detach_time import close_all, price
 from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.keeper import Keeper
 from gotrace.kernel.missing_features import has_attach_cookies
-from gotrace.kernel.program import AttachKind, BpfProgram, LackingError, LoadError, Map
+from gotrace.kernel.program import AttachKind, BpfProgram, LackingError, Map
 from gotrace.settings import ProgramSettings
 from gotrace.target.process import Process
-
-__all__ = [
-    "AttachError",
-    "AttachMethod",
-    "Attached",
-    "Point",
-    "ProbeGroup",
-    "attach",
-    "refusal",
-]
 
 
 class AttachError(GotraceError):

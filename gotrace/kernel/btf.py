@@ -10,12 +10,6 @@ import struct
 from functools import cache
 from pathlib import Path
 
-__all__ = [
-    "kernel_field",
-    "task_blocked_offset",
-    "task_fsbase_offset",
-]
-
 _VMLINUX = Path("/sys/kernel/btf/vmlinux")
 _HEADER = struct.Struct("<HBBIIIII")  # magic, version, flags, header length, types, strings
 _MAGIC = 0xEB9F

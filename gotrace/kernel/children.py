@@ -27,8 +27,6 @@ from typing import NoReturn
 from gotrace.errors import GotraceError
 from gotrace.target.process import fork
 
-__all__ = ["Child", "let_go"]
-
 _SETSIG = 10  # F_SETSIG of Linux's fcntl.h, which the module fcntl lacks
 #: Python ignores them, so that writing raises OSError.
 _IGNORED = {signal.SIGPIPE, signal.SIGXFSZ}

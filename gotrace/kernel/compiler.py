@@ -25,24 +25,6 @@ from gotrace.errors import GotraceError
 from gotrace.kernel.instructions import INSTRUCTION, LD_IMM64, MAP_REFERENCE
 from gotrace.settings import ProgramSettings
 
-__all__ = [
-    "MAP_REFERENCE",
-    "Compiled",
-    "LoadError",
-    "MapShape",
-    "NoCompilerError",
-    "ProgramOrigin",
-    "bpf_directory",
-    "compile_program",
-    "compiler_flags",
-    "file_state",
-    "import_binding",
-    "joined_source",
-    "load_compiler",
-    "load_error",
-    "patched",
-]
-
 _OWN_INCLUDE = re.compile(r'^#include "([\w.]+)"$')
 
 

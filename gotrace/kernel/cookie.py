@@ -5,17 +5,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from gotrace.sites.sites import Site, SiteForm
-
-__all__ = [
-    "COOKIE_INDEX_MASK",
-    "MAX_FILES",
-    "Jumps",
-    "TaskKind",
-    "cookie",
-    "fault_cookie",
-    "landing_cookie",
-]
+from gotrace.sites.records import SiteForm
+from gotrace.sites.sites import Site
 
 # The names are those of bpf/site.h.
 COOKIE_INDEX_MASK = 0xFFFFFF

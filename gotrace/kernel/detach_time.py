@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.own_function import own_code, own_function
 
-__all__ = ["close_all", "price", "removal_seconds"]
-
 #: As many close at once. What a probe waits for outside of the mutex is then waited for together:
 #: measured as half of the time on Linux 6.1, a quarter on 6.18, nothing on 5.10.
 _CLOSERS = 64

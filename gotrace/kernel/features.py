@@ -11,8 +11,6 @@ from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.instructions import EXIT, encode
 from gotrace.kernel.own_function import own_code, own_function
 
-__all__ = ["has_multi_links", "multi_filters_by_process", "preempts_at_system_calls"]
-
 
 @cache
 def has_multi_links() -> bool:

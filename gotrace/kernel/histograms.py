@@ -9,8 +9,6 @@ from gotrace.histogram import ROW_SIZE, Histogram
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.program import Map
 
-__all__ = ["HistogramRows", "stripes_for"]
-
 _MAX_BYTES = 64 << 20
 
 

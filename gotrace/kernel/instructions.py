@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["CALL", "EXIT", "INSTRUCTION", "LD_IMM64", "MAP_REFERENCE", "encode"]
-
 #: One instruction: code, registers (source in the upper half), offset, constant.
 INSTRUCTION = struct.Struct("=BBhi")
 CALL, EXIT = 0x85, 0x95

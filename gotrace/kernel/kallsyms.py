@@ -8,8 +8,6 @@ from bisect import bisect_right
 from functools import cached_property
 from pathlib import Path
 
-__all__ = ["KernelSymbols"]
-
 _KALLSYMS = Path("/proc/kallsyms")
 #: Types of nm(1): code, global, local or weak.
 _CODE = frozenset(b"TtWw")

@@ -27,11 +27,6 @@ from gotrace.errors import GotraceError
 from gotrace.kernel.children import let_go
 from gotrace.target.process import fork
 
-__all__ = [
-    "Keeper",
-    "hold_leanly",
-]
-
 _LENGTH_BYTES = 8
 _PATIENCE = 1.0  # seconds, for removing what was attached before attaching failed
 _NAME = "gotrace-keeper"  # at most 15 bytes

@@ -8,8 +8,6 @@ import struct
 from gotrace.goroutines.model import Stack
 from gotrace.kernel.program import BpfProgram
 
-__all__ = ["MAX_FRAMES", "KeptStacks"]
-
 MAX_FRAMES = 128
 
 _STACK = struct.Struct(f"={MAX_FRAMES + 1}Q")  # struct kept_stack

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.instructions import CALL, INSTRUCTION, LD_IMM64
 
-__all__ = ["Linked", "LinkedFunction", "linked", "load_linked"]
-
 #: Functions that programs call; enum called of bpf/common.h.
 _CALLED = (
     *("run_operation", "add_to_goroutine", "add_to_parts", "find_span", "find_contexts"),

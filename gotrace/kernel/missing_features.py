@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.instructions import CALL, EXIT, INSTRUCTION, LD_IMM64, encode
 
-__all__ = ["has_attach_cookies", "missing_feature"]
-
 _ATOMIC = 0xDB
 _FETCH = 0x01  # in an atomic instruction's constant; 0 is the plain addition, which is old
 _JUMP, _JUMP32 = 5, 6

@@ -17,14 +17,6 @@ from dataclasses import dataclass
 from gotrace.architecture import AMD64, ARM64, HOST
 from gotrace.errors import GotraceError
 
-__all__ = [
-    "CALLS",
-    "OwnCode",
-    "OwnFunction",
-    "own_code",
-    "own_function",
-]
-
 #: How often ``OwnCode.caller`` calls.
 CALLS = 20
 

@@ -12,8 +12,6 @@ from enum import IntEnum
 
 from gotrace.target.process import read_status
 
-__all__ = ["Capability", "keep_only"]
-
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 24, 38, 47
 _PR_CAP_AMBIENT_LOWER = 3
 #: _LINUX_CAPABILITY_VERSION_3 of include/uapi/linux/capability.h: two words of 32 bits each.

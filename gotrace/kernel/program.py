@@ -23,15 +23,6 @@ from gotrace.kernel.program_cache import cached_program, fresh_program
 from gotrace.kernel.rings import PastRings, Rings
 from gotrace.settings import ProgramSettings
 
-__all__ = [
-    "AttachKind",
-    "BpfProgram",
-    "LackingError",
-    "LoadError",
-    "Map",
-]
-
-
 _R = TypeVar("_R", Rings, PastRings)
 
 

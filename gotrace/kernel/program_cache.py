@@ -50,21 +50,6 @@ from gotrace.kernel.compiler import (
 from gotrace.kernel.instructions import CALL, INSTRUCTION
 from gotrace.settings import ProgramSettings
 
-__all__ = [
-    "MANIFEST",
-    "CachedPrograms",
-    "PackagedPrograms",
-    "cached_program",
-    "cached_programs",
-    "compile_apart",
-    "fresh_program",
-    "is_packaged",
-    "package_program",
-    "packaged_programs",
-    "program_key",
-    "shape_of",
-]
-
 #: What the format of a file begins with; changes with how programs are compiled or put down.
 _FORMAT = b"gotrace compiled program 1\n"
 _NAME = re.compile(r"[0-9a-f]{40}-[0-9a-f]{8}")

@@ -23,8 +23,6 @@ from weakref import WeakSet
 from gotrace.architecture import HOST
 from gotrace.kernel import syscalls as kernel
 
-__all__ = ["PastRing", "PastRings", "Rings", "pages_of"]
-
 _PAGE = mmap.PAGESIZE
 _IS_ORDERED = HOST is not None and HOST.orders_memory
 _DATA_HEAD, _DATA_TAIL = 1024 // 8, 1032 // 8  # in struct perf_event_mmap_page, by words

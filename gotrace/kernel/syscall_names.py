@@ -12,8 +12,6 @@ from functools import cache
 
 from gotrace.architecture import AMD64, ARM64, HOST, Architecture
 
-__all__ = ["errno_name", "syscall_name"]
-
 _AMD64_FROM_0 = """
     read write open close stat fstat lstat poll lseek mmap mprotect munmap brk rt_sigaction
     rt_sigprocmask rt_sigreturn ioctl pread64 pwrite64 readv writev access pipe select

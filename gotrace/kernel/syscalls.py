@@ -25,42 +25,6 @@ from gotrace.architecture import HOST
 from gotrace.errors import GotraceError
 from gotrace.kernel.instructions import EXIT, INSTRUCTION, LD_IMM64, encode
 
-__all__ = [
-    "ATTACH_TYPE_UPROBE_MULTI",
-    "PROGRAM_KPROBE",
-    "PROGRAM_PERF_EVENT",
-    "PROGRAM_RAW_TRACEPOINT",
-    "PROGRAM_SLEEPS",
-    "PROGRAM_TRACEPOINT",
-    "ProgramStatistics",
-    "create_array_map",
-    "create_map",
-    "enable_statistics",
-    "link_perf_event",
-    "link_uprobe_multi",
-    "load_counting_program",
-    "load_program",
-    "load_types",
-    "map_delete",
-    "map_lookup",
-    "map_lookup_batch",
-    "map_pop",
-    "map_update",
-    "map_update_batch",
-    "online_cpus",
-    "open_bpf_output",
-    "open_clock",
-    "open_raw_tracepoint",
-    "open_tracepoint",
-    "open_uprobe",
-    "possible_cpus",
-    "program_statistics",
-    "set_perf_event_program",
-    "tracepoint_number",
-    "verifier_log",
-    "wait_for_programs",
-]
-
 ATTACH_TYPE_UPROBE_MULTI = 48
 _ATTACH_TYPE_PERF_EVENT = 41
 # BPF_PROG_TYPE_...

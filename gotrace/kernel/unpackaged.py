@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["what_to_leave_out"]
-
 #: What a user has asked for, by the settings that only then are there, or have another value.
 _ASKED = {
     "WHY": "--why",

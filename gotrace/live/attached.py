@@ -33,10 +33,8 @@ from gotrace.session.waits.meter import WaitMeter, WaitRequest
 from gotrace.session.waits.naming import WaitChoice, named_waits, waker_label
 from gotrace.session.waits.probes import WaitState
 from gotrace.session.why.price import price_of
-from gotrace.sites.sites import SiteForm
+from gotrace.sites.records import SiteForm
 from gotrace.target.target import Target
-
-__all__ = ["HISTORY", "AcceptPrice", "AttachPrice", "FunctionWatch", "WaitWatch", "percent"]
 
 #: Snapshots whose numbers are kept, and rows that are kept while they have none.
 HISTORY = 300

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from gotrace.goroutines.live import LiveGoroutines
 from gotrace.gotypes.heap import HeapVariables, heap_variables
 
-__all__ = ["HeapFigures", "HeapReader"]
-
 _NONE = (1 << 64) - 1
 #: Of heapGoalInternal in src/runtime/mgcpacer.go of Go 1.19 to 1.27: what is kept between the size
 #: at which the collector began and the goal, and left free of a goal by the memory limit.

@@ -16,20 +16,6 @@ if TYPE_CHECKING:  # loaded where something is attached
     from gotrace.requests.model import Request
     from gotrace.session.decode import DecodedCall
 
-__all__ = [
-    "Attachment",
-    "Caller",
-    "FunctionCalls",
-    "FunctionRow",
-    "GroupRow",
-    "Head",
-    "RequestRow",
-    "SlowRequest",
-    "Snapshot",
-    "StackView",
-    "WaitGroupRow",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Attachment:

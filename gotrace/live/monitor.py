@@ -22,8 +22,6 @@ if TYPE_CHECKING:  # loaded where something is attached
     from gotrace.live.attached import AcceptPrice, FunctionWatch, WaitWatch
     from gotrace.live.traced import Calls, Requests
 
-__all__ = ["Monitor"]
-
 _NS = 1e9
 
 

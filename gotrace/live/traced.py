@@ -38,8 +38,6 @@ from gotrace.session.why.price import price_of
 from gotrace.session.why.probes import WhyOptions
 from gotrace.target.target import Target
 
-__all__ = ["Calls", "Requests"]
-
 _NS = 1_000_000_000
 _POLL = 0.025  # seconds
 _LAST = 2.0  # seconds in which what has been reported is taken at the end

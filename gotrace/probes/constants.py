@@ -14,25 +14,6 @@ from gotrace.gotypes.types import GoType, Kind, basic_type
 from gotrace.probes.parser import BinaryOperator, LiteralKind
 from gotrace.probes.typed import Constant, Typed
 
-__all__ = [
-    "ARITHMETIC",
-    "FLOATS",
-    "INTEGERS",
-    "RELATIONS",
-    "SHIFTS",
-    "SIGNED",
-    "ConstantError",
-    "Untyped",
-    "converted",
-    "default_constant",
-    "described",
-    "fold",
-    "fold_arithmetic",
-    "is_of_floats",
-    "quotient",
-    "whole_arithmetic",
-]
-
 SIGNED = {Kind.INT, Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64}
 _UNSIGNED = {Kind.UINT, Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64, Kind.UINTPTR}
 INTEGERS = SIGNED | _UNSIGNED

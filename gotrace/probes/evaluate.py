@@ -66,8 +66,6 @@ from gotrace.values.model import (
     unwrapped,
 )
 
-__all__ = ["NO_RESULT", "Specials", "decide", "evaluate", "why_undecided"]
-
 #: What the ``$`` names mean in one call; text as str, durations in nanoseconds, stacks as values.
 Specials = Mapping[SpecialName, int | str | SequenceValue]
 

@@ -16,34 +16,6 @@ from fractions import Fraction
 
 from gotrace.probes.tokens import Source, SpecError, TextRange, Token, TokenKind
 
-__all__ = [
-    "CONTEXTS",
-    "LABEL",
-    "SPAN_NAMES",
-    "AssertExpr",
-    "BinaryExpr",
-    "BinaryOperator",
-    "CallExpr",
-    "ChangeFunction",
-    "DerefExpr",
-    "ExitExpr",
-    "Expression",
-    "FieldExpr",
-    "IndexExpr",
-    "LabelExpr",
-    "LiteralExpr",
-    "LiteralKind",
-    "LookupExpr",
-    "MeasureFunction",
-    "NameExpr",
-    "Parser",
-    "SpanExpr",
-    "SpecialExpr",
-    "TextFunction",
-    "UnaryExpr",
-    "UnaryOperator",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Expression:

@@ -26,19 +26,6 @@ from gotrace.errors import UsageError
 from gotrace.gotypes.symbols import display_name, elide_type_arguments
 from gotrace.text import printable
 
-__all__ = [
-    "CLOSING",
-    "QUOTES",
-    "Match",
-    "NameList",
-    "Pattern",
-    "closing",
-    "is_recipe",
-    "quote",
-    "split_target",
-    "whole_probes",
-]
-
 _PATH_MAX = 4096  # limits.h: no file name is longer
 # Symbols with a colon that the compiler makes: their first word is not a file's name.
 _COMPILER_SYMBOL = re.compile(r"type:\.|go:\(?\*?struct\b")

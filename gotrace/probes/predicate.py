@@ -47,16 +47,6 @@ from gotrace.probes.typed import (
     phase_of,
 )
 
-__all__ = [
-    "CONSTANT_BYTES",
-    "CompiledPredicate",
-    "StringConstants",
-    "compile_predicate",
-    "key_ops",
-    "measure_ops",
-    "predicate_ops",
-]
-
 #: The longest string constant that the kernel compares with.
 CONSTANT_BYTES = 64
 _CONSTANT = struct.Struct(f"<Q{CONSTANT_BYTES}s{CONSTANT_BYTES}s")

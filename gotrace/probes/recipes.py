@@ -16,8 +16,6 @@ from pathlib import Path
 from gotrace.errors import UsageError
 from gotrace.probes.scope import did_you_mean
 
-__all__ = ["Recipe", "RecipeProbe", "expanded", "find_recipe", "recipes", "split_recipe"]
-
 _SUFFIX = ".txt"
 _MAX_BYTES = 1 << 16
 _HEAD = {"description", "needs", "note", "example"}

@@ -96,18 +96,6 @@ from gotrace.probes.typed import (
     Walk,
 )
 
-__all__ = [
-    "INT",
-    "Hop",
-    "StepError",
-    "deref",
-    "element",
-    "field_of",
-    "measure",
-    "resolve",
-    "resolve_predicate",
-]
-
 #: The steps that an operator means, dereferences included, and the type that they lead to.
 Hop = tuple[tuple[PathStep, ...], GoType]
 

@@ -12,23 +12,6 @@ from gotrace.gotypes.contexts import CONTEXT
 from gotrace.gotypes.types import GoType, Kind, OpaqueType, Parameter, Signature, basic_type
 from gotrace.probes.parser import LABEL, SPAN_NAMES
 
-__all__ = [
-    "DURATION_SPECIALS",
-    "LATE_SPECIALS",
-    "MAX_LABEL_KEY",
-    "PART_SPECIALS",
-    "REQUEST",
-    "SPECIAL_TYPES",
-    "STACK_TYPE",
-    "Phase",
-    "Root",
-    "RootKind",
-    "Scope",
-    "SpecialName",
-    "did_you_mean",
-    "listed",
-]
-
 
 class Phase(Enum):
     """When a value is available: at the call's entry, or only at its return."""

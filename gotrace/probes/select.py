@@ -25,8 +25,6 @@ from gotrace.gotypes.symbols import display_name, elide_type_arguments, package_
 from gotrace.probes.pattern import Match, NameList, Pattern, quote
 from gotrace.text import printable
 
-__all__ = ["Selection", "Selector", "SymbolTable"]
-
 _SHOWN = 3  # suggestions, inlined places, patterns: as many as one line bears
 _MAX_FUZZY = 200  # characters: longer names are pasted, not mistyped
 _MAX_STARS = 3  # as a regular expression takes its time with more

@@ -33,16 +33,6 @@ from gotrace.probes.tokens import Source, SpecError, TextRange, Token, TokenKind
 from gotrace.probes.typed import Typed, phase_of
 from gotrace.values.fmt import Format, FormatError, parse_format, verb_problem
 
-__all__ = [
-    "NO_KEY",
-    "KeyText",
-    "ProbeSpec",
-    "ResolvedProbe",
-    "SpecError",
-    "parse_key",
-    "parse_probe",
-]
-
 _MAX_LENGTH = 4096  # binary aside
 _SPACES = re.compile(r"\s+")
 _CONDITION = re.compile(r"[=!<>]=|&&|\|\||<(?!-)|>")

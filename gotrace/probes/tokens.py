@@ -18,19 +18,6 @@ from gotrace.errors import UsageError
 from gotrace.probes.pattern import quote
 from gotrace.units import whole_nanoseconds
 
-__all__ = [
-    "LiteralError",
-    "Source",
-    "SpecError",
-    "TextRange",
-    "Token",
-    "TokenKind",
-    "duration",
-    "number",
-    "tokenize",
-    "unquote",
-]
-
 
 class LiteralError(Exception):
     """Why a literal is not one of Go's, and at which character of it (from 0).

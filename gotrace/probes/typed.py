@@ -14,36 +14,6 @@ from gotrace.probes.parser import BinaryOperator, ChangeFunction, TextFunction
 from gotrace.probes.scope import LATE_SPECIALS, PART_SPECIALS, Phase, Root, SpecialName
 from gotrace.probes.tokens import TextRange
 
-__all__ = [
-    "AccessPath",
-    "Arithmetic",
-    "Changed",
-    "Comparison",
-    "Constant",
-    "Domain",
-    "Logic",
-    "Lookup",
-    "NilTest",
-    "Not",
-    "Operand",
-    "SpecialOperand",
-    "TextTest",
-    "Typed",
-    "Walk",
-    "conjunction",
-    "conjuncts",
-    "elements_looked_up",
-    "looks_up",
-    "negated",
-    "operands",
-    "part_specials",
-    "phase_of",
-    "specials",
-    "string_bytes_needed",
-    "texts_needed_whole",
-    "unit_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class AccessPath:

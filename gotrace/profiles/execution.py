@@ -25,24 +25,6 @@ from gotrace.profiles.protobuf import text, varint
 from gotrace.profiles.write import check_place, write_content
 from gotrace.text import counted
 
-__all__ = [
-    "CREATED",
-    "ENDED",
-    "RUNNABLE",
-    "RUNNING",
-    "TRACE",
-    "UNKNOWN",
-    "WAITING",
-    "ExecutionFile",
-    "Recorded",
-    "Region",
-    "StateChange",
-    "Written",
-    "execution_trace",
-    "is_execution_trace",
-    "undisturbed",
-]
-
 #: What names of such files end in.
 TRACE = ".trace"
 

@@ -12,8 +12,6 @@ from collections import Counter
 from gotrace.profiles.rows import StackProfile
 from gotrace.text import printable
 
-__all__ = ["folded"]
-
 
 def folded(profile: StackProfile) -> str:
     """Return stacks, each from its outermost frame on, with its weight; the largest come first.

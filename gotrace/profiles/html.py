@@ -14,8 +14,6 @@ from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
 from gotrace.text import printable
 
-__all__ = ["VIEWER", "html"]
-
 #: What the page shows the profile with; REUSE.toml says where it is from.
 VIEWER = Path(__file__).parent / "viewer"
 

@@ -17,8 +17,6 @@ from typing import Any, BinaryIO
 from gotrace.errors import GotraceError
 from gotrace.profiles.protobuf import double, fixed, message, numbers, text
 
-__all__ = ["PERFETTO", "PerfettoFile", "Slice", "is_perfetto"]
-
 #: What names of such files end in.
 PERFETTO = ".pftrace"
 

@@ -11,8 +11,6 @@ import gzip
 from gotrace.profiles.protobuf import message, numbers, packed, text
 from gotrace.profiles.rows import PprofLocation, ProfileRow, StackProfile
 
-__all__ = ["pprof"]
-
 
 def pprof(profile: StackProfile) -> bytes:
     """Return a profile as it is on disk. Viewers show at first the values of ``form.shown``."""

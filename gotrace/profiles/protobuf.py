@@ -9,8 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 
-__all__ = ["double", "fixed", "message", "numbers", "packed", "text", "varint"]
-
 _VARINT, _64_BIT, _BYTES = 0, 1, 2
 _64_BITS = (1 << 64) - 1
 _FIXED, _DOUBLE = struct.Struct("<Q"), struct.Struct("<d")

@@ -7,16 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = [
-    "CodeMapping",
-    "Line",
-    "PprofLocation",
-    "ProfileForm",
-    "ProfileRow",
-    "StackProfile",
-    "ValueType",
-]
-
 
 class ValueType(NamedTuple):
     """What a number of each sample is, and its unit: ("delay", "nanoseconds")."""

@@ -11,8 +11,6 @@ import json
 from gotrace.profiles.rows import Line, StackProfile
 from gotrace.text import encodable
 
-__all__ = ["speedscope"]
-
 
 def speedscope(profile: StackProfile) -> str:
     """Return a profile as a file of speedscope's.

@@ -16,17 +16,6 @@ from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
 
-__all__ = [
-    "FOLDED",
-    "PROFILES",
-    "Make",
-    "check_place",
-    "is_profile",
-    "write_content",
-    "write_profile",
-    "written_whole",
-]
-
 #: What names of folded stacks end in.
 FOLDED = ".folded"
 

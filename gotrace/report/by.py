@@ -29,13 +29,6 @@ if TYPE_CHECKING:
     from gotrace.results.rows import Json, Row
     from gotrace.session.row_cells import RowBy
 
-__all__ = [
-    "by_line",
-    "stack_lines",
-    "value_row",
-    "write_values",
-]
-
 _INDENT = " " * 8
 
 

@@ -11,8 +11,6 @@ from gotrace.session.decode import CallDecoder
 from gotrace.session.events import function_of
 from gotrace.session.symbols import Symbolizer
 
-__all__ = ["FORM", "CallProfile"]
-
 #: Calls come first: where only entries are seen, durations are 0.
 FORM = ProfileForm((ValueType("calls", "count"), ValueType("duration", "nanoseconds")), 0)
 

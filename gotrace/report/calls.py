@@ -46,7 +46,7 @@ from enum import Enum
 from gotrace.calls import Why
 from gotrace.gotypes.symbols import elide_type_arguments, short_name
 from gotrace.report.colour import Colour, of_duration, paint
-from gotrace.report.latencies import duration
+from gotrace.report.durations import duration
 from gotrace.report.why import bracket
 from gotrace.session.decode import DecodedCall, TracedFunction
 from gotrace.session.events import Unwinding
@@ -55,24 +55,6 @@ from gotrace.values.fit_width import cut_to_fit, without_large
 from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import ErrorValue, Value
 from gotrace.values.to_json import to_json
-
-__all__ = [
-    "CALL_HEADING",
-    "CPU_HEADING",
-    "DURATION_WIDTH",
-    "NO_DURATION",
-    "PLAIN",
-    "TEXT_PREFIX",
-    "Clock",
-    "LineStyle",
-    "TimeStyle",
-    "bracket_of",
-    "call_text",
-    "json_line",
-    "name_of",
-    "place_of",
-    "text_line",
-]
 
 #: The columns' heads, with the newline that every line made here has.
 CALL_HEADING = f"{'TIME':<15} {'PID':<8} {'TID':<8} {'GOID':<10} {'DURATION':<9} CALL\n"

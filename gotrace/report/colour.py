@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TextIO
 
-__all__ = ["CLEAR", "Colour", "of_duration", "paint", "wants_colour"]
-
 #: From which duration on a call is slow, and very slow, in nanoseconds.
 SLOW, VERY_SLOW = 100_000_000, 1_000_000_000
 #: Goes to the upper left, and erases the screen.

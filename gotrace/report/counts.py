@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from gotrace.results.rows import Json, Row
     from gotrace.session.row_cells import RowBy
 
-__all__ = ["count_rows", "write_counts"]
-
 _NAME_WIDTH = 36  # bcc's; longer names widen the column
 _COUNT_WIDTH = 8  # likewise
 _SHARE_WIDTH = 6

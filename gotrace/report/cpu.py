@@ -13,8 +13,6 @@ from gotrace.report.goroutines import write_frames
 from gotrace.results.rows import Json
 from gotrace.text import printable
 
-__all__ = ["write_cpu"]
-
 
 def write_cpu(
     out: TextIO,

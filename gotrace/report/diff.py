@@ -13,8 +13,6 @@ from gotrace.report.page import page
 from gotrace.results.changes import Amount, Change, Diff, Rates
 from gotrace.text import counted, encodable, printable
 
-__all__ = ["diff_page", "write_diff"]
-
 _TOP = 20
 _COLUMN = "{:>11} {:>10} {:>10} {:>10} {:>7} {:>6}  {}\n"
 _FEW_PARTS = 4

@@ -8,17 +8,6 @@ from collections.abc import Iterator, Sequence
 from gotrace.histogram import Histogram, ValueHistogram
 from gotrace.text import in_program, printable
 
-__all__ = [
-    "PERCENTILES",
-    "duration",
-    "four_digits",
-    "function_line",
-    "histogram_fields",
-    "of_program",
-    "program_field",
-    "table",
-]
-
 #: The percentiles that are shown, by name.
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 _STARS = 40

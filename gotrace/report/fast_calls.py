@@ -36,23 +36,13 @@ from gotrace.report.calls import (
     place_of,
     text_line,
 )
-from gotrace.report.latencies import duration
+from gotrace.report.durations import duration
 from gotrace.session.decode import CallDecoder, TracedFunction
 from gotrace.session.events import FLAGS, HEADER, cpu_of
 from gotrace.text import printable
 from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import NamedValue, Nil, PointerValue, StringValue, Value
 from gotrace.values.to_json import to_json
-
-__all__ = [
-    "Line",
-    "PlainPhase",
-    "PlainValue",
-    "fast_json_line",
-    "fast_text_line",
-    "line_of",
-    "plain_phase",
-]
 
 #: Makes a line of a raw record.
 Line = Callable[[bytes], str]

@@ -21,20 +21,6 @@ from gotrace.text import encodable, printable
 if TYPE_CHECKING:
     from gotrace.goroutines.arguments import Arguments, FrameArguments
 
-__all__ = [
-    "labels_text",
-    "span",
-    "spoken",
-    "summary",
-    "where",
-    "write_changes",
-    "write_frames",
-    "write_goroutines",
-    "write_groups",
-    "write_json",
-    "write_table",
-]
-
 #: What Go's own dumps print of a stack: runtime.tracebackInnerFrames, tracebackOuterFrames.
 _INNER_FRAMES = _OUTER_FRAMES = 50
 #: Goroutines, and things waited for, that are named in a group's lines.

@@ -23,17 +23,6 @@ from gotrace.report.latencies import Interval, LatencyGroup
 from gotrace.session.why.parts import PartSums, take_tracing_out
 from gotrace.text import printable
 
-__all__ = [
-    "HeatCell",
-    "HeatColumn",
-    "HeatMap",
-    "HeatMaps",
-    "HeatRows",
-    "legend",
-    "level_of",
-    "step_of",
-]
-
 #: An hour of columns of 5 s: more than a screen has, and few megabytes for a hundred maps.
 MAX_COLUMNS = 720
 #: What is further than that is not kept; so many maps nobody looks at.

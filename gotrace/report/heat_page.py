@@ -16,8 +16,6 @@ from gotrace.report.heat import HeatCell, HeatColumn, HeatMap, HeatRows, legend,
 from gotrace.report.page import page
 from gotrace.text import printable
 
-__all__ = ["heat_page"]
-
 _WIDTH, _LEFT, _TOP = 1000, 76, 6  # of a map without its frame, in pixels; what is around it
 _ROWS, _LEAST_HEIGHT, _MOST_HEIGHT = 48, 5, 14
 _MOST_WIDTH = 26

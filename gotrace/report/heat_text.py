@@ -16,8 +16,6 @@ from typing import TextIO
 from gotrace.report.durations import PERCENTILES, duration
 from gotrace.report.heat import HeatColumn, HeatMap, HeatRows, legend, level_of, step_of
 
-__all__ = ["HeatStyle", "heat_lines"]
-
 _BLOCKS = (" ░▒▓█", " ▁▂▃▄▅▆▇█")
 _ASCII = (" .:+#", " 12345678")
 #: Parameters of Select Graphic Rendition, by level: from blue to red.

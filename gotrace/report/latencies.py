@@ -31,16 +31,6 @@ if TYPE_CHECKING:
     from gotrace.results.rows import Json, Row
     from gotrace.values.model import Value
 
-__all__ = [
-    "Interval",
-    "LatencyGroup",
-    "duration",
-    "slow_row",
-    "tracing_part",
-    "write_latencies",
-    "write_slow",
-]
-
 _UNITS = {1: "nsecs", 1_000: "usecs", 1_000_000: "msecs"}
 
 

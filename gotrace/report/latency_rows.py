@@ -22,13 +22,6 @@ from gotrace.target.target import TargetBinary
 if TYPE_CHECKING:
     from gotrace.results.rows import Row
 
-__all__ = [
-    "LatencyChoice",
-    "RowName",
-    "interval_of",
-    "row_names",
-]
-
 _TOP_GOROUTINES = 10
 
 #: What the probes of a row's calls cost, None if that is not known.

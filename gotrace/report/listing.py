@@ -18,15 +18,10 @@ from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOu
 from gotrace.session.landings import MAX_FUNCTIONS
 from gotrace.session.plan import Check, ProbePlan, Selections, only_inlined
 from gotrace.sites.landings import Callers, CallerSearch
-from gotrace.sites.sites import FunctionSites, SiteError
+from gotrace.sites.records import SiteError
+from gotrace.sites.sites import FunctionSites
 from gotrace.target.target import TargetBinary
 from gotrace.text import in_program, printable
-
-__all__ = [
-    "by_kind",
-    "list_functions",
-    "list_plan",
-]
 
 
 def list_plan(plan: ProbePlan, output: Output) -> None:

@@ -33,8 +33,6 @@ from gotrace.session.row_cells import RowBy, RowStack
 from gotrace.session.why.parts import PartSums, PartTotals
 from gotrace.text import counted, in_program, printable
 
-__all__ = ["merged_profile", "spoken_hosts", "write_merged"]
-
 _Row = Json
 
 _FEW_HOSTS = 4

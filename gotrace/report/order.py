@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from gotrace.histogram import Histogram, ValueHistogram
 
-__all__ = ["Order", "ordered", "rate_of", "share_of", "share_text", "size_by"]
-
 _T = TypeVar("_T")
 
 

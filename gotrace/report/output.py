@@ -16,15 +16,6 @@ from gotrace.errors import UsageError
 from gotrace.report.colour import Colour, paint, wants_colour
 from gotrace.text import encodable, printable
 
-__all__ = [
-    "JsonOutput",
-    "Notice",
-    "NoticeKind",
-    "Output",
-    "Patience",
-    "TextOutput",
-]
-
 
 class NoticeKind(Enum):
     """The kinds of notices; the values are the ``kind`` of their JSON objects."""

@@ -7,8 +7,6 @@ from html import escape
 
 from gotrace.text import printable
 
-__all__ = ["page"]
-
 _PAGE = """\
 <!DOCTYPE html>
 <html lang="en">

@@ -12,8 +12,6 @@ from gotrace.requests.model import Node, Request
 from gotrace.session.decode import DecodedCall
 from gotrace.text import counted, printable
 
-__all__ = ["REQUEST_HEADING", "request_lines"]
-
 REQUEST_HEADING = f"{'DURATION':<10} {'SELF':<10} {'GOID':<8} CALL\n"
 _STEP = "  "
 #: Deeper calls are not moved further to the right.

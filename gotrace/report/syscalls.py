@@ -10,8 +10,6 @@ from gotrace.report.durations import duration
 from gotrace.results.rows import Json, Row
 from gotrace.session.waits.names import SyscallSums
 
-__all__ = ["syscall_row", "write_syscalls"]
-
 
 def syscall_row(one: SyscallSums) -> Row:
     """Return the row of a name."""

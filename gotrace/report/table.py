@@ -12,8 +12,6 @@ from collections.abc import Sequence
 
 from gotrace.errors import GotraceError
 
-__all__ = ["table_lines"]
-
 
 def table_lines(rows: Sequence[Sequence[str]], right: int = 0) -> list[str]:
     """Return the lines of a table, in which the last ``right`` columns are aligned to the right.

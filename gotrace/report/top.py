@@ -27,25 +27,6 @@ from gotrace.report.goroutines import span, spoken, where
 from gotrace.report.output import JsonOutput
 from gotrace.text import counted, printable
 
-__all__ = [
-    "FUNCTION_ORDERS",
-    "GROUP_ORDERS",
-    "LOST_REQUESTS",
-    "REQUEST_ORDERS",
-    "WAIT_ORDERS",
-    "ScreenLine",
-    "function_lines",
-    "goroutine_lines",
-    "group_lines",
-    "head_lines",
-    "root_lines",
-    "spark",
-    "stack_lines",
-    "wait_lines",
-    "write_requests_json",
-    "write_snapshot_json",
-]
-
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 _TREND, _SHORT = 10, 6
 _LEAST_NAME = 12  # columns

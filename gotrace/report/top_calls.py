@@ -9,11 +9,9 @@ from gotrace.calls import StackFrame
 from gotrace.live.model import FunctionCalls, SlowRequest
 from gotrace.report.calls import Clock, LineStyle, TimeStyle, bracket_of, call_text
 from gotrace.report.durations import duration
-from gotrace.report.requests import REQUEST_HEADING, request_lines
+from gotrace.report.requests import request_lines
 from gotrace.report.top import ScreenLine
 from gotrace.text import counted, printable
-
-__all__ = ["REQUEST_HEADING", "calls_lines", "slow_lines", "tree_lines"]
 
 _BAR = 24  # columns
 _MOST = 12  # callers that have a line

@@ -13,8 +13,6 @@ from gotrace.report.goroutines import spoken, write_frames
 from gotrace.results.rows import Json
 from gotrace.text import printable
 
-__all__ = ["write_waits"]
-
 #: Wakers that are named in a group's lines.
 _MAX_WAKERS = 4
 #: What one of each state is called, and many.

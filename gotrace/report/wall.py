@@ -10,8 +10,6 @@ from gotrace.report.durations import duration
 from gotrace.results.rows import Json
 from gotrace.text import printable
 
-__all__ = ["write_wall"]
-
 _COLUMNS = ("running", "runnable", "syscall", "waiting")
 
 

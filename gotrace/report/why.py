@@ -25,8 +25,6 @@ from gotrace.report.table import table_lines
 from gotrace.session.why.parts import BLOCKED, TRACING, PartSums, PartTotals
 from gotrace.text import printable
 
-__all__ = ["BucketParts", "bracket", "sums_fields", "sums_lines"]
-
 #: Parts of calls by their histogram's bucket; under None of those that are not known by bucket.
 BucketParts = Mapping[int | None, PartSums]
 

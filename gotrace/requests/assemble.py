@@ -29,8 +29,6 @@ from gotrace.session.request import Asked
 from gotrace.target.target import Target
 from gotrace.values.model import StringValue
 
-__all__ = ["Assembler", "Tally", "request_probes"]
-
 #: Seconds that a request waits if a context has said whose some calls are: others may turn out to
 #: have it.
 _CONTEXT_LINGER = 2.0

@@ -30,20 +30,6 @@ from typing import NamedTuple
 
 from gotrace.requests.edges import NOTHING, Edge, EdgeKind
 
-__all__ = [
-    "CASES",
-    "LONG_CALL_NS",
-    "SMALL",
-    "Belonging",
-    "Contexts",
-    "Limits",
-    "Link",
-    "OpenFrame",
-    "Span",
-    "Task",
-    "Work",
-]
-
 #: Of which process, and its number.
 Task = tuple[int, int]
 

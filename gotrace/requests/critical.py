@@ -21,8 +21,6 @@ from gotrace.profiles.execution import StateChange
 from gotrace.requests.belonging import Span, Task
 from gotrace.requests.edges import Edge, EdgeKind
 
-__all__ = ["PathPart", "States", "critical_path", "reason_of"]
-
 RUNNABLE, RUNNING, WAITING = 1, 2, 4  # statuses of Go's runtime, all releases from 1.19 to 1.27
 
 #: Where a change has its reason, above its state.

@@ -6,8 +6,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["FIRST", "NOTHING", "Edge", "EdgeKind", "edge_of"]
-
 #: Numbers in the place of a function's that are those of edges: EDGE_FIRST of bpf/edges.h.
 FIRST = 0x1000000
 #: The word of items that do not say whose work is where they are received: EDGE_NOTHING.

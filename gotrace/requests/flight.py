@@ -23,8 +23,6 @@ from gotrace.session.request import Asked
 from gotrace.session.trace import MAX_PAST, Flight, TraceOptions
 from gotrace.target.target import Target
 
-__all__ = ["FlightReader", "flight_of", "flight_size", "probes_in"]
-
 #: Where a record has what only the numbers of edges have: the highest byte of its function's.
 _EDGE = 35
 #: What is kept at most if nobody says how much: 5 s of 600,000 events of 80 bytes a second. No more

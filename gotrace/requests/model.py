@@ -28,17 +28,6 @@ from gotrace.profiles.perfetto import PerfettoFile, Slice, is_perfetto
 from gotrace.requests.critical import PathPart
 from gotrace.values.python import as_json
 
-__all__ = [
-    "Node",
-    "Request",
-    "RequestFile",
-    "is_request_file",
-    "load",
-    "region_of",
-    "save",
-    "slice_of",
-]
-
 
 class _Timed(Protocol):
     """What is needed of a call here."""

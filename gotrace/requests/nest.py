@@ -9,8 +9,6 @@ from typing import Generic, Protocol, TypeVar
 
 from gotrace.requests.belonging import Contexts, Span
 
-__all__ = ["Nest", "wrong_spans"]
-
 
 class Timed(Protocol):
     """A call that has ended: when it was entered and when it has ended, in ns."""

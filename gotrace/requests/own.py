@@ -13,8 +13,6 @@ from gotrace.session.request import Asked
 from gotrace.session.run import open_run
 from gotrace.target.target import Target
 
-__all__ = ["CALL_NS", "OwnFunctions", "own_functions", "own_patterns"]
-
 _MAIN = "main.*"
 _COUNTING = 0.3  # seconds
 #: What the entry and the RET of a call take that is reported (docs/performance.md).

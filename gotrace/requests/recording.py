@@ -38,8 +38,6 @@ from gotrace.session.decode import CallDecoder, DecodedCall
 from gotrace.session.events import HEADER, CallFlag
 from gotrace.text import counted
 
-__all__ = ["Recorder", "Recording", "check_recording_file"]
-
 _JSON = ".json"
 #: By the statuses of Go's runtime, releases 1.19 to 1.27.
 _STATES = {1: RUNNABLE, 2: RUNNING, 4: WAITING}

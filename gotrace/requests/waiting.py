@@ -10,8 +10,6 @@ from typing import Generic, TypeVar
 
 from gotrace.requests.belonging import Span, Work
 
-__all__ = ["LINGER", "PATIENCE", "Waiting", "WaitingRoom"]
-
 #: Seconds that a request waits after its root's end, since a timer may still begin work for it, and
 #: how long it waits if somebody works for it.
 LINGER = 0.5

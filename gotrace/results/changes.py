@@ -24,8 +24,6 @@ from gotrace.results.kinds import DETACHED, HEADS, KINDS, kind_of
 from gotrace.results.rows import Json, Key, RowKind, Source, checked, rows_of
 from gotrace.tables import Table
 
-__all__ = ["Amount", "Change", "Diff", "Rates", "diff"]
-
 #: Standard errors that are taken for noise: of a thousand rows none changes by more.
 _SURE = 4.0
 #: Of a table of changes.

@@ -38,19 +38,6 @@ from gotrace.results.rows import (
     total,
 )
 
-__all__ = [
-    "ATTACHED",
-    "DETACHED",
-    "HEADS",
-    "KINDS",
-    "MERGED",
-    "NOTICES",
-    "TOOLS",
-    "frames_of",
-    "is_notice",
-    "kind_of",
-]
-
 
 def _add_buckets(mine: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> list[list[int]]:
     found = {(low, high): count for low, high, count in mine}

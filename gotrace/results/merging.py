@@ -33,8 +33,6 @@ from gotrace.results.kinds import (
 )
 from gotrace.results.rows import Json, Row, RowKind, Source, checked, rows_of
 
-__all__ = ["Host", "Merged", "merge", "times_of", "values_of"]
-
 #: The percentiles of histograms, as the commands write them.
 _MARKS = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 

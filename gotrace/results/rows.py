@@ -17,37 +17,6 @@ from typing import Any, NamedTuple, cast
 from gotrace.errors import GotraceError
 from gotrace.histogram import bucket_between
 
-__all__ = [
-    "Json",
-    "Key",
-    "Row",
-    "RowField",
-    "RowKind",
-    "Shape",
-    "Source",
-    "are_buckets",
-    "are_frames",
-    "checked",
-    "each",
-    "is_count",
-    "is_flag",
-    "is_number",
-    "is_one_of",
-    "is_plain",
-    "is_sum",
-    "is_text",
-    "key",
-    "least",
-    "longest",
-    "mapped",
-    "maybe",
-    "most",
-    "record",
-    "rows_of",
-    "summed",
-    "total",
-]
-
 Row = dict[str, Any]
 Json = Mapping[str, Any]
 Source = str | os.PathLike[str] | Iterable[str]

@@ -18,8 +18,6 @@ from gotrace.errors import GotraceError
 from gotrace.report.top import ScreenLine
 from gotrace.text import printable
 
-__all__ = ["Terminal", "check_terminal"]
-
 #: Terminals that cannot move the cursor.
 _DUMB = frozenset({"", "dumb", "unknown", "network", "dialup"})
 _ESCAPE_MS = 25

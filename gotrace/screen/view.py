@@ -49,8 +49,6 @@ from gotrace.text import counted
 if TYPE_CHECKING:  # loaded where something is attached
     from gotrace.live.attached import AcceptPrice, AttachPrice
 
-__all__ = ["watch"]
-
 #: Snapshots that say how often a function is called.
 _RECENT = 10
 #: Goroutines of a group that can be looked at one by one.
@@ -478,7 +476,8 @@ class _View:
             if level.function is not None:
                 self._attach_calls(level.function)
             elif level.root is not None and level.slow:
-                from gotrace.report.top_calls import REQUEST_HEADING, tree_lines
+                from gotrace.report.requests import REQUEST_HEADING
+                from gotrace.report.top_calls import tree_lines
 
                 slow = level.slow[min(level.at, len(level.slow) - 1)]
                 title = f"request of {duration(slow.duration_ns)}"

@@ -23,19 +23,7 @@ from gotrace.session.calibrate import Calibration
 from gotrace.session.landings import MAX_FUNCTIONS, by_function
 from gotrace.session.plan import ProbePlan
 from gotrace.settings import ProgramSettings
-from gotrace.sites.sites import SiteForm
-
-__all__ = [
-    "WINDOW",
-    "Budget",
-    "HitCounts",
-    "HitRow",
-    "Hits",
-    "RunBudget",
-    "Spent",
-    "counting_hits",
-    "removable",
-]
+from gotrace.sites.records import SiteForm
 
 #: Seconds in which a target pays at most its share of them.
 WINDOW = 10.0

@@ -30,11 +30,10 @@ from gotrace.settings import (
     ProgramSettings,
     SiteSettings,
 )
-from gotrace.sites.sites import Site, SiteForm, SiteKind
+from gotrace.sites.records import SiteForm
+from gotrace.sites.sites import Site, SiteKind
 from gotrace.target.process import Process
 from gotrace.target.target import Target
-
-__all__ = ["Calibration", "hit_costs", "probe_cost", "trap_cost"]
 
 _T = TypeVar("_T")
 

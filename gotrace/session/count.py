@@ -16,10 +16,7 @@ from gotrace.session.plan import ProbePlan, plan_counting
 from gotrace.session.probing import Level, Prepared, Probing
 from gotrace.session.request import FunctionRequest, Planned
 from gotrace.settings import CountSettings
-from gotrace.sites.sites import SiteForm
-
-__all__ = ["CallCounter", "CountRequest"]
-
+from gotrace.sites.records import SiteForm
 
 #: Of bpf/count.c's struct fault.
 _FAULT = struct.Struct("<qQ")

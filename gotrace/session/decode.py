@@ -46,8 +46,6 @@ from gotrace.values.model import (
 )
 from gotrace.values.python import to_python
 
-__all__ = ["CallDecoder", "DecodedCall", "TracedFunction", "Undecided", "call_decoders"]
-
 _MAX_COMMS = 1024
 _NO_FLOATS = "in a float register; --no-fp"
 _FLOATS_MISSED = "in a float register that could not be read"

@@ -20,8 +20,6 @@ from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.types import InterfaceType
 from gotrace.target.target import TargetBinary
 
-__all__ = ["DynamicTypes"]
-
 #: Errors hold errors: these are always to be expected once an interface is.
 _ALWAYS_EXPECTED = "error"
 #: Most types to plan for from the start; each takes some 50 microseconds.

@@ -15,11 +15,10 @@ from gotrace.session.scheduler import SchedulerFile, SchedulerProbes, go_version
 from gotrace.session.tasks import Tasks, runtime_group
 from gotrace.settings import EdgeSettings
 from gotrace.sites.edges import EdgeSite, channel_sites, collection_site, timer_sites, try_sites
+from gotrace.sites.records import SiteError
 from gotrace.sites.scheduler import SchedulerSites, start_site
-from gotrace.sites.sites import Site, SiteError
+from gotrace.sites.sites import Site
 from gotrace.target.target import Target, TargetBinary
-
-__all__ = ["EdgeProbes", "edge_probes"]
 
 #: Bytes from gobuf.pc to gobuf.ctxt, releases 1.15 to 1.27.
 _PC_TO_CTXT = 16

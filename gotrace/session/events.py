@@ -19,24 +19,6 @@ from enum import Enum, IntFlag
 from gotrace.errors import GotraceError
 from gotrace.session.why.parts import report_end
 
-__all__ = [
-    "FLAGS",
-    "HEADER",
-    "UNKNOWN_CPU",
-    "WINDOW_NS",
-    "CallFlag",
-    "CallRecord",
-    "OrderWindow",
-    "RecordError",
-    "Unwinding",
-    "cpu_of",
-    "end_of",
-    "function_of",
-    "is_unwound",
-    "marked",
-    "parse_call",
-]
-
 #: end_ns, start_ns (0: seen at its entry only), goid, tgid, tid, function (its number in the
 #: plan), length of the entry payload, length of the return payload, flags (``CallFlag``), hits of
 #: probes within the call, ns that their programs took.

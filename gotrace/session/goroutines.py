@@ -12,8 +12,6 @@ from gotrace.kernel.program import Map
 from gotrace.session.why.parts import PartSums
 from gotrace.target.process import ended_processes
 
-__all__ = ["OTHER_NAMESPACE", "Folded", "GoroutineKey", "GoroutineRows", "GoroutineTimes"]
-
 #: Set in ``GoroutineKey.tgid`` where the process has no number in this pid namespace.
 OTHER_NAMESPACE = 1 << 31
 

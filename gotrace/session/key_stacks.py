@@ -21,8 +21,6 @@ from gotrace.session.plan import ProbePlan, ProgramFunction
 from gotrace.values.go_syntax import by_text
 from gotrace.values.model import SequenceValue, StringValue, StructValue, Value
 
-__all__ = ["STACK", "key_profile", "stack_of"]
-
 #: The expression that is a call's stack.
 STACK = "$stack"
 

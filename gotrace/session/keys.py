@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gotrace.capture.ops import MAX_KEY_TEXT, CaptureLimits
+from gotrace.capture.ops import MAX_KEY_TEXT as MAX_KEY_TEXT
+from gotrace.capture.ops import CaptureLimits
 from gotrace.capture.payload import ReadContext, Subplan
 from gotrace.errors import GotraceError, UsageError
 from gotrace.histogram import ROW_SIZE, WIDE_ROW_SIZE, Histogram, ValueHistogram
@@ -25,7 +26,8 @@ from gotrace.kernel.program import BpfProgram, Map
 from gotrace.overhead import ProbeCost
 from gotrace.probes.constants import SIGNED
 from gotrace.probes.scope import SpecialName
-from gotrace.probes.spec import NO_KEY, KeyText, ProbeSpec, parse_key
+from gotrace.probes.spec import NO_KEY, ProbeSpec, parse_key
+from gotrace.probes.spec import KeyText as KeyText
 from gotrace.probes.typed import SpecialOperand
 from gotrace.session.calibrate import probe_cost, trap_cost
 from gotrace.session.decode import CallDecoder, Undecided
@@ -40,7 +42,7 @@ from gotrace.session.trace import MAX_STACK_FRAMES, Tables, TraceOptions, expect
 from gotrace.session.trace_plan import Context, TraceChoices, TracePlan, make_trace_plan
 from gotrace.session.why.parts import BandRows, PartSums, max_report_size
 from gotrace.settings import HistogramSettings, KeySettings
-from gotrace.sites.sites import SiteForm
+from gotrace.sites.records import SiteForm
 from gotrace.values.error_messages import address_of
 from gotrace.values.model import (
     BytesValue,
@@ -50,17 +52,6 @@ from gotrace.values.model import (
     UnavailableValue,
     Value,
 )
-
-__all__ = [
-    "MAX_KEY_TEXT",
-    "KeyMeter",
-    "KeyOptions",
-    "KeyPeriod",
-    "KeyRequest",
-    "KeyRow",
-    "KeyText",
-    "key_of",
-]
 
 _KEY_BYTES = 256  # a power of two; texts are cut to what fits with --string-size
 _SAMPLE_BYTES = 16 << 20  # of kernel memory

@@ -36,19 +36,9 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.session.open_calls import STACK_EPOCH, STACK_LATEST
 from gotrace.session.probing import Move, Places, Prepared, ReturnMode
 from gotrace.sites.landings import Callers, Landing
-from gotrace.sites.sites import FunctionSites, SiteError
+from gotrace.sites.records import SiteError
+from gotrace.sites.sites import FunctionSites
 from gotrace.sites.unwind import fault_site
-
-__all__ = [
-    "MAX_FUNCTIONS",
-    "Landings",
-    "by_function",
-    "can_move",
-    "landing_sizes",
-    "learn_at_once",
-    "place_landing",
-    "why_not",
-]
 
 
 class Way(Enum):

@@ -24,15 +24,6 @@ from gotrace.session.request import FunctionRequest, Planned
 from gotrace.session.why.parts import BandRows, PartSums, slow_parts
 from gotrace.settings import HistogramSettings, LatencySettings
 
-__all__ = [
-    "FEW_FUNCTIONS",
-    "LatencyMeter",
-    "LatencyOptions",
-    "LatencyRequest",
-    "Measurement",
-    "SlowCall",
-]
-
 #: Functions that have a histogram each if nobody says whether: more would fill screens.
 FEW_FUNCTIONS = 10
 _OPEN_CALLS = 1 << 17

@@ -12,8 +12,6 @@ from gotrace.session.plan import BinaryPlan, ProbePlan
 from gotrace.target.process import Executable, ProcessError
 from gotrace.target.target import Target
 
-__all__ = ["Lifetime"]
-
 
 class _Code:
     """Remember what the traced functions of a file consisted of when their sites were chosen."""

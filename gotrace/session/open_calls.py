@@ -16,16 +16,6 @@ from enum import Enum
 from gotrace.kernel.program import BpfProgram
 from gotrace.target.process import ended_processes, in_initial_pid_namespace
 
-__all__ = [
-    "STACK_EPOCH",
-    "STACK_LATEST",
-    "STACK_LEVEL",
-    "Diagnostic",
-    "OpenCalls",
-    "Throttle",
-    "diagnostics",
-]
-
 #: struct stack: how many calls are open. More may follow.
 STACK_LEVEL = struct.Struct("=48xQ40x")
 #: The latest call: when it began, and where it returns to; and how many are open.

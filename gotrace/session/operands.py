@@ -14,8 +14,6 @@ from gotrace.probes.resolve import StepError, field_of
 from gotrace.probes.scope import Scope
 from gotrace.target.target import TargetBinary
 
-__all__ = ["names_after"]
-
 
 def names_after(file: TargetBinary, pattern: str, way: Sequence[str]) -> list[str]:
     """Return what may come after a name and fields, for a function of a file; [] if nothing may.

@@ -19,8 +19,6 @@ from gotrace.session.tasks import unwind_groups
 from gotrace.session.why.probes import BY_PROCESS
 from gotrace.settings import ProgramSettings
 
-__all__ = ["Paired"]
-
 _RETURNING = 0.2  # seconds, for open calls to return
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from gotrace.elf.functions import FuncInfo, InlinedCalls, Origin
+from gotrace.elf.functions import FuncInfo, Origin
+from gotrace.elf.pclntab.inline import InlinedCalls
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.gotypes.symbols import parse_name
 from gotrace.kernel.attach import Point, ProbeGroup, refusal
@@ -22,38 +23,12 @@ from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, cookie
 from gotrace.probes.pattern import Pattern, quote, split_target
 from gotrace.probes.select import Selection, Selector
 from gotrace.sites.hashed import HASHED
-from gotrace.sites.sites import FunctionSites, Site, SiteForm, function_sites
+from gotrace.sites.records import SiteForm
+from gotrace.sites.sites import FunctionSites, Site, function_sites
 from gotrace.sites.unwind import fault_site
 from gotrace.target.process import ends_so, file_test
 from gotrace.target.target import Target, TargetBinary
 from gotrace.text import counted, in_program
-
-__all__ = [
-    "BinaryPlan",
-    "BinaryRequest",
-    "Check",
-    "Faults",
-    "FunctionKey",
-    "Inlined",
-    "OnlyInlined",
-    "ProbePlan",
-    "ProgramFunction",
-    "Refused",
-    "Selected",
-    "Split",
-    "Verdict",
-    "make_plan",
-    "measurable",
-    "once",
-    "only_inlined",
-    "plan_counting",
-    "plan_measuring",
-    "requests_for",
-    "select",
-    "splitting",
-    "to_be_measured",
-    "to_be_traced",
-]
 
 _MAX_NAMED = 3  # functions that exist only inlined
 _MAX_LOOKED_UP = 200  # functions: of more it is the rule that some are also inlined

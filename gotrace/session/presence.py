@@ -17,8 +17,6 @@ from gotrace.target.target import Target, TargetBinary
 if TYPE_CHECKING:  # counting does without
     from gotrace.session.scheduler import SchedulerProbes
 
-__all__ = ["check_presence", "debuggers"]
-
 #: Functions of C that put a program's code into large pages in its place: those of Intel's iodlr
 #: (large_page.h). No module of Go is known that does.
 _MOVERS = (

@@ -21,8 +21,6 @@ if TYPE_CHECKING:  # counting does without
     from gotrace.session.trace_plan import TracePlan
     from gotrace.session.why.probes import WhyProbes
 
-__all__ = ["Level", "Move", "Prepared", "Probing", "ReturnMode"]
-
 
 class ReturnMode(Enum):
     """Where calls are seen returning; the values are those of ``--returns``."""

@@ -12,8 +12,6 @@ from gotrace.session.decode import Undecided
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.trace import CallTracer
 
-__all__ = ["Missing", "RecordReader"]
-
 _READING = 0.02  # seconds of a turn: the rest is the consumer's
 
 

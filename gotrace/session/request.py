@@ -33,8 +33,6 @@ if TYPE_CHECKING:  # counting does without
     from gotrace.session.trace_plan import TracePlan
     from gotrace.session.why.probes import WhyOptions
 
-__all__ = ["Accept", "Asked", "FunctionRequest", "Planned", "ProbeRequest", "RunRequest"]
-
 M = TypeVar("M", bound=Probing)
 C = TypeVar("C")
 

@@ -16,8 +16,6 @@ from gotrace.results.rows import Json
 if TYPE_CHECKING:
     from gotrace.values.model import Value
 
-__all__ = ["RowBy", "RowStack", "RowStacks"]
-
 
 @dataclass(frozen=True, slots=True)
 class RowStack:

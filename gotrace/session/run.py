@@ -24,13 +24,11 @@ from gotrace.session.lifetime import Lifetime
 from gotrace.session.presence import check_presence, debuggers
 from gotrace.session.probing import Level, Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
-from gotrace.sites.sites import SiteForm
+from gotrace.sites.records import SiteForm
 from gotrace.target.wait import Reason, Waiter
 
 if TYPE_CHECKING:  # counting does without
     from gotrace.session.scheduler import SchedulerProbes
-
-__all__ = ["End", "Note", "NoteKind", "Run", "open_run"]
 
 M = TypeVar("M", bound=Probing)
 C = TypeVar("C")

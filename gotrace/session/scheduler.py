@@ -16,18 +16,10 @@ from gotrace.kernel.attach import ProbeGroup
 from gotrace.kernel.btf import kernel_field
 from gotrace.session.tasks import Tasks, runtime_group
 from gotrace.settings import WaitedSettings
+from gotrace.sites.records import SiteError
 from gotrace.sites.scheduler import SchedulerSites, scheduler_sites
-from gotrace.sites.sites import Site, SiteError
+from gotrace.sites.sites import Site
 from gotrace.target.target import Target, TargetBinary
-
-__all__ = [
-    "KernelOffsets",
-    "SchedulerFile",
-    "SchedulerProbes",
-    "go_version",
-    "kernel_offsets",
-    "scheduler_files",
-]
 
 #: A file that holds code of the runtime, and the places of its scheduler.
 SchedulerFile = tuple[TargetBinary, SchedulerSites]

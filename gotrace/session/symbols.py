@@ -13,8 +13,6 @@ from gotrace.sites.machine import machine_code
 from gotrace.target.process import Process
 from gotrace.target.target import TargetBinary, load_bias
 
-__all__ = ["Symbolizer", "is_plumbing"]
-
 #: Packages through which one goroutine wakes another.
 _PLUMBING = ("runtime.", "_.", "sync.", "internal/", "time.", "syscall.")
 

@@ -27,15 +27,6 @@ from gotrace.sites.sites import Site, function_sites
 from gotrace.sites.unwind import unwind_sites
 from gotrace.target.target import Target, TargetBinary
 
-__all__ = [
-    "Tasks",
-    "find_tasks",
-    "interrupted_settings",
-    "runtime_group",
-    "signal_groups",
-    "unwind_groups",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Tasks:

@@ -56,19 +56,6 @@ from gotrace.session.undisturbed import Meanwhile
 from gotrace.session.why.parts import max_report_size
 from gotrace.settings import KeySettings, SignalSettings, TraceSettings, WhySettings
 
-__all__ = [
-    "MAX_PAST",
-    "MAX_STACK_FRAMES",
-    "CallTracer",
-    "Flight",
-    "Tables",
-    "TraceOptions",
-    "TraceRequest",
-    "buffer_pages",
-    "expected_types",
-    "sized",
-]
-
 #: Return addresses that are reported at most.
 MAX_STACK_FRAMES = 256
 

@@ -66,27 +66,10 @@ from gotrace.probes.typed import (
 from gotrace.session.dynamic_types import DynamicTypes
 from gotrace.session.plan import BinaryPlan, BinaryRequest, FunctionKey, ProbePlan, Split
 from gotrace.sites.machine import machine_code
-from gotrace.sites.sites import FunctionSites, SiteForm
+from gotrace.sites.records import SiteForm
+from gotrace.sites.sites import FunctionSites
 from gotrace.target.target import TargetBinary
 from gotrace.values.fit_width import MAX_FIELDS
-
-__all__ = [
-    "MAX_EXTENDED_STEPS",
-    "MAX_KEYED_STEPS",
-    "MAX_STEPS",
-    "MAX_TEXT_BYTES",
-    "Context",
-    "TraceChoices",
-    "TracePlan",
-    "TracedCall",
-    "interfaces_in",
-    "make_trace_plan",
-    "most_steps",
-    "parse_probes",
-    "probe_requests",
-    "steps_of",
-    "string_problem",
-]
 
 #: Most steps that the kernel takes for one phase of a call: the verifier looks at each.
 MAX_STEPS = 160

@@ -17,8 +17,6 @@ from typing import Generic, TypeVar
 
 from gotrace.errors import GotraceError, UsageError
 
-__all__ = ["Meanwhile", "Opened"]
-
 _PATIENCE = 1.0  # seconds
 _T = TypeVar("_T")
 

@@ -19,8 +19,6 @@ from gotrace.sites.prologue import (
 )
 from gotrace.sites.records import MAX_SIZE, Choice, Exits, Flow, SiteError, SiteForm
 
-__all__ = ["Amd64"]
-
 # push %rbp; mov %rsp,%rbp: what Go >= 1.21 sets up a frame with, right after the stack check.
 _FRAME_SETUP = b"\x55\x48\x89\xe5"
 #: push of a register that a C callee saves: prologue, not a loop's body.

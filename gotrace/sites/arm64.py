@@ -30,8 +30,6 @@ from typing import NamedTuple
 from gotrace.elf.functions import FuncInfo, Origin
 from gotrace.sites.records import MAX_SIZE, Branch, Choice, Exits, Flow, SiteError, SiteForm
 
-__all__ = ["Arm64"]
-
 _RET = 0xD65F03C0  # of the link register
 _SP = ZR = 31
 _LR, _G, _TEMPORARY = 30, 28, 27

@@ -15,15 +15,6 @@ from gotrace.sites.records import Branch, Exits, Flow
 if TYPE_CHECKING:
     import capstone
 
-__all__ = [
-    "Instruction",
-    "control_flow",
-    "exits",
-    "float_written",
-    "instructions",
-    "step_over",
-]
-
 
 #: Zero bytes, or Go's int3, after the last instruction; one zero byte alone does not decode.
 _PADDING = re.compile(rb"[\x00\xcc]*\Z")

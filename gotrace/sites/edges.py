@@ -19,9 +19,8 @@ from gotrace.elf.functions import FuncInfo, FunctionTable
 from gotrace.sites.hashed import is_kept_out
 from gotrace.sites.landings import Callers
 from gotrace.sites.machine import MachineCode, machine_code
-from gotrace.sites.sites import Site, SiteError, SiteForm, SiteKind, function_sites
-
-__all__ = ["EdgeSite", "channel_sites", "collection_site", "timer_sites", "try_sites"]
+from gotrace.sites.records import SiteError, SiteForm
+from gotrace.sites.sites import Site, SiteKind, function_sites
 
 #: The loads come within so many bytes of the call that copies.
 _NEAR = 32

@@ -18,11 +18,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = [
-    "EMULATED",
-    "refusal",
-]
-
 #: One instruction that every kernel emulates within the breakpoint's trap: push of a register,
 #: the one-byte nop, jcc, jmp and call with an offset; no prefix but push's REX.B.
 EMULATED = re.compile(

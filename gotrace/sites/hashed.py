@@ -17,8 +17,6 @@ from gotrace.elf.image import ElfImage
 from gotrace.elf.symtab import symbol_value
 from gotrace.sites.machine import machine_code
 
-__all__ = ["HASHED", "is_hashed", "is_kept_out", "may_hash"]
-
 #: Why code is kept out, and what can be done.
 HASHED = (
     "a program in FIPS mode ends if it finds a breakpoint in this code when it starts: only a"

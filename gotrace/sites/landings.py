@@ -22,9 +22,7 @@ from gotrace.sites.decode import instructions
 from gotrace.sites.emulation import EMULATED, refusal
 from gotrace.sites.hashed import HASHED, is_kept_out
 from gotrace.sites.machine import machine_code
-from gotrace.sites.sites import SiteError
-
-__all__ = ["CallerSearch", "Callers", "Landing"]
+from gotrace.sites.records import SiteError
 
 #: Where a goroutine's first function returns to: src/runtime/asm_amd64.s, goexit+PCQuantum.
 _GOEXIT, _PC_QUANTUM = "runtime.goexit", 1

@@ -18,8 +18,6 @@ import functools
 import re
 from collections.abc import Iterable
 
-__all__ = ["any_of", "modrm", "run_to_jump"]
-
 
 def any_of(*parts: int | range) -> str:
     """Return a character class of bytes."""

@@ -12,8 +12,6 @@ from gotrace.sites.amd64 import Amd64
 from gotrace.sites.arm64 import Arm64
 from gotrace.sites.records import Choice, Exits, Flow
 
-__all__ = ["MachineCode", "machine_code"]
-
 
 class MachineCode(Protocol):
     """What there is to know of the code of one architecture.

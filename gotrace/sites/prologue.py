@@ -20,15 +20,6 @@ from dataclasses import dataclass
 from gotrace.sites.emulation import EMULATED
 from gotrace.sites.lengths import any_of, modrm
 
-__all__ = [
-    "SplitStack",
-    "StackCheck",
-    "first_emulated",
-    "may_branch_to_start",
-    "split_stack",
-    "stack_check",
-]
-
 # g is in R14 (ABIInternal, Go >= 1.17), or is first loaded from thread-local storage: into R14
 # by the ABI0 functions of Go >= 1.17, into RCX before. It is at an offset from FS that is in
 # the instruction, or in position-independent code in the register: read from the global offset

@@ -9,9 +9,6 @@ from typing import NamedTuple
 
 from gotrace.errors import GotraceError
 
-__all__ = ["MAX_SIZE", "Branch", "Choice", "Exits", "Flow", "SiteError", "SiteForm"]
-
-
 #: Larger functions are not decoded: compilers emit none, and a file made to be slow is given up.
 MAX_SIZE = 1 << 21
 

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 
 from gotrace.elf.functions import FuncInfo, FunctionTable
 from gotrace.sites.machine import machine_code
-from gotrace.sites.sites import Site, SiteError, SiteForm, SiteKind, function_sites
-
-__all__ = ["SchedulerSites", "scheduler_sites", "start_site"]
+from gotrace.sites.records import SiteError, SiteForm
+from gotrace.sites.sites import Site, SiteKind, function_sites
 
 #: The first field of its argument that coroswitch_m reads so far into it is gp.coroarg.
 _MAX_PROLOGUE = 64

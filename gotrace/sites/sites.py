@@ -25,18 +25,6 @@ from gotrace.sites.hashed import HASHED, is_hashed, is_kept_out
 from gotrace.sites.machine import machine_code
 from gotrace.sites.records import MAX_SIZE, SiteError, SiteForm
 
-__all__ = [
-    "FunctionSites",
-    "Returns",
-    "Site",
-    "SiteError",
-    "SiteForm",
-    "SiteKind",
-    "entry_site",
-    "function_sites",
-    "return_sites",
-]
-
 _WORD, _OFFSET = 8, 4  # bytes of an address, and of an offset in a table
 
 

@@ -7,16 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gotrace.sites.machine import machine_code
-from gotrace.sites.sites import Site, SiteError, SiteForm, SiteKind, entry_site
+from gotrace.sites.records import SiteError, SiteForm
+from gotrace.sites.sites import Site, SiteKind, entry_site
 
 if TYPE_CHECKING:
     from gotrace.elf.functions import FunctionTable
-
-__all__ = [
-    "UnwindSites",
-    "fault_site",
-    "unwind_sites",
-]
 
 
 @dataclass(frozen=True, slots=True)

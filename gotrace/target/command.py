@@ -11,12 +11,6 @@ from collections.abc import Sequence
 from gotrace.errors import GotraceError
 from gotrace.target.process import fork
 
-__all__ = [
-    "Command",
-    "CommandError",
-    "resolve_command",
-]
-
 _EXEC_FAILED = 127
 
 

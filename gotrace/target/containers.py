@@ -20,8 +20,6 @@ from dataclasses import dataclass
 
 from gotrace.target.shortage import suppress_missing
 
-__all__ = ["Container", "Containers", "container_of_cgroups", "processes_in"]
-
 #: A container's number where a path ends: of Docker, containerd, CRI-O and Podman, by cgroupfs
 #: (``.../ID``) and by systemd (``.../cri-containerd-ID.scope``); with containerd's name of the
 #: configuration before a colon where runtime and driver disagree.

@@ -18,25 +18,6 @@ from pathlib import Path
 from gotrace.errors import GotraceError, UsageError
 from gotrace.target.containers import processes_in
 
-__all__ = [
-    "Executable",
-    "MemoryMapping",
-    "Process",
-    "ProcessError",
-    "cgroup_number",
-    "ended_processes",
-    "ends_so",
-    "file_test",
-    "find_process",
-    "fork",
-    "in_initial_pid_namespace",
-    "one_process",
-    "process_numbers",
-    "processes_called",
-    "read_status",
-    "runs_go",
-]
-
 #: The beginning of a word for a container's programs; its number, or how that begins, comes after.
 _CONTAINER = "container:"
 _STARTSTACK = 28  # the field's number in proc_pid_stat(5)

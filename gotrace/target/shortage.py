@@ -7,8 +7,6 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["raise_shortage", "suppress_missing"]
-
 #: Errors that say nothing of what was asked for.
 _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 

@@ -26,13 +26,6 @@ from gotrace.target.process import (
     in_initial_pid_namespace,
 )
 
-__all__ = [
-    "MAX_PROCESSES",
-    "Target",
-    "TargetBinary",
-    "load_bias",
-]
-
 #: Most processes that are traced by their numbers: GOTRACE_TGID_8 of bpf/site.h is the last.
 MAX_PROCESSES = 8
 _PT_LOAD = 1  # elf(5)

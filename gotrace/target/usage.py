@@ -11,8 +11,6 @@ from pathlib import Path
 
 from gotrace.target.process import Process, ProcessError
 
-__all__ = ["Usage", "cpu_quota", "usage_of"]
-
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 #: Where control groups of version 2 and of version 1's cpu controller are mounted, as usual.

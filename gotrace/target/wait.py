@@ -16,8 +16,6 @@ from types import FrameType
 
 from gotrace.target.process import Process
 
-__all__ = ["Interrupts", "Reason", "SignalWaiter", "Waiter"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Seconds. ``timeout`` of coreutils signals its command, and then the process group, which has the
 #: command as well. Python may come to see the second signal only when a system call has ended.

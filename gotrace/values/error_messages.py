@@ -32,22 +32,6 @@ from gotrace.values.model import (
 from gotrace.values.scalars import quoted
 from gotrace.values.stdlib_text import address_text
 
-__all__ = [
-    "FIXED",
-    "KEY_FIELDS",
-    "POINTER_RULES",
-    "VALUE_RULES",
-    "Message",
-    "address_of",
-    "error_value",
-    "go_errno_text",
-    "is_set",
-    "missing_text",
-    "quoted_text",
-    "text_of",
-    "with_prefix",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Message:

@@ -19,8 +19,6 @@ from gotrace.values.model import (
     Value,
 )
 
-__all__ = ["MAX_FIELDS", "cut_to_fit", "without_large"]
-
 #: A struct with more fields, those of structs within it included, is large.
 MAX_FIELDS = 16
 #: Columns that each value gets, however many there are.

@@ -57,15 +57,6 @@ from gotrace.values.scalars import (
 )
 from gotrace.values.stdlib_text import duration_text, time_syntax, time_text
 
-__all__ = [
-    "Format",
-    "FormatError",
-    "Printer",
-    "format_values",
-    "parse_format",
-    "verb_problem",
-]
-
 _BYTE = basic_type(Kind.UINT8)
 _UNSIGNED = {Kind.UINT, Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64, Kind.UINTPTR}
 

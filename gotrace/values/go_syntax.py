@@ -35,15 +35,6 @@ from gotrace.values.model import (
 from gotrace.values.scalars import Directive, floating, plain_text, quoted
 from gotrace.values.stdlib_text import duration_text, time_text
 
-__all__ = [
-    "GUESSED",
-    "MAX_DEPTH",
-    "by_text",
-    "go_syntax",
-    "is_text",
-    "ordered",
-]
-
 _V = Directive("v")
 #: What comes before a message that is guessed from a field.
 GUESSED = "~"

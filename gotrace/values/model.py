@@ -15,28 +15,6 @@ from typing import TYPE_CHECKING, Union
 if TYPE_CHECKING:
     from gotrace.gotypes.types import GoType
 
-__all__ = [
-    "BytesValue",
-    "ChanValue",
-    "DurationValue",
-    "ErrorValue",
-    "FuncValue",
-    "InterfaceValue",
-    "MapValue",
-    "NamedValue",
-    "Nil",
-    "PointerValue",
-    "SequenceValue",
-    "StringValue",
-    "StructValue",
-    "TextValue",
-    "TimeValue",
-    "UnavailableValue",
-    "Value",
-    "is_cut",
-    "unwrapped",
-]
-
 #: Any decoded value; float and complex are as wide as Go's, float32 holds its shortest decimal.
 Value = Union[
     bool,

@@ -41,24 +41,6 @@ from gotrace.values.model import (
 )
 from gotrace.values.stdlib_text import UNKNOWN_ZONE, duration_text, time_text
 
-__all__ = [
-    "Chan",
-    "CutBytes",
-    "CutDict",
-    "CutList",
-    "CutStr",
-    "Duration",
-    "Func",
-    "GoError",
-    "MapKey",
-    "Pointer",
-    "Struct",
-    "Unavailable",
-    "as_json",
-    "from_json",
-    "to_python",
-]
-
 
 class Unavailable:
     """A value that could not be read: false, equal to nothing, and not to be computed with.

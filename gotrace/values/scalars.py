@@ -11,19 +11,6 @@ import math
 import struct
 from dataclasses import dataclass, replace
 
-__all__ = [
-    "Directive",
-    "address",
-    "character",
-    "filled",
-    "floating",
-    "integer",
-    "pad",
-    "plain_text",
-    "quoted",
-    "text",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Directive:

@@ -12,16 +12,6 @@ import struct
 
 from gotrace.values.model import TimeValue
 
-__all__ = [
-    "UNKNOWN_ZONE",
-    "address_text",
-    "duration_text",
-    "hardware_address_text",
-    "ipv6_text",
-    "time_syntax",
-    "time_text",
-]
-
 #: What the time zone database calls a zone that is not known.
 UNKNOWN_ZONE = "-00"
 _UNITS = ((1_000_000, "ms"), (1_000, "\u00b5s"), (1, "ns"))

@@ -59,10 +59,6 @@ from gotrace.values.model import (
 from gotrace.values.scalars import Directive, floating
 from gotrace.values.stdlib_text import time_text
 
-__all__ = [
-    "to_json",
-]
-
 _V = Directive("v")
 
 

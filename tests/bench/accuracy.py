@@ -15,8 +15,6 @@ from tests.bench.targets import Calls, calls_program, http_program
 from tests.bench.tracers import TRACER_CPU, Tracer, TracerError
 from tests.tools.harness import Process
 
-__all__ = ["busy_server", "mean_latency"]
-
 _CONNECTIONS = 200
 
 

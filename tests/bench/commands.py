@@ -18,20 +18,6 @@ from tests.bench.tracers import Command, Tracer, opened_perf_buffers, printed
 from tests.delve import delve
 from tests.tools.harness import CLONE
 
-__all__ = [
-    "Missing",
-    "bcc_count",
-    "bcc_latency",
-    "bcc_trace",
-    "bpftrace",
-    "bpftrace_attaches_all_at_once",
-    "dlv_trace",
-    "gooncpu",
-    "gotrace",
-    "ours",
-    "perf_record",
-]
-
 PEERS = Path(__file__).parent / "peers"
 
 

@@ -33,8 +33,6 @@ from tests.bench.stats import Requirement, Series, ratios, total
 from tests.bench.targets import FRAMED, NAMED, Calls, Framed, calls_program, find_framed
 from tests.bench.tracers import TRACER_CPU, Command, Tracer, TracerError
 
-__all__ = ["count_costs", "empty_probe", "latency_costs", "sampling_costs", "trace_costs"]
-
 EMPTY = Path(__file__).parent / "empty.c"
 LANDING = "gofunclatency at landings"
 AUTO = "gofunclatency that has moved by itself"

@@ -23,8 +23,6 @@ from tests.fleet.test_gotraced import Daemon
 from tests.toolchains import FIXTURES, build
 from tests.tools.harness import Fixture
 
-__all__ = ["METRICS", "configuration", "fleet_costs"]
-
 _PROGRAMS, _PROCESSES = 5, 4  # files, and processes of each
 _RATE = 100_000  # calls a second, of all
 _STARTS = 1_000  # a minute

@@ -20,7 +20,7 @@ from gotrace.session.probing import ReturnMode
 from gotrace.session.request import Asked
 from gotrace.session.run import open_run
 from gotrace.sites.landings import Callers, Landing
-from gotrace.sites.sites import SiteError
+from gotrace.sites.records import SiteError
 from gotrace.target.target import Target
 from tests.bench.commands import Missing, ours
 from tests.bench.results import Results
@@ -34,8 +34,6 @@ from tests.bench.targets import (
 )
 from tests.bench.tracers import Tracer, TracerError
 from tests.toolchains import toolchains
-
-__all__ = ["landing_costs"]
 
 _BARE, _RETS, _LANDINGS = "bare", "returns at RETs", "returns at landings"
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from tests.bench.results import SCHEMA, number
 
-__all__ = ["svg"]
-
 _WIDTH, _LEFT, _RIGHT = 860, 260, 170
 _BAR, _GAP, _TITLE = 18, 8, 34
 _DWARFS = 30.0

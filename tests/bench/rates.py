@@ -17,8 +17,6 @@ from tests.bench.stats import Requirement, ratios
 from tests.bench.targets import Calls, calls_program
 from tests.bench.tracers import TRACER_CPU, Command, Tracer, TracerError
 
-__all__ = ["Delivery", "best", "delivery_rates"]
-
 CASE = "calls delivered to a file"
 READER = "reader's CPU for a delivered call"
 MEMORY = "peak memory while delivering"

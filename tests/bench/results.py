@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 
 from tests.bench.stats import Requirement, Series
 
-__all__ = ["SCHEMA", "Measure", "Results", "number"]
-
 SCHEMA = 1
 
 Json = dict[str, object]

@@ -27,8 +27,6 @@ from tests.bench.targets import (
 )
 from tests.bench.tracers import TRACER_CPU, Command, Tracer, TracerError
 
-__all__ = ["all_functions", "functions_by_number", "start_up"]
-
 READY, GONE, MEMORY = "time to ready", "time to detach", "peak memory"
 CPU = "processor time to ready"
 

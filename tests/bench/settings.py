@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["FULL", "QUICK", "Settings"]
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:

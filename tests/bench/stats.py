@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Requirement", "Series", "Verdict", "ratios", "total"]
-
 
 @dataclass(frozen=True, slots=True)
 class Series:

@@ -22,24 +22,6 @@ from tests.bench.tracers import TARGET_CPU, on_cpu
 from tests.toolchains import FIXTURES, Toolchain, build, cache_dir, toolchains
 from tests.tools.harness import Process
 
-__all__ = [
-    "FRAMED",
-    "NAMED",
-    "Calls",
-    "Framed",
-    "calls_program",
-    "compiler",
-    "compiler_at_work",
-    "find_framed",
-    "function_names",
-    "http_program",
-    "large_program",
-    "larger_program",
-    "many_at_work",
-    "many_program",
-    "newest_go",
-]
-
 #: The function that all tools trace.
 FRAMED = "main.framed"
 #: One with a string, a number and two results.

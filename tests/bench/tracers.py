@@ -17,17 +17,6 @@ from types import TracebackType
 
 from tests.tools.harness import default_signals
 
-__all__ = [
-    "TARGET_CPU",
-    "TRACER_CPU",
-    "Command",
-    "Tracer",
-    "TracerError",
-    "on_cpu",
-    "opened_perf_buffers",
-    "printed",
-]
-
 _CPUS = sorted(os.sched_getaffinity(0))
 
 #: Where targets and tracers run, apart from each other; None where there is only one CPU.

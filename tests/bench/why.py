@@ -21,8 +21,6 @@ from tests.bench.tracers import TARGET_CPU, TRACER_CPU, Tracer, TracerError, on_
 from tests.toolchains import FIXTURES, build
 from tests.tools.harness import Process
 
-__all__ = ["why_costs"]
-
 _MAX_CHANGE = 1000.0  # ns
 _MAX_SWITCH = 200.0  # ns
 _WARM = 1000

@@ -12,8 +12,6 @@ from pathlib import Path
 from gotrace.kernel.compiler import joined_source
 from tests.live import skip_or_fail
 
-__all__ = ["CLayout", "run_c"]
-
 _PRELUDE = """\
 #include <stdbool.h>
 #include <stddef.h>

@@ -19,12 +19,11 @@ from gotrace.kernel.own_function import OwnFunction, own_function
 from gotrace.kernel.program import BpfProgram
 from gotrace.session.events import CallRecord, parse_call
 from gotrace.settings import TraceSettings
-from gotrace.sites.sites import Site, SiteForm, SiteKind
+from gotrace.sites.records import SiteForm
+from gotrace.sites.sites import Site, SiteKind
 from gotrace.target.process import Process
 from gotrace.target.target import Target
 from tests.capture.reference import Memory
-
-__all__ = ["CONSTANTS", "PAYLOAD", "STEPS", "Arena", "Interpreter"]
 
 PAYLOAD = 1024
 STEPS = 192

@@ -24,7 +24,8 @@ from gotrace.kernel.cookie import (
 from gotrace.session import count, goroutines, landings, latency, tasks
 from gotrace.session import open_calls as calls
 from gotrace.sites.landings import _MAX_DISTANCE
-from gotrace.sites.sites import Site, SiteForm, SiteKind
+from gotrace.sites.records import SiteForm
+from gotrace.sites.sites import Site, SiteKind
 from tests.bpf.c import CLayout, run_c
 
 

@@ -29,20 +29,6 @@ from gotrace.gotypes.types import (
 from gotrace.values.model import Value
 from tests.capture.reference import Machine, Memory, run_reference
 
-__all__ = [
-    "INT",
-    "STRING",
-    "Heap",
-    "KnownTypes",
-    "ProcessMemory",
-    "array_of",
-    "capture",
-    "capture_all",
-    "pointer_to",
-    "slice_of",
-    "struct_of",
-]
-
 INT = basic_type(Kind.INT)
 STRING = basic_type(Kind.STRING)
 

@@ -27,8 +27,6 @@ from gotrace.capture.ops import (
     Status,
 )
 
-__all__ = ["Machine", "Memory", "Outcome", "run_reference"]
-
 _MASK = (1 << 64) - 1
 #: Of a search: positions looked at, of them in one step, and steps that it may take.
 _SEARCHED, _STRIDE, SEARCH_STEPS = 512, 16, 48

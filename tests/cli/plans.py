@@ -8,10 +8,9 @@ from typing import cast
 
 from gotrace.elf.functions import FuncInfo, Origin
 from gotrace.session.plan import BinaryPlan, ProbePlan
-from gotrace.sites.sites import FunctionSites, Site, SiteForm, SiteKind
+from gotrace.sites.records import SiteForm
+from gotrace.sites.sites import FunctionSites, Site, SiteKind
 from gotrace.target.target import TargetBinary
-
-__all__ = ["plan_of"]
 
 
 def plan_of(*names: str, form: SiteForm = SiteForm.FIRST) -> ProbePlan:

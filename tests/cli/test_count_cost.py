@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from gotrace.cli.gofunccount import _Hits
 from gotrace.report.output import Notice
-from gotrace.sites.sites import SiteForm
+from gotrace.sites.records import SiteForm
 from tests.cli.plans import plan_of
 
 COST = {SiteForm.EMULATED: 1_500, SiteForm.FIRST: 9_500}

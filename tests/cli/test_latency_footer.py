@@ -19,7 +19,7 @@ from gotrace.report.output import Notice, NoticeKind
 from gotrace.session.budget import HitCounts, HitRow
 from gotrace.session.calibrate import Calibration
 from gotrace.session.latency import Measurement
-from gotrace.sites.sites import SiteForm
+from gotrace.sites.records import SiteForm
 from tests.cli.plans import plan_of
 
 NO_HITS = HitCounts([HitRow()], [False])

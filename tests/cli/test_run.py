@@ -22,7 +22,8 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.report.output import Notice, NoticeKind
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.run import Run
-from gotrace.sites.sites import Site, SiteForm, SiteKind
+from gotrace.sites.records import SiteForm
+from gotrace.sites.sites import Site, SiteKind
 from gotrace.target.target import Target
 from gotrace.target.wait import Waiter
 from tests.cli.plans import plan_of

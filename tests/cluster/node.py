@@ -17,8 +17,6 @@ from typing import Any
 from tests.cluster.obtained import obtained
 from tests.live import skip_or_fail
 
-__all__ = ["Node", "image"]
-
 Json = dict[str, Any]
 
 _SCRIPT = Path(__file__).parent / "node.sh"

@@ -12,8 +12,6 @@ from tests.debian import FetchError, PrivateApt, unpack
 from tests.live import skip_or_fail
 from tests.toolchains import Toolchain, cache_dir, toolchain
 
-__all__ = ["VERSION", "obtained"]
-
 #: The last suite whose source package has the whole of Kubernetes, and not kubectl alone.
 _SUITE = "bookworm"
 #: Of that package, without Debian's suffixes.

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from gotrace.elf.image import Section
 from tests.damage.programs import Region, intact, pack, regions, unpack
 
-__all__ = ["Mutation", "damaged", "mutation"]
-
 _LARGE = (0x7F, 0x80, 0xFF, 0xFFFF, 1 << 31, (1 << 32) - 1, 1 << 40, 1 << 63, (1 << 64) - 1)
 
 

@@ -17,8 +17,6 @@ from gotrace.elf.pclntab.header import find_pclntab
 from gotrace.gotypes.from_rtype import Rtypes
 from tests.toolchains import FIXTURES, build, gccgo_build, newest, require
 
-__all__ = ["PROGRAMS", "Region", "intact", "pack", "regions", "unpack"]
-
 _GO = FIXTURES / "dwarf_signatures"
 _PLAIN = "-ldflags=-compressdwarf=false"
 

@@ -37,8 +37,6 @@ from gotrace.session.trace import Tables, TraceOptions
 from gotrace.session.trace_plan import TraceChoices, interfaces_in, make_trace_plan
 from gotrace.target.target import Target, TargetBinary
 
-__all__ = ["Outcome", "read_as_tools_do"]
-
 #: The program's own functions, and some that were not written for a test.
 PATTERNS = ("main.*", "runtime.mal*", "errors.*", "strconv.*")
 

@@ -18,8 +18,6 @@ from tests.damage.mutations import Mutation, damaged, mutation
 from tests.damage.programs import intact
 from tests.damage.reading import Outcome, read_as_tools_do
 
-__all__ = ["SECONDS", "Trials", "bound_memory", "try_seeds"]
-
 #: Processor time that reading a damaged file may take. A file of this size, whole, takes 0.1 s.
 SECONDS = 2.0
 #: Address space that reading may add to what the process has from the start.

@@ -10,8 +10,6 @@ from gotrace.elf.buildinfo import recorded_version
 from gotrace.elf.image import ElfImage
 from tests.toolchains import FIXTURES, FOR_ARM64, Toolchain, build
 
-__all__ = ["ARM64_MODES", "MODES", "cgo", "small", "without_build_info", "without_section_headers"]
-
 #: How to build one program; values are build() flags.
 MODES: dict[str, tuple[str, ...]] = {
     "default": (),

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from tests.toolchains import Toolchain
 
-__all__ = ["NmSymbol", "addr2line", "elf_symbols", "go_nm", "run", "sections"]
-
 
 @dataclass(frozen=True, slots=True)
 class NmSymbol:

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.test_gotraced import Daemon, keys
-
-__all__ = ["keys"]  # a fixture
+from tests.fleet.test_gotraced import Daemon
+from tests.fleet.test_gotraced import keys as keys
 
 PROGRAMS = int(os.environ.get("GOTRACE_PROGRAMS", "12"))
 A_SECOND = 2

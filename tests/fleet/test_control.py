@@ -22,10 +22,10 @@ from gotrace.fleet.asked import Snippets, beside, read_snippet
 from gotrace.fleet.config import Config, parse_config
 from gotrace.fleet.control import MAX_BYTES, Control, settle
 from gotrace.fleet.gotraced import main
-from tests.fleet.test_gotraced import Daemon, configured, keys, server, wait_until
+from tests.fleet.test_gotraced import Daemon, configured, wait_until
+from tests.fleet.test_gotraced import keys as keys
+from tests.fleet.test_gotraced import server as server
 from tests.tools.harness import Fixture, code_of, run_tool
-
-__all__ = ["keys", "server"]  # fixtures
 
 NOBODY = 65534
 HANDLES = "  - {name: handles, type: counter, probe: main.handle}"

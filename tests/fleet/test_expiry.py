@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.test_gotraced import Daemon, configured, keys, server, wait_until
+from tests.fleet.test_gotraced import Daemon, configured, wait_until
+from tests.fleet.test_gotraced import keys as keys
+from tests.fleet.test_gotraced import server as server
 from tests.tools.harness import Fixture
-
-__all__ = ["keys", "server"]  # fixtures
 
 NAMES = ("errors_total", "seconds_count", "bytes_count")
 

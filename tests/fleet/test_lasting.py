@@ -24,14 +24,15 @@ from gotrace.fleet.flights import MAX_ANSWER, FlightProbe, Flights, encoded_answ
 from gotrace.fleet.trial import Trial
 from gotrace.overhead import ProbeCost
 from tests.fleet.test_control import ctl
-from tests.fleet.test_flights import Written, program, tally_of
+from tests.fleet.test_flights import Written, tally_of
 from tests.fleet.test_flights import files as flights_in
-from tests.fleet.test_gotraced import Daemon, configured, keys, server, wait_until
+from tests.fleet.test_flights import program as program
+from tests.fleet.test_gotraced import Daemon, configured, wait_until
+from tests.fleet.test_gotraced import keys as keys
+from tests.fleet.test_gotraced import server as server
 from tests.fleet.test_otlp import Received, over_http
 from tests.requests.test_flight import do
 from tests.tools.harness import Fixture, Process, code_of, tool_command
-
-__all__ = ["keys", "program", "server"]
 
 SPOIL = """
 import ctypes, sys, threading

@@ -15,10 +15,9 @@ import pytest
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import PlanningSpec
 from gotrace.fleet.trial import Trial
-from tests.fleet.test_gotraced import Daemon, keys
+from tests.fleet.test_gotraced import Daemon
+from tests.fleet.test_gotraced import keys as keys
 from tests.toolchains import newest
-
-__all__ = ["keys"]  # a fixture
 
 MB = 1 << 20
 

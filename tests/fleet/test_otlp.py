@@ -32,10 +32,10 @@ from gotrace.fleet.series import Increment, Metric
 from gotrace.fleet.spans import Rate
 from gotrace.histogram import Histogram
 from gotrace.probes.spec import parse_key
-from tests.fleet.test_gotraced import Daemon, calls_of, keys, server
+from tests.fleet.test_gotraced import Daemon, calls_of
+from tests.fleet.test_gotraced import keys as keys
+from tests.fleet.test_gotraced import server as server
 from tests.tools.harness import Fixture
-
-__all__ = ["keys", "server"]  # fixtures
 
 _PATIENCE = 60.0  # seconds
 

@@ -27,10 +27,8 @@ from gotrace.errors import GotraceError, UsageError
 from gotrace.fleet.config import HeaderSpec, OtlpSpec, Protocol, parse_config
 from gotrace.fleet.otlp import FinishedCall, Otlp
 from gotrace.fleet.transport import SendFailure, sender
-from tests.fleet.test_endpoint import certificates
+from tests.fleet.test_endpoint import certificates as certificates
 from tests.fleet.test_otlp import COLLECTORS, Received, over_http
-
-__all__ = ["certificates"]  # a fixture
 
 _PATIENCE = 60.0
 #: Seconds of the outage, of 100 spans each.

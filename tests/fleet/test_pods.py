@@ -17,12 +17,12 @@ import pytest
 from gotrace.fleet.config import PodSpec, TargetSpec
 from gotrace.fleet.targets import Finder
 from gotrace.target.containers import Containers
-from tests.fleet.test_gotraced import Daemon, keys, server
+from tests.fleet.test_gotraced import Daemon
+from tests.fleet.test_gotraced import keys as keys
+from tests.fleet.test_gotraced import server as server
 from tests.fleet.test_otlp import Received, attributes, over_http
 from tests.systemd import cgroup2, remove_group
 from tests.tools.harness import Fixture
-
-__all__ = ["keys", "server"]  # fixtures
 
 UIDS = ("8b7e0f6c-3d1a-4b57-9a0e-5f0c2d1e3a4b", "11111111-2222-3333-4444-555555555555")
 IDS = ("0123456789abcdef" * 4, "fedcba9876543210" * 4)

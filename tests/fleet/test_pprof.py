@@ -23,12 +23,12 @@ from gotrace.fleet.telemetry.price import OverBudgetError
 from gotrace.fleet.telemetry.profiles import wait_profile
 from gotrace.fleet.web import Health, ProfileKind, WebServer
 from gotrace.target.target import Target
-from tests.fleet.test_gotraced import Daemon, configured, keys, server
+from tests.fleet.test_gotraced import Daemon, configured
+from tests.fleet.test_gotraced import keys as keys
+from tests.fleet.test_gotraced import server as server
 from tests.profiles.raw import RawProfile, raw_profile
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture
-
-__all__ = ["keys", "server"]  # fixtures
 
 METRICS = "  - {name: handles, type: counter, probe: main.handle}"
 

@@ -23,11 +23,11 @@ from gotrace.values.model import (
     StructValue,
     Value,
 )
-from tests.fleet.test_gotraced import Daemon, configured, keys, server
+from tests.fleet.test_gotraced import Daemon, configured
+from tests.fleet.test_gotraced import keys as keys
+from tests.fleet.test_gotraced import server as server
 from tests.fleet.test_otlp import Received, attributes, over_http
 from tests.tools.harness import Fixture
-
-__all__ = ["keys", "server"]  # fixtures
 
 SECRET = "hunter2-s3cr3t"
 

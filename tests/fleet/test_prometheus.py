@@ -16,12 +16,12 @@ import pytest
 import yaml
 
 from tests.fleet.test_docs import own_metrics
-from tests.fleet.test_gotraced import Daemon, calls_of, configured, keys, server
+from tests.fleet.test_gotraced import Daemon, calls_of, configured
+from tests.fleet.test_gotraced import keys as keys
+from tests.fleet.test_gotraced import server as server
 from tests.prometheus import Prometheus, prometheus, promtool
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import CLONE, Fixture
-
-__all__ = ["keys", "server"]  # fixtures
 
 METRICS = """\
   - {name: handles, type: counter, probe: main.handle, labels: {failed: '$ret2 != nil'}}

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.test_gotraced import Daemon, calls_of, configured, keys, server
+from tests.fleet.test_gotraced import Daemon, calls_of, configured
+from tests.fleet.test_gotraced import keys as keys
+from tests.fleet.test_gotraced import server as server
 from tests.fleet.test_otlp import Received, over_http
 from tests.tools.harness import Fixture
-
-__all__ = ["keys", "server"]  # fixtures
 
 RELOADS = int(os.environ.get("GOTRACE_RELOADS", "40"))
 HANDLES = "  - {name: handles, type: counter, probe: main.handle}"

@@ -14,12 +14,12 @@ import pytest
 from gotrace.kernel.features import has_multi_links
 from gotrace.kernel.privileges import Capability
 from gotrace.target.process import read_status
-from tests.fleet.test_gotraced import Daemon, keys, server
+from tests.fleet.test_gotraced import Daemon
+from tests.fleet.test_gotraced import keys as keys
+from tests.fleet.test_gotraced import server as server
 from tests.live import skip_or_fail
 from tests.tools.harness import Fixture
 from tests.tools.unprivileged import NOBODY
-
-__all__ = ["keys", "server"]  # fixtures
 
 KEPT = (
     Capability.BPF,

@@ -24,8 +24,6 @@ from gotrace.gotypes.types import (
 from tests.elf.binaries import MODES
 from tests.toolchains import FIXTURES, Toolchain, build
 
-__all__ = ["BOX", "Program", "header_fields", "parts", "program"]
-
 #: How the linker spells the package in deep/box.v2, which calls itself box.
 BOX = "fixture/deep/box%2ev2"
 

@@ -28,7 +28,8 @@ from gotrace.kernel.keeper import Keeper
 from gotrace.kernel.own_function import own_code, own_function
 from gotrace.kernel.program import BpfProgram
 from gotrace.settings import CountSettings
-from gotrace.sites.sites import Site, SiteForm, SiteKind
+from gotrace.sites.records import SiteForm
+from gotrace.sites.sites import Site, SiteKind
 
 ENTRIES = [Point(0x100, 0x100, 1), Point(0x200, 0x200, 2)]
 RETS = [Point(0x1F0, 0x1F0, 1), Point(0x2F0, 0x2F0, 2)]

@@ -11,9 +11,9 @@ import pytest
 from gotrace.kernel import missing_features, program
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import AttachError, AttachMethod, Point, ProbeGroup, attach
-from gotrace.kernel.compiler import _reason
+from gotrace.kernel.compiler import LoadError, _reason
 from gotrace.kernel.instructions import encode
-from gotrace.kernel.program import BpfProgram, LackingError, LoadError
+from gotrace.kernel.program import BpfProgram, LackingError
 from gotrace.settings import HistogramSettings, LatencySettings, TaskSettings, TrialSettings
 
 pytestmark = pytest.mark.live

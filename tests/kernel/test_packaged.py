@@ -33,9 +33,9 @@ from gotrace.settings import (
     ProgramSettings,
     SiteSettings,
 )
-from tests.kernel.test_program_cache import PROGRAM, SETTINGS, Compiler, as_root, compiler
-
-__all__ = ["as_root", "compiler"]
+from tests.kernel.test_program_cache import PROGRAM, SETTINGS, Compiler
+from tests.kernel.test_program_cache import as_root as as_root
+from tests.kernel.test_program_cache import compiler as compiler
 
 
 @pytest.fixture

@@ -19,13 +19,14 @@ from gotrace.architecture import AMD64, HOST
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import attach
 from gotrace.kernel.btf import kernel_field
+from gotrace.kernel.compiler import LoadError
 from gotrace.kernel.instructions import EXIT, encode
 from gotrace.kernel.own_function import own_function
-from gotrace.kernel.program import AttachKind, BpfProgram, LoadError
+from gotrace.kernel.program import AttachKind, BpfProgram
 from gotrace.session import calibrate
 from gotrace.session.waits.names import SyscallMeter
 from gotrace.settings import CountSettings, HistogramSettings, LatencySettings
-from gotrace.sites.sites import SiteForm
+from gotrace.sites.records import SiteForm
 from gotrace.target.process import Process
 from gotrace.target.target import Target
 

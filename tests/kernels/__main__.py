@@ -23,8 +23,6 @@ from tests.kernels.programs import MINORS, bundle, compiled_programs, programs
 from tests.kernels.releases import QUICK, RELEASES, Release, names_for, release
 from tests.kernels.table import keep
 
-__all__ = ["Outcome", "line", "main", "order_of", "summarise"]
-
 _ROUNDS = 60
 _LIMIT = 5400.0  # seconds for a guest; see docs/kernels.md for what one takes of a processor
 

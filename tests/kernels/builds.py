@@ -21,8 +21,6 @@ from tests.tools import gccgo
 from tests.tools.cgo import check_counts, check_times
 from tests.tools.libraries import check_library, check_plugin_times, check_plugin_values
 
-__all__ = ["check_builds"]
-
 
 def check_builds(checks: Checks) -> None:
     """Run the checks, with the kernel's best way to attach."""

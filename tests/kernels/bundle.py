@@ -16,8 +16,6 @@ from tests.kernels.order import BUNDLE
 from tests.kernels.runs import MINORS, fixture_program
 from tests.tools import harness
 
-__all__ = ["unpacked"]
-
 #: Where the guest's Python has what packages bring: BCC's binding, capstone and so on.
 _PACKAGES = "/usr/lib/python3/dist-packages"
 #: Runs a command where there is nothing there, and keeps its process.

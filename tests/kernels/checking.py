@@ -13,8 +13,6 @@ from typing import Any
 
 from tests.kernels.order import Order, Result
 
-__all__ = ["Checks", "failure"]
-
 
 @dataclass
 class Checks:

@@ -55,8 +55,6 @@ from tests.tools.harness import (
     tool_command,
 )
 
-__all__ = ["main"]
-
 Json = dict[str, Any]
 
 #: On the other methods latencies and values are of one release, a different one on each.

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from tests.debian import FetchError, unpack
 
-__all__ = ["compile_kernel", "configuration", "digest", "missing"]
-
 _HOME = Path(__file__).parent / "guest"
 
 #: make calls the kernel's architecture and the compiler so.

@@ -23,8 +23,6 @@ from tests.kernels.checking import Checks
 from tests.kernels.order import COSTS, STRIPPED
 from tests.kernels.runs import fixture_program
 
-__all__ = ["check_costs"]
-
 _ROUNDS, _SAMPLES, _CALLS = 3, 5, 2_000
 _PATIENCE = 300.0  # seconds, for a tracer to begin and to end
 

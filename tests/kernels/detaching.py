@@ -20,8 +20,6 @@ from pathlib import Path
 
 from gotrace.kernel import syscalls as kernel
 
-__all__ = ["How", "measure"]
-
 _THREADS = 64
 _PROCESSES = 8
 _PERF_EVENT_IOC_DISABLE = 0x2401

@@ -19,8 +19,6 @@ from tests.kernels import images
 from tests.kernels.order import Order, Result, parse_result
 from tests.kernels.releases import Release
 
-__all__ = ["Guest", "GuestError", "command_line", "run", "work_image"]
-
 _CLONE = Path(__file__).parents[2]
 _MEMORY_MB = 2048
 

@@ -30,17 +30,6 @@ from tests.kernels.compiling import compile_kernel, configuration, digest
 from tests.kernels.releases import Release, choose, choose_source
 from tests.toolchains import cache_dir
 
-__all__ = [
-    "Kernel",
-    "cpio",
-    "file_system",
-    "initramfs",
-    "kernel",
-    "kernels_dir",
-    "load_order",
-    "root",
-]
-
 #: What the guest's userland is unpacked from: Debian 12, the tools' own packages, a shell; a peer.
 ROOT_SUITE = "bookworm"
 ROOT_PACKAGES = (

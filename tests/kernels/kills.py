@@ -17,8 +17,6 @@ from pathlib import Path
 
 from tests.tools.harness import Fixture, Process, code_of, tool_command
 
-__all__ = ["Moment", "Victim", "batches", "kill_amid"]
-
 
 class Moment(Enum):
     """What a tool is at when it is killed."""

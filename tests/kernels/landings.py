@@ -32,8 +32,6 @@ from tests.session.test_stacks import (
     WHY,
 )
 
-__all__ = ["check_landings"]
-
 
 def check_landings(checks: Checks) -> None:
     """Run what concerns landings, or RETs where these cost no step; it takes uprobe-multi links."""

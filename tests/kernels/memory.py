@@ -14,8 +14,6 @@ from tests.kernels.order import MEMORY
 from tests.kernels.runs import fixture_program
 from tests.tools.harness import Fixture, tool
 
-__all__ = ["check_memory"]
-
 _TOOLS = {
     "gofunccount": ("main.*",),
     "gofunclatency": ("-F", "--slower", "1s", "main.*"),

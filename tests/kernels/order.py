@@ -8,28 +8,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-__all__ = [
-    "BUNDLE",
-    "CGO",
-    "COSTS",
-    "DECODER",
-    "GCCGO",
-    "HOST_OF_LIBRARY",
-    "LIBRARY",
-    "MANY",
-    "MANY_FUNCTIONS",
-    "MEMORY",
-    "OLDEST",
-    "PIE",
-    "PLUGIN",
-    "POSSIBLE",
-    "STRIPPED",
-    "Order",
-    "Result",
-    "parse_result",
-    "read_order",
-]
-
 _PREFIX = "@check "
 
 #: The checks of a guest with many more possible processors than there are online, and a program of

@@ -20,8 +20,6 @@ from tests.kernels.runs import KEYS, MINORS, RELAYED, differences, fixture_progr
 from tests.tools.gofunccount.test_many import PACKAGE, calls
 from tests.tools.harness import Fixture, Running, json_counts, of_kind, tool
 
-__all__ = ["check_possible", "check_waits"]
-
 Json = dict[str, Any]
 
 #: Functions that are measured: a histogram of each takes 656 counters of each CPU.

@@ -42,8 +42,6 @@ from tests.tools.gofunccount.test_many import write_program
 from tests.tools.harness import CLONE
 from tests.tools.libraries import build_host
 
-__all__ = ["MINORS", "NAMES", "bundle", "compiled_programs", "programs"]
-
 MINORS = ("1.19", "1.27")
 NAMES = (
     *("live_count", "live_latency", "live_oncpu", "live_parked", "live_relay", "live_requests"),

@@ -10,17 +10,6 @@ from dataclasses import dataclass
 from tests.debian import FetchError
 from tests.kernels.order import POSSIBLE
 
-__all__ = [
-    "QUICK",
-    "RELEASES",
-    "KernelPackages",
-    "Release",
-    "choose",
-    "choose_source",
-    "names_for",
-    "release",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Release:

@@ -31,29 +31,6 @@ from tests.tools.gotrace.test_values import TAKERS, Traced, assert_same
 from tests.tools.harness import Fixture, Result, of_kind, tool
 from tests.tools.latency import MEASURED, assert_within, summary
 
-__all__ = [
-    "COLLECTING",
-    "KEYS",
-    "LANDINGS",
-    "LATENCY",
-    "MINORS",
-    "RECORDS",
-    "RELAYED",
-    "ROUNDS",
-    "Played",
-    "Watch",
-    "counted_by",
-    "differences",
-    "fixture_program",
-    "measure_rounds",
-    "measure_scenarios",
-    "trace_beside_go",
-    "trace_parts",
-    "trace_records",
-    "trace_values",
-    "watch",
-]
-
 Json = dict[str, Any]
 _T = TypeVar("_T")
 

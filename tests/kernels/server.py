@@ -19,8 +19,6 @@ from typing import Any
 from tests.kernels.runs import MINORS, counted_by, fixture_program
 from tests.tools.harness import Fixture, Json, Result, of_kind, tool
 
-__all__ = ["check_server", "watch_server"]
-
 _SERVED = 60  # requests, at least
 
 _NEW = 8  # calls of new callers, at most: as many processors as there are enter at once

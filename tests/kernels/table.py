@@ -16,8 +16,6 @@ from tests.kernels import images
 from tests.kernels.order import Result
 from tests.kernels.releases import RELEASES
 
-__all__ = ["Row", "keep", "kept", "row", "table", "write"]
-
 _PAGE = Path(__file__).parents[2] / "docs" / "support.md"
 _BEGIN, _END = "<!-- kernels: make test-kernels -->", "<!-- end -->"
 _HEAD = (

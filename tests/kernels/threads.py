@@ -13,8 +13,6 @@ from tests.tools.gooncpu import test_oncpu
 from tests.tools.gotrace import test_tree
 from tests.tools.harness import Fixture, of_kind, run_tool, tool
 
-__all__ = ["check_threads"]
-
 #: Samples a second, of an emulated processor. No whole number of Go's naps is a period.
 _HERTZ = "97"
 

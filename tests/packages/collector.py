@@ -21,8 +21,6 @@ from tests.debian import FetchError, PrivateApt, unpack
 from tests.live import skip_or_fail
 from tests.toolchains import cache_dir, newest
 
-__all__ = ["Protocols", "collecting", "collector"]
-
 #: The first suites that have it are not released yet.
 _SUITE = "sid"
 _PACKAGE = "golang-opentelemetry-collector-dev"

@@ -17,8 +17,6 @@ import pytest
 from tests.live import skip_or_fail
 from tests.toolchains import cache_dir
 
-__all__ = ["FULL", "SUITE", "in_copy", "needs_all", "root"]
-
 FULL = os.environ.get("GOTRACE_PACKAGES") == "1"
 needs_all = pytest.mark.skipif(not FULL, reason="make test-packages: it takes minutes")
 SUITE = "trixie"

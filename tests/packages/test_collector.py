@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.test_gotraced import keys, server
+from tests.fleet.test_gotraced import keys as keys
+from tests.fleet.test_gotraced import server as server
 from tests.fleet.test_otlp import Received, check_numbers, over_http
 from tests.packages.collector import collecting
 from tests.packages.roots import needs_all
-
-__all__ = ["keys", "server"]  # fixtures
 
 
 @needs_all

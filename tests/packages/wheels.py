@@ -13,8 +13,6 @@ from gotrace.doctor import precompile
 from gotrace.settings import ProgramSettings
 from tests.tools.harness import CLONE
 
-__all__ = ["make_programs", "make_wheel"]
-
 
 def make_programs(
     folder: Path, settings: Sequence[ProgramSettings], arch: Architecture | None = HOST

@@ -27,8 +27,6 @@ from gotrace.probes.scope import Scope, SpecialName
 from gotrace.probes.spec import parse_probe
 from gotrace.probes.typed import Typed
 
-__all__ = ["SCOPE", "SPECIALS", "basic", "pointer_to", "predicate", "slice_of", "struct_of"]
-
 
 def basic(name: str, kind: Kind | None = None) -> GoType:
     """Return a basic type by its name, or a declared one of a kind."""

@@ -26,7 +26,8 @@ from gotrace.probes import evaluate as evaluation
 from gotrace.probes.evaluate import evaluate
 from gotrace.probes.parser import ChangeFunction
 from gotrace.probes.scope import Scope
-from gotrace.probes.spec import SpecError, parse_probe
+from gotrace.probes.spec import parse_probe
+from gotrace.probes.tokens import SpecError
 from gotrace.probes.typed import AccessPath, Typed, operands
 from gotrace.values.model import (
     DurationValue,

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from tests.toolchains import newest
 
-__all__ = ["RawProfile", "RawSample", "raw_profile", "raw_text"]
-
 
 @dataclass(frozen=True)
 class RawSample:

@@ -16,8 +16,6 @@ from tests.debian import FetchError, PrivateApt, unpack
 from tests.live import skip_or_fail
 from tests.toolchains import cache_dir
 
-__all__ = ["PROGRAMS", "Program", "Source", "apt", "program", "run"]
-
 
 class Source:
     """The registries; the word is the first of a program's id."""

@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import os
 
-__all__ = ["FULL", "figures", "rounds"]
-
 #: GOTRACE_REAL=1 runs these tests; pytest alone leaves them out.
 FULL = os.environ.get("GOTRACE_REAL") == "1"
 

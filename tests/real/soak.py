@@ -36,8 +36,6 @@ from gotrace.session.why.probes import WhyOptions, why_probes
 from gotrace.sites.sites import FunctionSites
 from gotrace.target.target import Target
 
-__all__ = ["Held", "Soak", "Use"]
-
 
 class Use(Enum):
     """Say what is done to functions; the values are the tools, and a way to use the last."""

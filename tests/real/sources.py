@@ -17,8 +17,6 @@ from tests.live import skip_or_fail
 from tests.real.fetch import Source, apt
 from tests.toolchains import BuildError, Toolchain, cache_dir, require
 
-__all__ = ["OTEL", "RECIPES", "SOURCES", "SourceProgram", "built", "compiler"]
-
 
 @dataclass(frozen=True, slots=True)
 class SourceProgram:

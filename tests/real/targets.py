@@ -11,8 +11,6 @@ from tests.real.report import FULL
 from tests.toolchains import Toolchain, build, toolchains
 from tests.tools.harness import Fixture
 
-__all__ = ["RELEASES", "TARGETS", "busy", "releases"]
-
 HOME = Path(__file__).parent
 TARGETS = ("work", "serve")
 HANGS = 1800  # seconds

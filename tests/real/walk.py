@@ -13,10 +13,9 @@ from pathlib import Path
 
 from gotrace.elf.functions import FuncInfo, FunctionTable, Origin
 from gotrace.elf.image import ElfImage
-from gotrace.sites.sites import SiteForm, function_sites
+from gotrace.sites.records import SiteForm
+from gotrace.sites.sites import function_sites
 from tests.toolchains import build, newest
-
-__all__ = ["Walk", "functions_of", "gosym", "walk"]
 
 _RET = re.compile(r"(?:rep[a-z]* |bnd )?ret[qw]?\b")
 

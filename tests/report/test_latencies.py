@@ -14,14 +14,8 @@ import pytest
 
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
-from gotrace.report.latencies import (
-    Interval,
-    LatencyGroup,
-    duration,
-    slow_row,
-    write_latencies,
-    write_slow,
-)
+from gotrace.report.durations import duration
+from gotrace.report.latencies import Interval, LatencyGroup, slow_row, write_latencies, write_slow
 from gotrace.report.output import JsonOutput, TextOutput
 from gotrace.results.kinds import KINDS
 from gotrace.results.rows import Row

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from tests.toolchains import Toolchain, cache_dir
 
-__all__ = ["ReadLog", "ReadRegion", "ReadTask", "ReadTrace", "parsed", "read_trace"]
-
 _EVENT = re.compile(r"M=(-?\d+) P=(-?\d+) G=(-?\d+) (\w+) Time=(\d+) ?(.*)")
 _TEXT = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S+)')
 _STATE = re.compile(r"GoID=(\d+) (\w+)->(\w+)")  # the reason is after that, up to Go 1.25 before

@@ -11,14 +11,6 @@ from dataclasses import dataclass
 
 from gotrace.architecture import HOST
 
-__all__ = [
-    "Instruction",
-    "has_tail_call",
-    "loaded_instructions",
-    "stack_depth",
-    "verified_instructions",
-]
-
 _SYS_BPF = HOST.bpf if HOST else -1
 _OBJ_GET_INFO_BY_FD = 15
 _INFO_SIZE = 40  # of struct bpf_prog_info: up to xlated_prog_insns

@@ -10,8 +10,6 @@ from typing import cast
 from gotrace.histogram import BUCKETS, ROW_SIZE, UNIT_ROWS, Histogram
 from gotrace.kernel.program import Map
 
-__all__ = ["FakeMap", "row_bytes"]
-
 _ALL_ONES = (1 << 64) - 1
 
 

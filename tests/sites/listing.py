@@ -12,9 +12,6 @@ from pathlib import Path
 from gotrace.elf.functions import FuncInfo, Origin
 from tests.toolchains import Toolchain
 
-__all__ = ["Listed", "gnu_objdump", "go_objdump", "go_objdump_arm64"]
-
-
 #: VEX and EVEX
 _VECTOR_PREFIXES = b"\xc4\xc5\x62"
 

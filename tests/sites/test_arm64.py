@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from gotrace.architecture import ARM64
 from gotrace.elf.functions import FuncInfo, Origin
 from gotrace.sites.machine import machine_code
-from gotrace.sites.sites import SiteError, SiteForm, entry_site, return_sites
+from gotrace.sites.records import SiteError, SiteForm
+from gotrace.sites.sites import entry_site, return_sites
 
 ENTRY = 0x401000
 CODE = machine_code(ARM64)

@@ -14,8 +14,9 @@ import pytest
 from gotrace.architecture import ARM64
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.binary import Binary
+from gotrace.sites.records import SiteError, SiteForm
 from gotrace.sites.scheduler import scheduler_sites, start_site
-from gotrace.sites.sites import Site, SiteError, SiteForm, entry_site, return_sites
+from gotrace.sites.sites import Site, entry_site, return_sites
 from gotrace.sites.unwind import unwind_sites
 from tests.sites.listing import Listed, go_objdump_arm64
 from tests.toolchains import (

@@ -11,7 +11,7 @@ import pytest
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.binary import Binary
 from gotrace.sites.edges import channel_sites, collection_site, timer_sites, try_sites
-from gotrace.sites.sites import SiteError, SiteForm
+from gotrace.sites.records import SiteError, SiteForm
 from tests.toolchains import (
     FIXTURES,
     Toolchain,

@@ -14,7 +14,7 @@ from gotrace.elf.functions import FuncInfo, Origin, load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.sites.emulation import EMULATED
 from gotrace.sites.landings import Callers, _Decoded
-from gotrace.sites.sites import SiteError
+from gotrace.sites.records import SiteError
 from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
 
 CALLER = FuncInfo("main.f", 0x1000, 0x1100, 0, Origin.PCLNTAB)

@@ -15,15 +15,8 @@ from hypothesis import strategies as st
 from gotrace.architecture import AMD64
 from gotrace.elf.functions import FuncInfo, FunctionTable, Origin, load_functions
 from gotrace.elf.image import ElfImage
-from gotrace.sites.sites import (
-    Site,
-    SiteError,
-    SiteForm,
-    SiteKind,
-    entry_site,
-    function_sites,
-    return_sites,
-)
+from gotrace.sites.records import SiteError, SiteForm
+from gotrace.sites.sites import Site, SiteKind, entry_site, function_sites, return_sites
 from tests.toolchains import FIXTURES, FOR_ARM64, build, newest, require
 
 ENTRY = 0x401000

@@ -12,7 +12,8 @@ import pytest
 
 from gotrace.architecture import AMD64
 from gotrace.sites.prologue import split_stack, stack_check
-from gotrace.sites.sites import Site, SiteError, SiteForm, entry_site, return_sites
+from gotrace.sites.records import SiteError, SiteForm
+from gotrace.sites.sites import Site, entry_site, return_sites
 from tests.live import skip_or_fail
 from tests.sites.listing import Listed, gnu_objdump, go_objdump
 from tests.toolchains import FIXTURES, Toolchain, build, gccgo_build, newest, toolchains

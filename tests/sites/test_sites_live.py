@@ -15,7 +15,8 @@ from gotrace.elf.image import ElfImage
 from gotrace.kernel.attach import Point, ProbeGroup, attach
 from gotrace.kernel.cookie import cookie
 from gotrace.settings import CountSettings
-from gotrace.sites.sites import Site, SiteForm, SiteKind, function_sites
+from gotrace.sites.records import SiteForm
+from gotrace.sites.sites import Site, SiteKind, function_sites
 from tests.toolchains import FIXTURES, Toolchain, build, marks_of, toolchains
 
 pytestmark = [pytest.mark.live, pytest.mark.apart]

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from tests.tools.harness import Fixture, Json, Result, json_counts, of_kind, tool
 
-__all__ = ["check_counts", "check_times", "counts", "run"]
-
 NAMES = ("main.goLeaf", "c_leaf", "c_to_go")
 
 

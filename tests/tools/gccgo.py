@@ -8,8 +8,6 @@ from pathlib import Path
 from tests.tools.harness import Fixture, count_on, json_counts, of_kind, tool
 from tests.tools.latency import histograms
 
-__all__ = ["check_counts", "check_times"]
-
 _COUNTED = ("main.smallFrame", "main.largeFrame", "main.leaf", "main.square.grow")
 _MEASURED = ("main.leaf", "main.square.grow")
 

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from tests.toolchains import newest
 
-__all__ = ["GoTrace", "Stay", "go_state"]
-
 _CHANGE = re.compile(r"^M=.* StateTransition Time=(\d+) GoID=(\d+) (\w+)->(\w+)", re.MULTILINE)
 _STOP = re.compile(
     r'^M=.* Range(Begin|End) Time=(\d+) Name="stop-the-world[^"]*" Scope=Goroutine\((\d+)\)',

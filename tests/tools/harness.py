@@ -29,27 +29,6 @@ from typing import IO, Any
 from gotrace.results.kinds import kind_of
 from tests.tools.warm import Warm, can_be_warm
 
-__all__ = [
-    "CLONE",
-    "Fixture",
-    "Process",
-    "Result",
-    "Running",
-    "code_at",
-    "code_of",
-    "count_on",
-    "default_signals",
-    "elided",
-    "json_counts",
-    "of_kind",
-    "run_tool",
-    "sites",
-    "text_counts",
-    "tool",
-    "tool_command",
-    "without_compiler",
-]
-
 CLONE = Path(__file__).parents[2]
 
 Words = Sequence[str | Path]

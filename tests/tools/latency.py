@@ -11,8 +11,6 @@ from typing import Any
 from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, newest
 from tests.tools.harness import Fixture, Result, of_kind, tool
 
-__all__ = ["MEASURED", "assert_within", "histograms", "measure", "program", "summary"]
-
 Json = dict[str, Any]
 
 #: The functions of the fixture that return, unless a panic or the program's end keeps them.

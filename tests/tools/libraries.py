@@ -11,8 +11,6 @@ from tests.toolchains import FIXTURES
 from tests.tools.harness import Fixture, Json, Result, json_counts, of_kind, tool
 from tests.tools.latency import histograms
 
-__all__ = ["build_host", "check_library", "check_plugin_times", "check_plugin_values", "run"]
-
 
 def build_host(path: Path, compiler: str = "gcc") -> None:
     """Compile the C program that loads a library."""

@@ -9,8 +9,6 @@ from pathlib import Path
 from tests.tools.harness import Fixture, Json, Result, json_counts, of_kind, tool
 from tests.tools.latency import histograms
 
-__all__ = ["NAME", "TOOLS", "assert_all_calls", "trace_children"]
-
 TOOLS = {
     "gofunccount": ("gofunccount", "--json"),
     "gofunclatency": ("gofunclatency", "--json", "-F"),

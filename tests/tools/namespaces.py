@@ -10,8 +10,6 @@ from typing import Any
 
 from tests.tools.harness import Fixture, Result, Running, tool_command
 
-__all__ = ["UNSHARE", "Inside", "numbers", "outer_pid", "threads"]
-
 #: Runs what follows as process 1 of a new namespace, with its own /proc.
 UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 

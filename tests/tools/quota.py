@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["quota_group", "throttled"]
-
 
 @contextmanager
 def quota_group(quota: int = 3_000, period: int = 10_000) -> Iterator[Path]:

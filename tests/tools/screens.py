@@ -19,8 +19,6 @@ import pyte
 
 from tests.tools.harness import Family
 
-__all__ = ["Screen"]
-
 _HANGS = float(os.environ.get("GOTRACE_PATIENCE", "100"))
 _ENTERS, _LEAVES = b"\x1b[?1049h", b"\x1b[?1049l"
 _CLEARS = b"\x1b[2J"  # what curses writes for clear()

@@ -11,8 +11,6 @@ from typing import Any
 from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, newest
 from tests.tools.harness import Fixture, Result, of_kind, tool
 
-__all__ = ["calls_of", "lost", "message_lines", "program", "text_calls", "trace"]
-
 Json = dict[str, Any]
 
 _LINE = re.compile(r"[\d:.]+ +\d+ +\d+ +\d+ +(?:[0-9.]+[nmu]?s|-) +(.*)\n")

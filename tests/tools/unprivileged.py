@@ -17,8 +17,6 @@ from pathlib import Path
 from tests.toolchains import cache_dir
 from tests.tools.harness import CLONE, Process, Result, Running
 
-__all__ = ["NOBODY", "PublicCopy", "make_cache", "public_copy"]
-
 _NOBODY = 65534
 #: Runs what follows as a user without rights.
 NOBODY = ("setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups")

@@ -29,8 +29,6 @@ from typing import IO, Any, NoReturn
 
 import gotrace
 
-__all__ = ["Warm", "can_be_warm"]
-
 _CLONE = Path(__file__).parents[2]
 _OPTIONS = {"cwd", "env", "stdin", "stdout", "stderr"}
 #: What the interpreter or a library reads when it starts.

@@ -29,8 +29,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["main"]
-
 CLONE = Path(__file__).resolve().parents[2]
 LOAD_SECONDS = 2.0
 PAUSE = 0.005

@@ -35,8 +35,6 @@ sys.path.insert(0, str(CLONE))
 from tests.debian import FetchError, fetch_program, fetched_program  # noqa: E402
 from tools.demo.demo import DemoError, Server, compile_server, running  # noqa: E402
 
-__all__ = ["main"]
-
 #: How many requests each server is sent for Euler's number, and as many for the store's users.
 REQUESTS = {"shop": 300, "cart": 200, "stock": 100}
 #: What may not take longer, in seconds: the first start compiles BPF programs.

@@ -22,11 +22,6 @@ from gotrace.gotypes.types import Field, GoType, Kind, Signature, StructType, st
 if TYPE_CHECKING:
     from gotrace.elf.dwarf.reader import DwarfReader, FunctionSignature, Variable
 
-__all__ = [
-    "gccgo_locations",
-    "system_v_signature_locations",
-]
-
 _CLONE = "the optimiser has changed how this copy of the function is called"
 _CONTRADICTED = "DWARF contradicts the place that the calling convention gives it"
 #: What gccgo calls the fields of the struct of several results where these have no names.

@@ -16,13 +16,6 @@ from dataclasses import dataclass
 from gotrace.abi.assign import CLOSURE_CONTEXT, FloatReg, IntReg, Piece, Place, Stack
 from gotrace.gotypes.types import ArrayType, GoType, Kind, StructType
 
-__all__ = [
-    "EightbyteClass",
-    "SystemVAssignment",
-    "assign_system_v",
-    "classify",
-]
-
 
 class EightbyteClass(enum.Enum):
     """The classes of the eightbytes of Go's values."""

@@ -26,10 +26,6 @@ from gotrace.gotypes.types import (
 if TYPE_CHECKING:
     from gotrace.elf.dwarf.units import Die
 
-__all__ = [
-    "GccgoTypes",
-]
-
 _WORD = 8
 _STRING = ("__data", "__length")
 _SLICE = ("__values", "__count", "__capacity")

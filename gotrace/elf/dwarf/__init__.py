@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from gotrace.errors import GotraceError
 
-__all__ = ["DwarfError"]
-
 
 class DwarfError(GotraceError):
     """Debugging information that is damaged or of a form that is not understood."""

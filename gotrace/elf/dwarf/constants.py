@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["GoAttribute"]
-
 
 class GoAttribute(enum.IntEnum):
     """Attributes that Go's compiler and linker add to DWARF's (DW_AT_go_*)."""

@@ -16,15 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gotrace.elf.dwarf.units import Die, Unit, UnitTable
 
-__all__ = [
-    "LocationAttribute",
-    "LocationPiece",
-    "PieceKind",
-    "expression_at",
-    "location_of",
-    "pieces_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class LocationAttribute:

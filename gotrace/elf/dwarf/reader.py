@@ -30,8 +30,6 @@ from gotrace.elf.dwarf.units import Die, Unit, UnitTable, damage_is_reported
 if TYPE_CHECKING:
     from gotrace.elf.image import ElfImage
 
-__all__ = ["DwarfReader", "FunctionSignature", "Variable"]
-
 #: Entries that refer to another as their origin do so once, or twice through a specification.
 _MAX_ORIGINS = 8
 _CC_NOCALL = 3  # DWARF 5, section 7.15

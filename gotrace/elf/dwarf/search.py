@@ -13,8 +13,6 @@ from gotrace.elf.dwarf.subprograms import Shape
 from gotrace.elf.dwarf.units import UnitTable
 from gotrace.elf.scan import find_all, read_uleb
 
-__all__ = ["find_type"]
-
 _NAME_FIRST = ("DW_AT_name", "DW_FORM_string")
 _TYPE_TAGS = frozenset(
     f"DW_TAG_{name}"

@@ -18,8 +18,6 @@ from typing import TypeAlias
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.scan import read_uleb
 
-__all__ = ["Declaration", "Shape", "Shapes", "child_offsets", "code_addresses"]
-
 #: An abbreviation: tag, whether entries have children, and (attribute, form) pairs, in the names
 #: of pyelftools; what it has no name for is a number.
 Declaration: TypeAlias = "tuple[str | int, bool, tuple[tuple[str | int, str | int], ...]]"

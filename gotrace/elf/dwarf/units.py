@@ -41,8 +41,6 @@ except ImportError as missing:
         " python3-pyelftools (Debian, Ubuntu, Fedora), or pip install 'pyelftools>=0.29'"
     ) from missing
 
-__all__ = ["Die", "Unit", "UnitTable", "damage_is_reported"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 

@@ -26,17 +26,6 @@ from gotrace.elf.pclntab.moduledata import ModuleData, find_module_data
 from gotrace.elf.pclntab.pcvalue import first_value, value_at, values_at
 from gotrace.elf.symtab import symbol_value
 
-__all__ = [
-    "FunctionMarks",
-    "FunctionRecord",
-    "FunctionRows",
-    "SourceLine",
-    "load_rows",
-    "source_file",
-    "source_line",
-    "source_lines",
-]
-
 _WORD = struct.Struct("<I")
 _SIGNED = struct.Struct("<i")
 
@@ -268,7 +257,7 @@ class FunctionRows:
 
     def _file_if_any(self, place: int) -> str | None:
         try:
-            return file_at(self, place)
+            return _file_at(self, place)
         except ElfError:
             return None
 
@@ -470,7 +459,7 @@ def source_lines(
     lines = values_at(data, record.lines, quantum, offsets)
     places: list[SourceLine | None] = []
     for number, line in zip(files, lines, strict=True):
-        file = file_name(rows, record, number)
+        file = _file_name(rows, record, number)
         places.append(None if file is None or line < 0 else SourceLine(file, line))
     return places
 
@@ -481,18 +470,18 @@ def source_file(rows: FunctionRows, record: FunctionRecord, offset: int) -> str 
         return None
     data = rows.image.data
     if offset == 0:
-        return file_name(rows, record, first_value(data, record.files))
-    return file_name(rows, record, value_at(data, record.files, rows.header.quantum, offset))
+        return _file_name(rows, record, first_value(data, record.files))
+    return _file_name(rows, record, value_at(data, record.files, rows.header.quantum, offset))
 
 
-def file_name(rows: FunctionRows, record: FunctionRecord, number: int) -> str | None:
+def _file_name(rows: FunctionRows, record: FunctionRecord, number: int) -> str | None:
     """Return the file of a number in a function's table of files; None for "no file"."""
     if number < 0:
         return None
-    return file_at(rows, rows.word(rows.header.units + 4 * (record.unit + number)))
+    return _file_at(rows, rows.word(rows.header.units + 4 * (record.unit + number)))
 
 
-def file_at(rows: FunctionRows, place: int) -> str | None:
+def _file_at(rows: FunctionRows, place: int) -> str | None:
     """Return the file whose name is at a place in the table of files; None for "no file"."""
     if place == _NO_FILE:
         return None

@@ -24,12 +24,6 @@ from gotrace.elf import ElfError
 from gotrace.elf.image import ElfImage
 from gotrace.elf.scan import find_all
 
-__all__ = [
-    "PclntabFormat",
-    "PclntabHeader",
-    "find_pclntab",
-]
-
 
 class PclntabFormat(Enum):
     """A layout of the table; values are the magic words."""

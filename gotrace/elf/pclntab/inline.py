@@ -27,13 +27,6 @@ from gotrace.elf.pclntab.functab import (
 from gotrace.elf.pclntab.header import PclntabFormat
 from gotrace.elf.pclntab.pcvalue import first_value, runs_within, value_at
 
-__all__ = [
-    "InlineTrees",
-    "InlinedCall",
-    "InlinedCalls",
-    "InlinedFrame",
-]
-
 PCDATA_INLINE_TREE = 2
 
 #: The runtime's register maps took a number before the inline tree until Go 1.15.

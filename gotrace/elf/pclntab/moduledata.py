@@ -17,11 +17,6 @@ from gotrace.elf.image import PF_W, PT_LOAD, ElfImage
 from gotrace.elf.pclntab.header import PclntabFormat, PclntabHeader
 from gotrace.elf.scan import find_all
 
-__all__ = [
-    "ModuleData",
-    "find_module_data",
-]
-
 #: Bytes to read: up to the last known ``gofunc``.
 _SIZE = 352
 

@@ -15,13 +15,6 @@ from mmap import mmap
 
 from gotrace.elf import ElfError
 
-__all__ = [
-    "first_value",
-    "runs_within",
-    "value_at",
-    "values_at",
-]
-
 #: Varints here hold 32 bits, five bytes at most.
 _MAX_SHIFT = 28
 

@@ -8,8 +8,6 @@ from gotrace.overhead import ProbeCost
 from gotrace.session.scheduler import SchedulerProbes
 from gotrace.session.why.price import changes_a_second
 
-__all__ = ["OverBudgetError", "refuse_price"]
-
 
 class OverBudgetError(GotraceError):
     """Probes that would take more than a target may pay, and so are not attached."""

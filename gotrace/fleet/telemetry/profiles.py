@@ -28,8 +28,6 @@ from gotrace.session.waits.naming import FORM, WaitChoice, named_waits, profile_
 from gotrace.session.waits.probes import WaitState
 from gotrace.target.target import Target
 
-__all__ = ["take_profile", "wait_profile"]
-
 _LOOK = 0.2  # seconds between two looks at what it costs
 
 

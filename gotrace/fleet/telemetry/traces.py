@@ -20,16 +20,6 @@ from gotrace.requests.edges import Edge
 from gotrace.requests.nest import Nest, wrong_spans
 from gotrace.requests.waiting import Waiting, WaitingRoom
 
-__all__ = [
-    "EDGES",
-    "MAX_BYTES",
-    "OVERDUE",
-    "PROGRAM",
-    "LeftOut",
-    "Traces",
-    "Via",
-]
-
 #: Seconds that calls wait at most for the one around them, and the bytes of records that wait.
 OVERDUE = 30.0
 MAX_BYTES = 4 << 20

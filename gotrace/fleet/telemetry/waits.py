@@ -26,16 +26,6 @@ from gotrace.session.waits.states import (
 )
 from gotrace.target.target import Target
 
-__all__ = [
-    "WAIT_LOSSES",
-    "TargetWaits",
-    "WaitFamily",
-    "WaitPoint",
-    "WaitsProbe",
-    "families",
-    "plan_waits",
-]
-
 
 @dataclass
 class WaitPoint:

@@ -14,8 +14,6 @@ from gotrace.session.oncpu.wall import STATUSES, WallRow
 from gotrace.session.row_cells import RowStack, RowStacks
 from gotrace.session.waits.naming import without_parking
 
-__all__ = ["WALL_FORM", "WallGroup", "wall_groups", "wall_head"]
-
 WALL_FORM = ProfileForm(
     (ValueType("events", "count"), ValueType("time", "nanoseconds")), 1, "nanoseconds"
 )

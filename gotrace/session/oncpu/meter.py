@@ -24,8 +24,6 @@ from gotrace.settings import OnCpuSettings
 if TYPE_CHECKING:  # loaded where labels are asked for, to start soon otherwise
     from gotrace.values.model import Value
 
-__all__ = ["HERTZ", "CpuMeter", "CpuPeriod", "CpuRequest", "CpuRow", "sum_samples"]
-
 #: Samples a second of each CPU. Not 100, which what programs do ten times a second would meet.
 HERTZ = 99
 _MAX_HERTZ = 10_000

@@ -29,8 +29,6 @@ from gotrace.session.row_cells import RowBy, RowStack
 if TYPE_CHECKING:
     from gotrace.values.model import Value
 
-__all__ = ["FORM", "CpuNames", "NamedSamples", "cpu_head", "function_rows"]
-
 #: What runtime/pprof's CPU profile has.
 FORM = ProfileForm(
     (ValueType("samples", "count"), ValueType("cpu", "nanoseconds")), 1, "nanoseconds"

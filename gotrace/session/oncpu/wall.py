@@ -21,8 +21,6 @@ from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
 from gotrace.session.waits.probes import WaitProbes, wait_probes
 
-__all__ = ["STATUSES", "WallMeter", "WallRequest", "WallRow"]
-
 _OPEN = 1 << 17
 _STACKS = _ROWS = 1 << 14
 

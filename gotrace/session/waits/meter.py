@@ -27,16 +27,6 @@ from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
 from gotrace.session.waits.probes import WaitProbes, WaitState, wait_probes
 
-__all__ = [
-    "EndedBy",
-    "WaitLosses",
-    "WaitMeter",
-    "WaitPeriod",
-    "WaitRequest",
-    "WaitRow",
-    "sum_rows",
-]
-
 REASON_STATUS = 0x100
 
 _OPEN = 1 << 17

@@ -32,8 +32,6 @@ from gotrace.settings import HistogramSettings, InterruptedSettings, SyscallSett
 from gotrace.target.process import Process
 from gotrace.target.target import Target
 
-__all__ = ["SyscallMeter", "SyscallRequest", "SyscallSums", "syscall_price"]
-
 SYSCALLS = 512
 
 _CALLS, _ERRORS, _STACKS, _ROWS = 1 << 15, 1 << 12, 1 << 13, 1 << 13

@@ -18,17 +18,6 @@ from gotrace.session.symbols import is_plumbing
 from gotrace.session.waits.meter import EndedBy, WaitRow
 from gotrace.session.waits.probes import WaitState
 
-__all__ = [
-    "FORM",
-    "WaitChoice",
-    "WokenBy",
-    "named_waits",
-    "profile_rows",
-    "waits_head",
-    "waker_label",
-    "without_parking",
-]
-
 #: What runtime/pprof's block profile has.
 FORM = ProfileForm(
     (ValueType("contentions", "count"), ValueType("delay", "nanoseconds")), 1, "nanoseconds"

@@ -17,8 +17,6 @@ from gotrace.sites.scheduler import SchedulerSites
 from gotrace.sites.sites import Site
 from gotrace.target.target import Target
 
-__all__ = ["EVERY_STATE", "WaitProbes", "WaitState", "wait_probes"]
-
 #: GOTRACE_STATE of bpf/waits.c for all of them.
 EVERY_STATE = 0
 

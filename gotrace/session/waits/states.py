@@ -34,16 +34,6 @@ from gotrace.sites.sites import Site
 from gotrace.target.process import in_initial_pid_namespace
 from gotrace.target.target import Target, TargetBinary
 
-__all__ = [
-    "StateKind",
-    "StateLoss",
-    "StateMeter",
-    "StateProbes",
-    "StateRequest",
-    "StateSum",
-    "state_probes",
-]
-
 SUM_RUNNABLE, SUM_THROTTLED = 256, 257
 SUMS = 258
 

@@ -17,28 +17,6 @@ from gotrace.errors import GotraceError
 from gotrace.gotypes.wait_reasons import WaitFor, WaitReasons, meaning_of
 from gotrace.kernel.program import Map
 
-__all__ = [
-    "BLOCKED",
-    "GC",
-    "TRACING",
-    "UNKNOWN",
-    "BandRows",
-    "CallParts",
-    "Longest",
-    "Part",
-    "PartClass",
-    "PartSums",
-    "PartTotals",
-    "call_parts",
-    "max_report_size",
-    "part_class",
-    "part_names",
-    "part_table",
-    "report_end",
-    "slow_parts",
-    "take_tracing_out",
-]
-
 #: What wait reasons' names begin with.
 BLOCKED, GC = "blocked: ", "gc: "
 #: The part that is an estimate: what probes took within calls, taken out of running.

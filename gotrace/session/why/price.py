@@ -12,9 +12,7 @@ from gotrace.overhead import ProbeCost
 from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.session.scheduler import SchedulerProbes
 from gotrace.settings import CountSettings
-from gotrace.sites.sites import SiteForm
-
-__all__ = ["MAX_SHARE", "Price", "changes_a_second", "price_of", "usual_price"]
+from gotrace.sites.records import SiteForm
 
 #: Of one CPU: what watching a scheduler may take without being forced.
 MAX_SHARE = 0.2

@@ -24,8 +24,6 @@ from gotrace.sites.scheduler import SchedulerSites
 from gotrace.sites.sites import Site
 from gotrace.target.target import Target, TargetBinary
 
-__all__ = ["BY_PROCESS", "WhyOptions", "WhyProbes", "why_probes"]
-
 
 @dataclass(frozen=True, slots=True)
 class WhyOptions:

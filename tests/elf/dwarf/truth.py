@@ -10,8 +10,6 @@ from pathlib import Path
 
 from tests.elf.truth import run
 
-__all__ = ["GoType", "ReadelfEntry", "entries", "go_types"]
-
 _ENTRY = re.compile(r" <([0-9a-f]+)><([0-9a-f]+)>: Abbrev Number: \d+ \((\w+)\)")
 #: The form in parentheses is printed since binutils 2.38.
 _ATTRIBUTE = re.compile(

@@ -7,8 +7,6 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["BASE", "CODE", "FunctionSpec", "InlineSpec", "write_go116"]
-
 #: Link-time address of the file's first byte, and of its code.
 BASE = 0x400000
 CODE = BASE + 0x1000
