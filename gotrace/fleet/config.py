@@ -6,19 +6,18 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Annotated, Any, Final, TypeVar
 
 import jsonschema
 
 from gotrace import units
 from gotrace.errors import GotraceError, UsageError
 from gotrace.fleet.privacy import DENIED, Errors, Privacy, hashed_form, without_users
-from gotrace.fleet.schema import PART, SCHEMA
+from gotrace.fleet.schema import AMOUNT, TEXT, At, Form, KeyRecord, Made, schema_of
 from gotrace.fleet.trusted import read_trusted
 from gotrace.fleet.yaml_lines import Document, Path, read_yaml
 from gotrace.probes.pattern import is_recipe
@@ -48,8 +47,9 @@ _MAX_SERIES, _MAX_TARGET_SERIES = 16384, 8192
 _MAX_FILES, _MAX_UNNAMED_FILES = 16, 256
 _MAX_IDLE = 720 * 3600  # seconds
 _AS_USUAL = Privacy()
-_DEFAULT_BUDGET = "2%"
 _WILD = set("*?[")
+
+T = TypeVar("T")
 
 
 class MetricType(Enum):
@@ -66,8 +66,142 @@ class Protocol(Enum):
     GRPC = "grpc"
 
 
+def _absolute(at: At, text: str) -> str:
+    if not text.startswith("/"):
+        raise at.error(f"{text!r} is not an absolute path")
+    return text
+
+
+def _by(read: Callable[[Any], T], words: str) -> Callable[[At, Any], T]:
+    """Return what reads a value so; the words of its error have ``{!r}`` for the value."""
+
+    def found(at: At, value: Any) -> T:
+        try:
+            return read(value)
+        except (KeyError, OverflowError, ValueError) as error:
+            raise at.error(words.format(value)) from error
+
+    return found
+
+
+def _share(text: str) -> float:
+    if (found := units.share(text)) > 1:
+        raise ValueError
+    return found
+
+
+def _uid(user: str | int) -> int:
+    return user if isinstance(user, int) else pwd.getpwnam(user).pw_uid
+
+
+_nanoseconds = _by(
+    lambda value: units.nanoseconds(str(value)), "{!r} is not a length of time, as in 10ms"
+)
+_number = _by(lambda value: round(float(value)), "{!r} is not a number")
+_user = _by(_uid, "no user is named {!r} here: give the number")
+
+
+def _seconds(at: At, value: str | float) -> float:
+    if not 0.1 <= (seconds := _nanoseconds(at, value) / 1e9) <= 86400:
+        raise at.error(f"{value!r}: give 100ms to 24h")
+    return seconds
+
+
+def _idle(at: At, value: str | float) -> float:
+    if (seconds := _nanoseconds(at, value) / 1e9) and not 1 <= seconds <= _MAX_IDLE:
+        raise at.error(f"{value!r}: give 1s to 720h, or 0 for never")
+    return seconds
+
+
+def _targets(at: At, names: Sequence[str]) -> tuple[str, ...]:
+    for number, name in enumerate(names):
+        if name not in at.targets:
+            hint = did_you_mean(name, at.targets) or f"there is {', '.join(at.targets)}"
+            raise (at / number).error(f"no target is named {name!r}: {hint}")
+    return tuple(dict.fromkeys(names))
+
+
+def _probe(at: At, text: str) -> str:
+    if is_recipe(text):
+        return text  # what it names is found when it is planned
+    try:
+        spec = parse_probe(text)
+    except GotraceError as error:
+        raise at.error(str(error)) from error
+    if spec.binary is not None:
+        raise at.error("a probe cannot name a file: list the file among the targets")
+    if spec.format is not None:
+        raise at.error("a metric takes no format: labels have the values")
+    return text
+
+
+def _function(words: str) -> Callable[[At, str], str]:
+    """Return what reads a probe and refuses recipes, with these words."""
+
+    def read(at: At, text: str) -> str:
+        if is_recipe(text):
+            raise at.error(words)
+        return _probe(at, text)
+
+    return read
+
+
+_span_probe = _function("spans take a function, not a recipe")
+_kept_probe = _function("flights take functions, not recipes")
+
+
+def _condition(at: At, text: str) -> str:
+    probes = [text] if is_recipe(text) else _probes_in(at, [text])
+    for probe in probes:
+        _kept_probe(at, probe)
+    return text
+
+
+def _probes_in(at: At, when: Sequence[str]) -> Sequence[str]:
+    try:
+        return probes_in(when)
+    except UsageError as error:
+        raise at.error(str(error)) from error
+
+
+def _between(least: int, most: int) -> Form:
+    return Form({"minimum": least, "maximum": most})
+
+
+def _one_of(*values: object) -> Form:
+    return Form({"enum": list(values)})
+
+
+AbsolutePath = Annotated[str, Form(read=_absolute)]
+NormalPath = Annotated[str, Form(read=lambda at, text: os.path.normpath(_absolute(at, text)))]
+Seconds = Annotated[float, Form(AMOUNT, _seconds)]
+Idle = Annotated[float, Form(AMOUNT, _idle, absent=lambda at: at.idle)]
+Bytes = Annotated[int, Form(TEXT, _by(units.size, "{!r}: a size is as in 64MiB"))]
+_EXPRESSIONS = Form(
+    {
+        "type": "object",
+        "additionalProperties": {"type": ["string", "number", "boolean"]},
+        "minProperties": 1,
+    }
+)
+Most = Annotated[int, _between(1, 1 << 20)]
+Megabytes = Annotated[Most, Form(read=lambda _, number: number << 20)]
+Share = Annotated[float, Form(TEXT, _by(_share, "{!r}: a budget is a part of one CPU, as in 2%"))]
+Rate = Annotated[float, Form(TEXT, _by(units.per_second, "{!r}: a rate is as in 10/s"))]
+UserNumber = Annotated[
+    int, Form({"type": ["string", "integer"], "minLength": 1, "minimum": 0}, _user)
+]
+Expression = Annotated[KeyText, Form(TEXT, lambda at, text: _key(at, {"of": text}))]
+#: YAML reads a bare off as false.
+ShownErrors = Annotated[
+    Errors, Form({"enum": ["off", "type", "text", False]}, lambda _, word: Errors(word or "off"))
+]
+Targets = Annotated[tuple[str, ...], Form(read=_targets, absent=lambda at: at.usual)]
+_FILLED: Final = Form({"minProperties": 1})
+
+
 @dataclass(frozen=True, slots=True)
-class PodSpec:
+class PodSpec(KeyRecord):
     """Pods of Kubernetes, by patterns of names; None is any. ``container`` is one within a pod."""
 
     namespace: str | None = None
@@ -92,32 +226,44 @@ class PodSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetSpec:
+class TargetSpec(KeyRecord):
     """Programs to look for: of one path or name, or all those in a control group or in pods."""
 
     name: str
-    exe: str | None = None
+    exe: NormalPath | None = None
     comm: str | None = None
-    cgroup: str | None = None
-    kubernetes: PodSpec | None = None
+    cgroup: AbsolutePath | None = None
+    kubernetes: Annotated[PodSpec | None, _FILLED] = None
     #: The most label sets of all metrics.
-    max_series: int = _MAX_TARGET_SERIES
+    max_series: Most = _MAX_TARGET_SERIES
     #: The number of the user whose processes are meant, None for all.
-    user: int | None = None
+    user: UserNumber | None = None
     #: The most files that are traced at a time.
-    max_files: int = _MAX_FILES
+    max_files: Most = _MAX_FILES
+
+    @classmethod
+    def read(cls, at: At, row: Mapping[str, Any]) -> TargetSpec:
+        if not {"exe", "comm", "cgroup", "kubernetes"} & set(row):
+            raise at.error("a target is an exe or a comm, or what runs in a cgroup or kubernetes")
+        if "cgroup" in row and "kubernetes" in row:
+            reason = "give cgroup or kubernetes, not both: pods have control groups of their own"
+            raise (at / "cgroup").error(reason)
+        if "exe" in row and "comm" in row:
+            raise (at / "comm").error("give exe or comm, not both")
+        most = _MAX_FILES if {"exe", "comm"} & set(row) else _MAX_UNNAMED_FILES
+        return cls.made(at, {"max_files": most, **row})
 
 
 @dataclass(frozen=True, slots=True)
-class Buckets:
+class Buckets(KeyRecord):
     """Bounds of a histogram: from ``low`` to ``high``, ``per_octave`` in each power of two.
 
     In ns, or in what values are counted in.
     """
 
-    low: int
-    high: int
-    per_octave: int = 1
+    low: Annotated[int, Form(AMOUNT, key="from", absent=lambda _: 0)]
+    high: Annotated[int, Form(AMOUNT, key="to", absent=lambda _: 0)]
+    per_octave: Annotated[int, _one_of(1, 2, 4, 8, 16)] = 1
 
     def bounds(self) -> list[int]:
         """Return the bounds, ascending, each the end of one of the kernel's buckets.
@@ -136,60 +282,159 @@ class Buckets:
         return sorted({*found, 1 << last})
 
 
+_TIMES: Final = Buckets(1_000, 16 * 10**9)
+_VALUES: Final = Buckets(1, 1 << 32)
+
+
 @dataclass(frozen=True, slots=True)
-class MetricSpec:
+class MetricSpec(KeyRecord):
     """One metric. ``targets`` are names; ``labels`` and ``key`` go together."""
 
     name: str
     type: MetricType
-    probe: str
-    targets: tuple[str, ...]
-    help: str
-    labels: tuple[str, ...] = ()
-    key: KeyText | None = None
-    of: KeyText | None = None
+    probe: Annotated[str, Form(read=_probe)]
+    targets: Targets
+    help: str = ""
+    labels: Annotated[tuple[str, ...], _EXPRESSIONS] = ()
+    key: Made[KeyText | None] = None
+    of: Expression | None = None
     functions: bool = False
-    series: int = 256
-    open_calls: int = 8192
+    series: Annotated[int, _between(1, 4096)] = 256
+    open_calls: Annotated[int, _between(16, 131072)] = 8192
     buckets: Buckets | None = None
     #: Seconds without a call after which a series ends; 0 for never.
-    idle: float = 3600.0
-    privacy: Privacy = _AS_USUAL
+    idle: Idle = 3600.0
+    privacy: Made[Privacy] = _AS_USUAL
     #: Labels that are hashes of their values.
-    hashed: frozenset[str] = frozenset()
+    hashed: Made[frozenset[str]] = frozenset()
     #: Whether labels say which pod a call was in.
     pods: bool = False
 
     @property
     def bounds(self) -> list[int]:
         """Return the bounds of a histogram's buckets, in ns or what values are counted in."""
-        usual = Buckets(1, 1 << 32) if self.of else Buckets(1_000, 16 * 10**9)
-        return (self.buckets or usual).bounds()
+        return (self.buckets or (_VALUES if self.of else _TIMES)).bounds()
+
+    @classmethod
+    def read(cls, at: At, row: Mapping[str, Any]) -> MetricSpec:
+        kind, probe = MetricType(row["type"]), row["probe"]
+        _check_metric_name(at / "name", row["name"], kind)
+        _probe(at / "probe", probe)
+        labels: Mapping[str, Any] = row.get("labels", {})
+        _check_labels(at / "labels", labels, bool(row.get("pods")))
+        hashed, labels = _private(at / "labels", labels)
+        if kind is MetricType.COUNTER:
+            for only in ("of", "buckets"):
+                if only in row:
+                    raise (at / only).error(f"{only} is for histograms")
+        buckets = None
+        if "buckets" in row:
+            buckets = _buckets(at / "buckets", row["buckets"], "of" not in row)
+        words = "Calls" if kind is MetricType.COUNTER else row.get("of", "Duration")
+        row = {"help": f"{words} of {probe}", **row}
+        key, names = _key(at / "labels", labels), tuple(labels)
+        texts = {"labels": names, "key": key, "hashed": hashed}
+        return cls.made(at, row, buckets=buckets, privacy=at.privacy, **texts)
+
+
+def _check_metric_name(at: At, name: str, kind: MetricType) -> None:
+    if not _METRIC_NAME.fullmatch(name):
+        reason = f"{name!r} is not a metric's name: letters, digits and _, as in store_get"
+        raise at.error(reason)
+    if name.startswith(_OWN_PREFIXES):
+        raise at.error(f"{name!r}: this prefix is reserved for gotraced")
+    if kind is MetricType.COUNTER and name.endswith("_total"):
+        raise at.error(f"_total is added: call it {name.removesuffix('_total')!r}")
+
+
+def _check_labels(at: At, labels: Iterable[str], has_pods: bool) -> None:
+    for label in labels:
+        if not _LABEL_NAME.fullmatch(label) or label.startswith("__") or label in _OWN_LABELS:
+            reason = f"{label!r} cannot be a label: letters, digits and _, and not one of "
+            raise (at / label).error(reason + ", ".join(sorted(_OWN_LABELS)))
+        if has_pods and label in POD_LABELS:
+            raise (at / label).error(f"{label!r} is a label of its own with pods: true")
+
+
+def _private(at: At, expressions: Mapping[str, Any]) -> tuple[frozenset[str], dict[str, str]]:
+    """Return which expressions are hashed, and all as they are captured."""
+    hashed, found = set(), {}
+    for label, text in expressions.items():
+        is_hashed, bare = hashed_form(_expression(text))
+        if is_hashed:
+            hashed.add(label)
+        elif not _LENGTH.fullmatch(bare) and (name := at.privacy.denied_name(bare)):
+            reason = f"{name!r} may be a secret: write 'hash:{bare}' or 'length:{bare}'"
+            raise (at / label).error(f"{reason}, or list the word in allow_names")
+        found[label] = bare
+    return frozenset(hashed), found
+
+
+def _key(at: At, expressions: Mapping[str, Any]) -> KeyText | None:
+    """Parse expressions, each by itself first so that an error has its line."""
+    if len(expressions) > _MAX_EXPRESSIONS:
+        raise at.error(f"more than {_MAX_EXPRESSIONS} expressions")
+    for label, text in expressions.items():
+        place = at if at.path[-1] == label else at / label
+        try:
+            count = len(parse_key(_expression(text)).expressions)
+        except GotraceError as error:
+            raise place.error(str(error)) from error
+        if count != 1:
+            raise place.error(f"{text!r}: give one expression")
+    if not expressions:
+        return None
+    return parse_key(", ".join(map(_expression, expressions.values())))
+
+
+def _buckets(at: At, row: Mapping[str, Any], is_time: bool) -> Buckets:
+    def bound(key: str, usual: int) -> int:
+        if key not in row:
+            return usual
+        return (_nanoseconds if is_time else _number)(at / key, row[key])
+
+    usual = _TIMES if is_time else _VALUES
+    low, high = bound("from", usual.low), bound("to", usual.high)
+    if not 0 < low < high < 1 << 43:
+        raise at.error("buckets need a positive first value and a larger last one")
+    return Buckets.made(at, row, low=low, high=high)
+
+
+def _expression(value: object) -> str:
+    """Return an expression's text: YAML reads a bare 1 or true as another type."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True, slots=True)
-class SpanSpec:
+class SpanSpec(KeyRecord):
     """Calls to be sent as spans, at most ``rate`` a second of them for each program.
 
     ``why``: with what their time goes into. ``trace_context``: in the traces of the program's own
     spans that their contexts hold. ``inherit``: below the calls that have started their goroutines.
     """
 
-    name: str | None
-    probe: str
-    targets: tuple[str, ...]
-    attributes: tuple[tuple[str, str], ...] = ()
-    rate: float = 10.0
+    name: Annotated[str | None, Form(absent=lambda _: None)]
+    probe: Annotated[str, Form(read=_span_probe)]
+    targets: Targets
+    attributes: Annotated[tuple[tuple[str, str], ...], _EXPRESSIONS] = ()
+    rate: Rate = 10.0
     why: bool = False
     trace_context: bool = True
     inherit: bool = True
-    privacy: Privacy = _AS_USUAL
+    privacy: Made[Privacy] = _AS_USUAL
     #: Attributes that are hashes of their values.
-    hashed: frozenset[str] = frozenset()
+    hashed: Made[frozenset[str]] = frozenset()
+
+    @classmethod
+    def read(cls, at: At, row: Mapping[str, Any]) -> SpanSpec:
+        hashed, found = _private(at / "attributes", row.get("attributes", {}))
+        _key(at / "attributes", found)
+        attributes = tuple(found.items())
+        return cls.made(at, row, attributes=attributes, hashed=hashed, privacy=at.privacy)
 
 
 @dataclass(frozen=True, slots=True)
-class FlightSpec:
+class FlightSpec(KeyRecord):
     """Files of what a program did in the ``keep`` seconds before one of ``when``.
 
     ``memory`` is what the kernel keeps of a program, in bytes. There are at most ``files`` of a
@@ -198,56 +443,117 @@ class FlightSpec:
     """
 
     name: str
-    targets: tuple[str, ...]
-    when: tuple[str, ...]
-    folder: str
-    probes: tuple[str, ...] = ()
-    keep: float = 5.0
-    memory: int = 64 << 20
-    files: int = 20
-    every: float = 60.0
-    form: str = "trace"
-    privacy: Privacy = _AS_USUAL
+    targets: Targets
+    when: tuple[Annotated[str, Form(read=_condition)], ...]
+    folder: NormalPath
+    probes: tuple[Annotated[str, Form(read=_kept_probe)], ...] = ()
+    keep: Seconds = 5.0
+    memory: Bytes = 64 << 20
+    files: Annotated[int, _between(1, 10_000)] = 20
+    every: Seconds = 60.0
+    form: Annotated[str, _one_of("trace", "pftrace", "json")] = "trace"
+    privacy: Made[Privacy] = _AS_USUAL
+
+    @classmethod
+    def read(cls, at: At, row: Mapping[str, Any]) -> FlightSpec:
+        if not _FLIGHT_NAME.fullmatch(row["name"]):
+            reason = f"{row['name']!r} cannot be a flight's name: letters, digits and _"
+            raise (at / "name").error(reason)
+        found = cls.made(at, row, privacy=at.privacy)
+        _probes_in(at / "when", found.when)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
-class WaitsSpec:
+class WaitsSpec(KeyRecord):
     """Programs whose goroutines' waits are added up, with room for so many goroutines of each."""
 
-    targets: tuple[str, ...]
-    goroutines: int = 65536
+    targets: Targets
+    goroutines: Annotated[int, _between(256, 1 << 22)] = 65536
+
+
+def _waits(at: At, row: bool | Mapping[str, Any]) -> WaitsSpec | None:
+    if row is False:
+        return None
+    return WaitsSpec.read(at, {} if row is True else row)
 
 
 @dataclass(frozen=True, slots=True)
-class HeaderSpec:
+class HeaderSpec(KeyRecord):
     """A header of requests: its value, or the file or the environment's variable that has it."""
 
-    name: str
-    value: str = ""
-    file: str | None = None
+    name: Made[str]
+    value: Made[str] = ""
+    file: AbsolutePath | None = None
     env: str | None = None
 
 
+def _header(at: At, value: str | Mapping[str, str]) -> HeaderSpec:
+    name = str(at.path[-1])
+    if not _HEADER_NAME.fullmatch(name):
+        raise at.error(f"{name!r} cannot be a header's name")
+    if isinstance(value, str):
+        if not value.isascii() or not value.isprintable():
+            raise at.error("a header's value is printable ASCII")
+        return HeaderSpec(name, value)
+    if len(value) != 1:
+        raise at.error("give file or env")
+    return HeaderSpec.made(at, value, name=name)
+
+
+def _endpoint(at: At, text: str) -> str:
+    if not re.match(r"https?://[^/\s]+", text):
+        raise at.error(f"{without_users(text)!r}: an endpoint is as in http://127.0.0.1:4318")
+    return text.rstrip("/")
+
+
+TlsPath = Annotated[AbsolutePath, Form(within="tls")]
+Texts = Annotated[
+    tuple[tuple[str, str], ...],
+    Form(
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        lambda _, texts: tuple(texts.items()),
+    ),
+]
+_HEADER: Final = {**schema_of(HeaderSpec), "type": ["string", "object"]}
+Headers = Annotated[
+    tuple[HeaderSpec, ...],
+    Form(
+        {"type": "object", "additionalProperties": _HEADER},
+        lambda at, rows: tuple(_header(at / key, rows[key]) for key in rows),
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
-class OtlpSpec:
+class OtlpSpec(KeyRecord):
     """Where metrics and spans are sent: times in seconds, ``queue`` in spans.
 
     ``disk`` is a directory for spans that wait, of ``disk_bytes`` at most. ``ca_file`` has the
     authorities, ``cert_file`` and ``key_file`` are shown to the collector.
     """
 
-    endpoint: str
-    protocol: Protocol
-    headers: tuple[HeaderSpec, ...] = ()
-    interval: float = 15.0
-    timeout: float = 10.0
-    queue: int = 16384
-    resource: tuple[tuple[str, str], ...] = ()
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-    disk: str | None = None
-    disk_bytes: int = 100 << 20
+    endpoint: Annotated[str, Form(read=_endpoint)]
+    protocol: Protocol = Protocol.HTTP
+    headers: Headers = ()
+    interval: Seconds = 15.0
+    timeout: Seconds = 10.0
+    queue: Most = 16384
+    resource: Texts = ()
+    ca_file: TlsPath | None = None
+    cert_file: TlsPath | None = None
+    key_file: TlsPath | None = None
+    disk: AbsolutePath | None = None
+    disk_bytes: Annotated[Megabytes, Form(key="disk_size")] = 100 << 20
+
+    @classmethod
+    def read(cls, at: At, row: Mapping[str, Any]) -> OtlpSpec:
+        found = cls.made(at, row)
+        if (found.cert_file is None) != (found.key_file is None):
+            raise (at / "tls").error("give both cert_file and key_file")
+        if "tls" in row and not found.endpoint.startswith("https:"):
+            raise (at / "tls").error("tls needs an endpoint of https")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,16 +564,35 @@ class Listen:
     port: int
 
 
+def _listen(at: At, text: str) -> Listen:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdecimal():
+        raise at.error(f"{text!r}: an address to listen on is as in 127.0.0.1:9435")
+    if int(port) > 65535:
+        raise at.error(f"port {port} is above 65535")
+    return Listen(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+Address = Annotated[Listen, Form(TEXT, _listen)]
+
+
 @dataclass(frozen=True, slots=True)
-class WebSpec:
+class WebSpec(KeyRecord):
     """How requests are answered beside where: ``health`` alone is answered there, without TLS.
 
     ``config`` is a file of TLS and authentication, ``hosts`` are patterns of names of this host.
     """
 
-    config: str | None = None
+    config: Annotated[AbsolutePath | None, Form(key="web_config")] = None
     hosts: tuple[str, ...] = ()
-    health: Listen | None = None
+    health: Address | None = None
+
+    @classmethod
+    def read(cls, at: At, row: Mapping[str, Any]) -> WebSpec:
+        for key in ("web_config", "hosts"):
+            if key in row and "listen" not in row:
+                raise (at / key).error(f"{key} is about listen: give one")
+        return cls.made(at, row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,16 +605,47 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanningSpec:
+class PlanningSpec(KeyRecord):
     """What reading a program may take: bytes, seconds of CPU time, bytes of a packed section."""
 
-    memory: int = 256 << 20
-    seconds: int = 30
-    section: int = 64 << 20
+    memory: Megabytes = 256 << 20
+    seconds: Most = 30
+    section: Megabytes = 64 << 20
+
+
+def _bare_word(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+def _hash_key(at: At, path: str) -> bytes:
+    text = read_trusted(path, "hash_key").strip()
+    if len(text) < _MIN_HASH_KEY:
+        raise at.error(f"a key has at least {_MIN_HASH_KEY} characters")
+    return text.encode()
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class _PrivacyKeys(KeyRecord):
+    """What is exported of values: words beside those of secrets, and which are none."""
+
+    errors: ShownErrors = Errors.TYPE
+    deny_names: tuple[str, ...] = ()
+    allow_names: tuple[str, ...] = ()
+    hash_key: Annotated[bytes | None, Form(TEXT, _hash_key)] = None
+
+    def privacy(self, at: At) -> Privacy:
+        """Return the same with all words. Raises UsageError."""
+        denied = dict.fromkeys((*DENIED, *map(_bare_word, self.deny_names)))
+        for number, name in enumerate(self.allow_names):
+            if _bare_word(name) not in denied:
+                hint = did_you_mean(name, list(denied)) or f"there is {', '.join(denied)}"
+                raise (at / "allow_names" / number).error(f"{name!r}: {hint}")
+            del denied[_bare_word(name)]
+        return Privacy(self.errors, tuple(denied), self.hash_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Config(KeyRecord):
     """A whole configuration; ``budget`` is the part of one CPU that each target may pay.
 
     ``host_budget`` is what all targets may pay together, None if nothing limits that.
@@ -303,19 +659,85 @@ class Config:
     targets: tuple[TargetSpec, ...]
     metrics: tuple[MetricSpec, ...] = ()
     spans: tuple[SpanSpec, ...] = ()
-    listen: Listen | None = None
+    listen: Address | None = None
     otlp: OtlpSpec | None = None
-    budget: float = 0.02
-    host_budget: float | None = None
+    budget: Share = 0.02
+    host_budget: Share | None = None
     pprof: bool = False
-    waits: WaitsSpec | None = None
-    max_series: int = _MAX_SERIES
-    web: WebSpec = field(default_factory=WebSpec)
-    privacy: Privacy = _AS_USUAL
-    planning: PlanningSpec = field(default_factory=PlanningSpec)
-    limits: tuple[Limit, ...] = ()
+    waits: Annotated[
+        WaitsSpec | None, Form({**schema_of(WaitsSpec), "type": ["boolean", "object"]}, _waits)
+    ] = None
+    max_series: Most = _MAX_SERIES
+    web: Annotated[WebSpec, Form(is_flat=True)] = field(default_factory=WebSpec)
+    privacy: Annotated[Privacy, Form(schema_of(_PrivacyKeys), is_flat=True)] = _AS_USUAL
+    #: Of metrics that do not say it.
+    idle: Idle = 3600.0
+    planning: Annotated[PlanningSpec, _FILLED] = field(default_factory=PlanningSpec)
+    limits: Made[tuple[Limit, ...]] = ()
     flights: tuple[FlightSpec, ...] = ()
-    flight_memory: int = 256 << 20
+    flight_memory: Bytes = 256 << 20
+
+    @classmethod
+    def read(cls, at: At, row: Mapping[str, Any]) -> Config:
+        privacy = _PrivacyKeys.read(at, row).privacy(at)
+        idle, targets = _first(at, row)
+        names = tuple(target.name for target in targets)
+        place = replace(at, privacy=privacy, idle=idle, targets=names, usual=names)
+        found = cls.made(place, row, targets=targets, privacy=privacy, idle=idle)
+        found._check(at)
+        return found
+
+    def _check(self, at: At) -> None:
+        """Raise UsageError where one key does not go with another."""
+        _once(at / "targets", self.targets)
+        _once(at / "metrics", self.metrics)
+        _once(at / "flights", self.flights)
+        if not (self.metrics or self.spans or self.waits or self.flights):
+            raise at.error("no metrics, waits, spans or flights are configured: nothing to do")
+        if self.spans and self.otlp is None:
+            raise (at / "spans").error("spans are sent by OTLP: give otlp an endpoint")
+        if self.listen is None and self.otlp is None and (self.metrics or self.waits):
+            raise at.error("there is nowhere to send results: give listen or otlp")
+        if self.pprof and self.listen is None:
+            raise (at / "pprof").error("profiles are served by HTTP: give listen")
+        for number, flight in enumerate(self.flights):
+            if flight.memory > self.flight_memory:
+                most = f"flight_memory, {self.flight_memory >> 20}MiB"
+                reason = f"{flight.memory >> 20}MiB are more than {most}"
+                raise (at / "flights" / number / "memory").error(reason)
+
+
+def _first(at: At, row: Mapping[str, Any]) -> tuple[float, tuple[TargetSpec, ...]]:
+    """Return the file's ``idle``, and the targets, which others refer to."""
+    idle = _idle(at / "idle", row.get("idle", at.idle))
+    rows = enumerate(row.get("targets", ()))
+    return idle, tuple(TargetSpec.read(at / "targets" / number, one) for number, one in rows)
+
+
+def _once(
+    at: At,
+    rows: Iterable[TargetSpec | MetricSpec | FlightSpec],
+    others: Iterable[TargetSpec | MetricSpec] = (),
+) -> None:
+    seen = {one.name for one in others}
+    for number, one in enumerate(rows):
+        if one.name in seen:
+            raise (at / number / "name").error(f"{one.name!r} is there twice")
+        seen.add(one.name)
+
+
+SCHEMA: Final[dict[str, Any]] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    **schema_of(Config),
+}
+
+
+#: The same of what is asked for while it runs.
+_PART: Final[dict[str, Any]] = {
+    **SCHEMA,
+    "properties": {key: SCHEMA["properties"][key] for key in ("targets", "metrics", "idle")},
+    "required": ["metrics"],
+}
 
 
 def load_config(path: str) -> Config:
@@ -331,7 +753,8 @@ def parse_config(name: str, text: str) -> Config:
 
     Raises UsageError with the line of the first thing that is wrong.
     """
-    return _Reader(_checked(name, text, SCHEMA)).config()
+    document = _checked(name, text, SCHEMA)
+    return Config.read(At(document), document.data)
 
 
 def parse_part(name: str, text: str, base: Config) -> Config:
@@ -339,7 +762,17 @@ def parse_part(name: str, text: str, base: Config) -> Config:
 
     Raises UsageError as ``parse_config`` does.
     """
-    return _Reader(_checked(name, text, PART), base.privacy).beside(base)
+    document = _checked(name, text, _PART)
+    at = At(document, privacy=base.privacy)
+    idle, targets = _first(at, document.data)
+    _once(at / "targets", targets, base.targets)
+    every = (*base.targets, *targets)
+    names, usual = (tuple(one.name for one in some) for some in (every, targets or every))
+    at = replace(at, idle=idle, targets=names, usual=usual)
+    rows = enumerate(document.data["metrics"])
+    metrics = tuple(MetricSpec.read(at / "metrics" / number, row) for number, row in rows)
+    _once(at / "metrics", metrics, base.metrics)
+    return replace(base, targets=every, metrics=(*base.metrics, *metrics))
 
 
 def _checked(name: str, text: str, schema: Mapping[str, Any]) -> Document:
@@ -388,446 +821,3 @@ def _spoken(path: Path) -> str:
     """Return where something is, in words."""
     words = [str(part) if isinstance(part, str) else f"number {part + 1}" for part in path]
     return f" in {' '.join(words)}" if words else ""
-
-
-@dataclass
-class _Reader:
-    """Take apart what the schema has accepted."""
-
-    document: Document
-    privacy: Privacy = _AS_USUAL
-
-    def config(self) -> Config:
-        data = self.document.data
-        self.privacy = self._privacy(data)
-        targets = tuple(self._target(number, row) for number, row in self._rows("targets"))
-        self._once("targets", [target.name for target in targets])
-        names = tuple(target.name for target in targets)
-        metrics = tuple(self._metric(number, row, names) for number, row in self._rows("metrics"))
-        self._once("metrics", [metric.name for metric in metrics])
-        spans = tuple(self._span(number, row, names) for number, row in self._rows("spans"))
-        otlp = self._otlp(data["otlp"]) if "otlp" in data else None
-        waits = self._waits(data["waits"], names) if "waits" in data else None
-        flights = tuple(self._flight(number, row, names) for number, row in self._rows("flights"))
-        self._once("flights", [flight.name for flight in flights])
-        if not metrics and not spans and waits is None and not flights:
-            reason = "no metrics, waits, spans or flights are configured: nothing to do"
-            raise self.document.error((), reason)
-        if spans and otlp is None:
-            raise self.document.error(("spans",), "spans are sent by OTLP: give otlp an endpoint")
-        listen = self._listen("listen", data["listen"]) if "listen" in data else None
-        if listen is None and otlp is None and (metrics or waits is not None):
-            raise self.document.error((), "there is nowhere to send results: give listen or otlp")
-        budget = self._share(("budget",), data.get("budget", _DEFAULT_BUDGET))
-        pprof = data.get("pprof", False)
-        if pprof and listen is None:
-            raise self.document.error(("pprof",), "profiles are served by HTTP: give listen")
-        host = data.get("host_budget")
-        return Config(
-            targets,
-            metrics,
-            spans,
-            listen,
-            otlp,
-            budget,
-            None if host is None else self._share(("host_budget",), host),
-            pprof,
-            waits,
-            data.get("max_series", _MAX_SERIES),
-            self._web(data),
-            self.privacy,
-            self._planning(data.get("planning", {})),
-            flights=flights,
-            flight_memory=self._flight_memory(data, flights),
-        )
-
-    def _planning(self, row: Mapping[str, int]) -> PlanningSpec:
-        usual = PlanningSpec()
-        return PlanningSpec(
-            row.get("memory", usual.memory >> 20) << 20,
-            row.get("seconds", usual.seconds),
-            row.get("section", usual.section >> 20) << 20,
-        )
-
-    def beside(self, base: Config) -> Config:
-        """Return a configuration with what this one has, too; no name may be there twice."""
-        targets = tuple(self._target(number, row) for number, row in self._rows("targets"))
-        self._once("targets", [target.name for target in targets], base.targets)
-        every = (*base.targets, *targets)
-        usual = tuple(target.name for target in targets or every)
-        names = tuple(target.name for target in every)
-        metrics = []
-        for number, row in self._rows("metrics"):
-            chosen = row if "targets" in row else {**row, "targets": usual}
-            metrics.append(self._metric(number, chosen, names))
-        self._once("metrics", [metric.name for metric in metrics], base.metrics)
-        return replace(base, targets=every, metrics=(*base.metrics, *metrics))
-
-    def _rows(self, key: str) -> Sequence[tuple[int, Mapping[str, Any]]]:
-        return list(enumerate(self.document.data.get(key, ())))
-
-    def _once(
-        self, key: str, names: Sequence[str], others: Sequence[TargetSpec | MetricSpec] = ()
-    ) -> None:
-        seen = {one.name for one in others}
-        for number, name in enumerate(names):
-            if name in seen:
-                raise self.document.error((key, number, "name"), f"{name!r} is there twice")
-            seen.add(name)
-
-    def _target(self, number: int, row: Mapping[str, Any]) -> TargetSpec:
-        path = ("targets", number)
-        if not {"exe", "comm", "cgroup", "kubernetes"} & set(row):
-            reason = "a target is an exe or a comm, or what runs in a cgroup or kubernetes"
-            raise self.document.error(path, reason)
-        if "cgroup" in row and "kubernetes" in row:
-            reason = "give cgroup or kubernetes, not both: pods have control groups of their own"
-            raise self.document.error((*path, "cgroup"), reason)
-        for key in ("exe", "cgroup"):
-            if key in row and not row[key].startswith("/"):
-                raise self.document.error((*path, key), f"{row[key]!r} is not an absolute path")
-        if "exe" in row and "comm" in row:
-            raise self.document.error((*path, "comm"), "give exe or comm, not both")
-        exe = os.path.normpath(row["exe"]) if "exe" in row else None
-        pods = PodSpec(**row["kubernetes"]) if "kubernetes" in row else None
-        most = row.get("max_series", _MAX_TARGET_SERIES)
-        user = self._user((*path, "user"), row["user"]) if "user" in row else None
-        files = row.get(
-            "max_files", _MAX_FILES if {"exe", "comm"} & set(row) else _MAX_UNNAMED_FILES
-        )
-        return TargetSpec(
-            row["name"], exe, row.get("comm"), row.get("cgroup"), pods, most, user, files
-        )
-
-    def _user(self, path: Path, user: str | int) -> int:
-        if isinstance(user, int):
-            return user
-        try:
-            return pwd.getpwnam(user).pw_uid
-        except KeyError as error:
-            reason = f"no user is named {user!r} here: give the number"
-            raise self.document.error(path, reason) from error
-
-    def _metric(self, number: int, row: Mapping[str, Any], targets: tuple[str, ...]) -> MetricSpec:
-        path = ("metrics", number)
-        name, kind = row["name"], MetricType(row["type"])
-        if not _METRIC_NAME.fullmatch(name):
-            reason = f"{name!r} is not a metric's name: letters, digits and _, as in store_get"
-            raise self.document.error((*path, "name"), reason)
-        if name.startswith(_OWN_PREFIXES):
-            raise self.document.error(
-                (*path, "name"), f"{name!r}: this prefix is reserved for gotraced"
-            )
-        if kind is MetricType.COUNTER and name.endswith("_total"):
-            bare = name.removesuffix("_total")
-            raise self.document.error((*path, "name"), f"_total is added: call it {bare!r}")
-        self._probe((*path, "probe"), row["probe"])
-        labels: Mapping[str, Any] = row.get("labels", {})
-        for label in labels:
-            if not _LABEL_NAME.fullmatch(label) or label.startswith("__") or label in _OWN_LABELS:
-                reason = f"{label!r} cannot be a label: letters, digits and _, and not one of "
-                reason += ", ".join(sorted(_OWN_LABELS))
-                raise self.document.error((*path, "labels", label), reason)
-        for label in POD_LABELS if row.get("pods") else ():
-            if label in labels:
-                reason = f"{label!r} is a label of its own with pods: true"
-                raise self.document.error((*path, "labels", label), reason)
-        hashed, labels = self._private((*path, "labels"), labels)
-        key = self._key((*path, "labels"), labels)
-        if kind is MetricType.COUNTER:
-            for only in ("of", "buckets"):
-                if only in row:
-                    raise self.document.error((*path, only), f"{only} is for histograms")
-        of = self._key((*path, "of"), {"of": row["of"]}) if "of" in row else None
-        if of is not None and len(of.expressions) > 1:
-            raise self.document.error((*path, "of"), "a histogram needs one value")
-        buckets = (
-            self._buckets((*path, "buckets"), row["buckets"], of) if "buckets" in row else None
-        )
-        default = f"Calls of {row['probe']}"
-        if kind is MetricType.HISTOGRAM:
-            default = f"{row['of']} of {row['probe']}" if of else f"Duration of {row['probe']}"
-        return MetricSpec(
-            name,
-            kind,
-            row["probe"],
-            self._targets(path, row, targets),
-            row.get("help", default),
-            tuple(labels),
-            key,
-            of,
-            **{key: row[key] for key in ("functions", "series", "open_calls") if key in row},
-            buckets=buckets,
-            idle=self._idle(path, row),
-            privacy=self.privacy,
-            hashed=hashed,
-            pods=row.get("pods", False),
-        )
-
-    def _span(self, number: int, row: Mapping[str, Any], targets: tuple[str, ...]) -> SpanSpec:
-        path = ("spans", number)
-        self._probe((*path, "probe"), row["probe"])
-        if is_recipe(row["probe"]):
-            raise self.document.error((*path, "probe"), "spans take a function, not a recipe")
-        hashed, attributes = self._private((*path, "attributes"), row.get("attributes", {}))
-        self._key((*path, "attributes"), attributes)
-        rate = 10.0
-        if "rate" in row:
-            try:
-                rate = units.per_second(row["rate"])
-            except ValueError as error:
-                reason = f"{row['rate']!r}: a rate is as in 10/s"
-                raise self.document.error((*path, "rate"), reason) from error
-        return SpanSpec(
-            row.get("name"),
-            row["probe"],
-            self._targets(path, row, targets),
-            tuple((label, _expression(text)) for label, text in attributes.items()),
-            rate,
-            row.get("why", False),
-            row.get("trace_context", True),
-            row.get("inherit", True),
-            self.privacy,
-            hashed,
-        )
-
-    def _waits(self, row: bool | Mapping[str, Any], targets: tuple[str, ...]) -> WaitsSpec | None:
-        if isinstance(row, bool):
-            return WaitsSpec(targets) if row else None
-        rooms = {key: row[key] for key in ("goroutines",) if key in row}
-        return WaitsSpec(self._targets(("waits",), row, targets), **rooms)
-
-    def _flight(self, number: int, row: Mapping[str, Any], targets: tuple[str, ...]) -> FlightSpec:
-        path = ("flights", number)
-        name, folder = row["name"], row["folder"]
-        if not _FLIGHT_NAME.fullmatch(name):
-            reason = f"{name!r} cannot be a flight's name: letters, digits and _"
-            raise self.document.error((*path, "name"), reason)
-        if not folder.startswith("/"):
-            raise self.document.error((*path, "folder"), f"{folder!r} is not an absolute path")
-        for key in ("when", "probes"):
-            for at, text in enumerate(row.get(key, ())):
-                self._flight_probe((*path, key, at), text, [text] if key == "probes" else None)
-        try:
-            probes_in(row["when"])
-        except UsageError as error:
-            raise self.document.error((*path, "when"), str(error)) from error
-        return FlightSpec(
-            name,
-            self._targets(path, row, targets),
-            tuple(row["when"]),
-            os.path.normpath(folder),
-            tuple(row.get("probes", ())),
-            self._seconds((*path, "keep"), row.get("keep", "5s")),
-            self._bytes((*path, "memory"), row.get("memory", "64MiB")),
-            every=self._seconds((*path, "every"), row.get("every", "1m")),
-            **{key: row[key] for key in ("files", "form") if key in row},
-            privacy=self.privacy,
-        )
-
-    def _flight_probe(self, path: Path, text: str, probes: Sequence[str] | None) -> None:
-        """Check a condition, or a probe that calls are kept of."""
-        if is_recipe(text):
-            raise self.document.error(path, "flights take functions, not recipes")
-        try:
-            probes = probes_in([text]) if probes is None else probes
-        except UsageError as error:
-            raise self.document.error(path, str(error)) from error
-        for probe in probes:
-            self._probe(path, probe)
-
-    def _flight_memory(self, data: Mapping[str, Any], flights: Sequence[FlightSpec]) -> int:
-        most = self._bytes(("flight_memory",), data.get("flight_memory", "256MiB"))
-        for number, flight in enumerate(flights):
-            if flight.memory > most:
-                reason = f"{flight.memory >> 20}MiB are more than flight_memory, {most >> 20}MiB"
-                raise self.document.error(("flights", number, "memory"), reason)
-        return most
-
-    def _bytes(self, path: Path, text: str) -> int:
-        try:
-            return units.size(text)
-        except ValueError as error:
-            raise self.document.error(path, f"{text!r}: a size is as in 64MiB") from error
-
-    def _targets(
-        self, path: Path, row: Mapping[str, Any], targets: tuple[str, ...]
-    ) -> tuple[str, ...]:
-        for number, name in enumerate(row.get("targets", ())):
-            if name not in targets:
-                hint = did_you_mean(name, targets) or f"there is {', '.join(targets)}"
-                reason = f"no target is named {name!r}: {hint}"
-                raise self.document.error((*path, "targets", number), reason)
-        return tuple(dict.fromkeys(row.get("targets", targets)))
-
-    def _probe(self, path: Path, text: str) -> None:
-        if is_recipe(text):
-            return  # what it names is found when it is planned
-        try:
-            spec = parse_probe(text)
-        except GotraceError as error:
-            raise self.document.error(path, str(error)) from error
-        if spec.binary is not None:
-            raise self.document.error(
-                path, "a probe cannot name a file: list the file among the targets"
-            )
-        if spec.format is not None:
-            raise self.document.error(path, "a metric takes no format: labels have the values")
-
-    def _key(self, path: Path, expressions: Mapping[str, Any]) -> KeyText | None:
-        """Parse expressions, each by itself first so that an error has its line."""
-        if len(expressions) > _MAX_EXPRESSIONS:
-            raise self.document.error(path, f"more than {_MAX_EXPRESSIONS} expressions")
-        for label, text in expressions.items():
-            at = path if path[-1] == label else (*path, label)
-            try:
-                if len(parse_key(_expression(text)).expressions) != 1:
-                    raise self.document.error(at, f"{text!r}: give one expression")
-            except GotraceError as error:
-                if isinstance(error, UsageError) and str(error).startswith(self.document.name):
-                    raise
-                raise self.document.error(at, str(error)) from error
-        if not expressions:
-            return None
-        return parse_key(", ".join(map(_expression, expressions.values())))
-
-    def _buckets(self, path: Path, row: Mapping[str, Any], of: KeyText | None) -> Buckets:
-        low = self._amount((*path, "from"), row.get("from", 1 if of else "1us"), of is None)
-        high = self._amount((*path, "to"), row.get("to", 1 << 32 if of else "16s"), of is None)
-        if not 0 < low < high < 1 << 43:
-            raise self.document.error(
-                path, "buckets need a positive first value and a larger last one"
-            )
-        return Buckets(low, high, row.get("per_octave", 1))
-
-    def _amount(self, path: Path, value: str | float, is_time: bool) -> int:
-        """Return ns of a time, where a plain number is seconds, or a plain number."""
-        try:
-            return units.nanoseconds(str(value)) if is_time else round(float(value))
-        except (OverflowError, ValueError) as error:
-            what = "a length of time, as in 10ms" if is_time else "a number"
-            raise self.document.error(path, f"{value!r} is not {what}") from error
-
-    def _seconds(self, path: Path, value: str | float) -> float:
-        seconds = self._amount(path, value, True) / 1e9
-        if not 0.1 <= seconds <= 86400:
-            raise self.document.error(path, f"{value!r}: give 100ms to 24h")
-        return seconds
-
-    def _privacy(self, data: Mapping[str, Any]) -> Privacy:
-        errors = data.get("errors", "type")  # YAML reads a bare off as false
-        denied = dict.fromkeys((*DENIED, *map(_bare_word, data.get("deny_names", ()))))
-        for number, name in enumerate(data.get("allow_names", ())):
-            if _bare_word(name) not in denied:
-                hint = did_you_mean(name, list(denied)) or f"there is {', '.join(denied)}"
-                raise self.document.error(("allow_names", number), f"{name!r}: {hint}")
-            del denied[_bare_word(name)]
-        key = None
-        if "hash_key" in data:
-            text = read_trusted(data["hash_key"], "hash_key").strip()
-            if len(text) < _MIN_HASH_KEY:
-                reason = f"a key has at least {_MIN_HASH_KEY} characters"
-                raise self.document.error(("hash_key",), reason)
-            key = text.encode()
-        return Privacy(Errors(errors) if errors else Errors.OFF, tuple(denied), key)
-
-    def _private(
-        self, path: Path, expressions: Mapping[str, Any]
-    ) -> tuple[frozenset[str], dict[str, Any]]:
-        """Return which expressions are hashed, and all as they are captured."""
-        hashed, found = set(), {}
-        for label, text in expressions.items():
-            is_hashed, bare = hashed_form(_expression(text))
-            if is_hashed:
-                hashed.add(label)
-            elif not _LENGTH.fullmatch(bare) and (name := self.privacy.denied_name(bare)):
-                reason = f"{name!r} may be a secret: write 'hash:{bare}' or 'length:{bare}'"
-                reason += ", or list the word in allow_names"
-                raise self.document.error((*path, label), reason)
-            found[label] = bare
-        return frozenset(hashed), found
-
-    def _idle(self, path: Path, row: Mapping[str, Any]) -> float:
-        found = row.get("idle", self.document.data.get("idle", "1h"))
-        at = (*path, "idle") if "idle" in row else ("idle",)
-        seconds = self._amount(at, found, True) / 1e9
-        if seconds and not 1 <= seconds <= _MAX_IDLE:
-            raise self.document.error(at, f"{found!r}: give 1s to 720h, or 0 for never")
-        return seconds
-
-    def _share(self, path: Path, text: str) -> float:
-        with suppress(ValueError):
-            if (found := units.share(text)) <= 1:
-                return found
-        raise self.document.error(path, f"{text!r}: a budget is a part of one CPU, as in 2%")
-
-    def _web(self, data: Mapping[str, Any]) -> WebSpec:
-        for key in ("web_config", "hosts"):
-            if key in data and "listen" not in data:
-                raise self.document.error((key,), f"{key} is about listen: give one")
-        if not data.get("web_config", "/").startswith("/"):
-            reason = f"{data['web_config']!r} is not an absolute path"
-            raise self.document.error(("web_config",), reason)
-        health = self._listen("health", data["health"]) if "health" in data else None
-        return WebSpec(data.get("web_config"), tuple(data.get("hosts", ())), health)
-
-    def _listen(self, key: str, text: str) -> Listen:
-        host, colon, port = text.rpartition(":")
-        if not colon or not host or not port.isascii() or not port.isdecimal():
-            reason = f"{text!r}: an address to listen on is as in 127.0.0.1:9435"
-            raise self.document.error((key,), reason)
-        if int(port) > 65535:
-            raise self.document.error((key,), f"port {port} is above 65535")
-        return Listen(host.removeprefix("[").removesuffix("]"), int(port))
-
-    def _otlp(self, row: Mapping[str, Any]) -> OtlpSpec:
-        path = ("otlp",)
-        if not re.match(r"https?://[^/\s]+", row["endpoint"]):
-            reason = (
-                f"{without_users(row['endpoint'])!r}: an endpoint is as in http://127.0.0.1:4318"
-            )
-            raise self.document.error((*path, "endpoint"), reason)
-        files = {key: row.get("tls", {}).get(key) for key in ("ca_file", "cert_file", "key_file")}
-        for key, file in (*files.items(), ("disk", row.get("disk"))):
-            at = (*path, "disk") if key == "disk" else (*path, "tls", key)
-            if file is not None and not file.startswith("/"):
-                raise self.document.error(at, f"{file!r} is not an absolute path")
-        if (files["cert_file"] is None) != (files["key_file"] is None):
-            raise self.document.error((*path, "tls"), "give both cert_file and key_file")
-        if "tls" in row and not row["endpoint"].startswith("https:"):
-            raise self.document.error((*path, "tls"), "tls needs an endpoint of https")
-        return OtlpSpec(
-            row["endpoint"].rstrip("/"),
-            Protocol(row.get("protocol", "http")),
-            tuple(self._header(name, value) for name, value in row.get("headers", {}).items()),
-            self._seconds((*path, "interval"), row.get("interval", "15s")),
-            self._seconds((*path, "timeout"), row.get("timeout", "10s")),
-            row.get("queue", 16384),
-            tuple(row.get("resource", {}).items()),
-            **files,
-            disk=row.get("disk"),
-            disk_bytes=row.get("disk_size", 100) << 20,
-        )
-
-    def _header(self, name: str, value: str | Mapping[str, str]) -> HeaderSpec:
-        path = ("otlp", "headers", name)
-        if not _HEADER_NAME.fullmatch(name):
-            raise self.document.error(path, f"{name!r} cannot be a header's name")
-        if isinstance(value, str):
-            if not value.isascii() or not value.isprintable():
-                raise self.document.error(path, "a header's value is printable ASCII")
-            return HeaderSpec(name, value)
-        if len(value) != 1:
-            raise self.document.error(path, "give file or env")
-        if not value.get("file", "/").startswith("/"):
-            raise self.document.error(path, f"{value['file']!r} is not an absolute path")
-        return HeaderSpec(name, **value)
-
-
-def _bare_word(name: str) -> str:
-    return name.replace("_", "").replace("-", "").lower()
-
-
-def _expression(value: object) -> str:
-    """Return an expression's text: YAML reads a bare 1 or true as another type."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,157 +1,174 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON schema of a configuration; docs/fleet.md says what each key means."""
+"""Keys of a configuration: each is a field of a dataclass, whose type says how it is written.
+
+Texts, numbers, enums, records, and tuples of these say it by themselves; a ``Form`` in
+``Annotated`` says the rest. The JSON schema is made of that, and so is what is read.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, replace
+from enum import Enum
+from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
-_TEXT: Final = {"type": "string", "minLength": 1}
+from gotrace.errors import UsageError
+from gotrace.fleet.privacy import Privacy
+from gotrace.fleet.yaml_lines import Document, Path
+
+TEXT: Final = {"type": "string", "minLength": 1}
 #: Words that YAML takes for numbers, too: 5 seconds may be given as 5.
-_AMOUNT: Final = {"type": ["string", "number"]}
-_MOST: Final = {"type": "integer", "minimum": 1, "maximum": 1 << 20}
-_NAMES: Final = {"type": "array", "items": _TEXT, "minItems": 1}
-_EXPRESSIONS: Final = {
-    "type": "object",
-    "additionalProperties": {"type": ["string", "number", "boolean"]},
-    "minProperties": 1,
+AMOUNT: Final = {"type": ["string", "number"]}
+_RECORD: Final[dict[str, Any]] = {"type": "object", "required": [], "additionalProperties": False}
+
+T = TypeVar("T")
+R = TypeVar("R", bound="KeyRecord")
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A place in a document, and what is known of the file when it is read.
+
+    ``targets`` are their names, ``usual`` those that are meant if no others are given.
+    """
+
+    document: Document
+    path: Path = ()
+    privacy: Privacy = field(default_factory=Privacy)
+    idle: float = 3600.0
+    targets: tuple[str, ...] = ()
+    usual: tuple[str, ...] = ()
+
+    def __truediv__(self, key: str | int) -> At:
+        """Return the place of a key, or of an element."""
+        return replace(self, path=(*self.path, key))
+
+    def error(self, reason: str) -> UsageError:
+        """Return the error that something is wrong here."""
+        return self.document.error(self.path, reason)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """How a key's value is written and read, where its type does not say it.
+
+    ``schema`` is in the place of the type's if it has a type or is an enum, else added to it.
+    ``absent`` returns the value if the key is not there; else that is the field's default.
+    """
+
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    read: Callable[[At, Any], object] | None = None
+    absent: Callable[[At], object] | None = None
+    #: The key, if it is not the field's name, and the one that it is below.
+    key: str = ""
+    within: str = ""
+    #: Whether it is a record whose keys stand among those around it: ``read`` is given all.
+    is_flat: bool = False
+    #: Whether it has no key: it is made of others.
+    is_made: bool = False
+
+    def beside(self, inner: Form) -> Form:
+        """Return this one with what another says beyond it."""
+        names = [one.name for one in dataclasses.fields(self)]
+        return Form(*(getattr(self, name) or getattr(inner, name) for name in names))
+
+
+Made = Annotated[T, Form(is_made=True)]
+
+
+class KeyRecord:
+    """The base of dataclasses whose fields are keys."""
+
+    __slots__ = ()
+
+    @classmethod
+    def read(cls: type[R], at: At, row: Mapping[str, Any]) -> R:
+        """Return the record of a row that is as the schema wants it. Raises UsageError."""
+        return cls.made(at, row)
+
+    @classmethod
+    def made(cls: type[R], at: At, row: Mapping[str, Any], **known: object) -> R:
+        """Do the same where some fields are known. Raises UsageError."""
+        for name, form in _forms(cls).items():
+            if name in known:
+                continue
+            assert form.read is not None
+            place, found = at, row
+            if form.within:
+                place, found = at / form.within, row.get(form.within, {})
+            if form.is_flat:
+                known[name] = form.read(at, row)
+            elif form.key in found:
+                known[name] = form.read(place / form.key, found[form.key])
+            elif form.absent is not None:
+                known[name] = form.absent(at)
+        make: Callable[..., R] = cls
+        return make(**known)
+
+
+def schema_of(record: type[KeyRecord]) -> dict[str, Any]:
+    """Return the JSON schema of a record."""
+    properties: dict[str, Any] = {}
+    required, forms = [], _forms(record)
+    for one in dataclasses.fields(record):  # type: ignore[arg-type]
+        if (form := forms.get(one.name)) is None:
+            continue
+        if form.is_flat:
+            properties |= form.schema["properties"]
+            continue
+        around = properties
+        if form.within:
+            whole = {**_RECORD, "properties": {}, "minProperties": 1}
+            around = properties.setdefault(form.within, whole)["properties"]
+        around[form.key] = form.schema
+        if (one.default, one.default_factory, form.absent) == (MISSING, MISSING, None):
+            required.append(form.key)
+    return {**_RECORD, "properties": properties, "required": required}
+
+
+def _forms(record: type[KeyRecord]) -> dict[str, Form]:
+    """Return the whole forms of the fields that have keys."""
+    hints = get_type_hints(record, include_extras=True)
+    forms = {name: _whole(hint, Form(key=name)) for name, hint in hints.items()}
+    return {name: form for name, form in forms.items() if not form.is_made}
+
+
+def _whole(hint: Any, last: Form) -> Form:
+    """Return the form of a type: what is said of it, then its own, and ``last`` the last."""
+    form = Form()
+    while get_origin(hint) in (Annotated, Union, types.UnionType):
+        parts = [one for one in get_args(hint) if one is not types.NoneType]
+        hint = parts.pop(0)
+        for inner in reversed(parts):
+            form = form.beside(inner)
+    schema, read = _usual(hint)
+    if not {"type", "enum"} & form.schema.keys():
+        form = replace(form, schema={**schema, **form.schema})
+    return form.beside(replace(last, read=read))
+
+
+def _usual(hint: Any) -> tuple[Mapping[str, Any], Callable[[At, Any], object]]:
+    """Return how values of a type are written, and what reads them."""
+    if get_origin(hint) is tuple:
+        form = _whole(get_args(hint)[0], Form())
+        schema = {"type": "array", "items": form.schema, "minItems": 1}
+        each = form.read or _same
+        return schema, lambda at, rows: tuple(each(at / n, row) for n, row in enumerate(rows))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return {"enum": [one.value for one in hint]}, lambda _, value: hint(value)
+    if isinstance(hint, type) and issubclass(hint, KeyRecord):
+        return schema_of(hint), hint.read
+    return _SCHEMAS.get(hint, {}), _same
+
+
+_SCHEMAS: Final[dict[Any, Mapping[str, Any]]] = {
+    str: TEXT,
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
 }
 
 
-def _record(required: list[str], **properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
-
-
-def _rows(record: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": record, "minItems": 1}
-
-
-SCHEMA: Final[dict[str, Any]] = {
-    "$schema": "https://json-schema.org/draft/2020-12/schema",
-    **_record(
-        ["targets"],
-        listen=_TEXT,
-        health=_TEXT,
-        web_config=_TEXT,
-        hosts=_NAMES,
-        budget=_TEXT,
-        host_budget=_TEXT,
-        pprof={"type": "boolean"},
-        errors={"enum": ["off", "type", "text", False]},
-        deny_names=_NAMES,
-        allow_names=_NAMES,
-        hash_key=_TEXT,
-        idle=_AMOUNT,
-        max_series=_MOST,
-        planning={
-            **_record([], memory=_MOST, seconds=_MOST, section=_MOST),
-            "minProperties": 1,
-        },
-        targets=_rows(
-            _record(
-                ["name"],
-                name=_TEXT,
-                exe=_TEXT,
-                comm=_TEXT,
-                cgroup=_TEXT,
-                user={"type": ["string", "integer"], "minLength": 1, "minimum": 0},
-                max_series=_MOST,
-                max_files=_MOST,
-                kubernetes={
-                    **_record([], namespace=_TEXT, pod=_TEXT, container=_TEXT),
-                    "minProperties": 1,
-                },
-            )
-        ),
-        metrics=_rows(
-            _record(
-                ["name", "type", "probe"],
-                name=_TEXT,
-                type={"enum": ["counter", "histogram"]},
-                probe=_TEXT,
-                help=_TEXT,
-                targets=_NAMES,
-                labels=_EXPRESSIONS,
-                of=_TEXT,
-                functions={"type": "boolean"},
-                pods={"type": "boolean"},
-                series={"type": "integer", "minimum": 1, "maximum": 4096},
-                idle=_AMOUNT,
-                open_calls={"type": "integer", "minimum": 16, "maximum": 131072},
-                buckets=_record(
-                    [],
-                    **{"from": _AMOUNT, "to": _AMOUNT},
-                    per_octave={"enum": [1, 2, 4, 8, 16]},
-                ),
-            )
-        ),
-        waits={
-            **_record(
-                [],
-                targets=_NAMES,
-                goroutines={"type": "integer", "minimum": 256, "maximum": 1 << 22},
-            ),
-            "type": ["boolean", "object"],
-        },
-        spans=_rows(
-            _record(
-                ["probe"],
-                name=_TEXT,
-                probe=_TEXT,
-                targets=_NAMES,
-                attributes=_EXPRESSIONS,
-                rate=_TEXT,
-                why={"type": "boolean"},
-                trace_context={"type": "boolean"},
-                inherit={"type": "boolean"},
-            )
-        ),
-        flights=_rows(
-            _record(
-                ["name", "when", "folder"],
-                name=_TEXT,
-                targets=_NAMES,
-                when=_NAMES,
-                probes=_NAMES,
-                keep=_AMOUNT,
-                memory=_TEXT,
-                folder=_TEXT,
-                files={"type": "integer", "minimum": 1, "maximum": 10_000},
-                every=_AMOUNT,
-                form={"enum": ["trace", "pftrace", "json"]},
-            )
-        ),
-        flight_memory=_TEXT,
-        otlp=_record(
-            ["endpoint"],
-            endpoint=_TEXT,
-            protocol={"enum": ["http", "grpc"]},
-            headers={
-                "type": "object",
-                "additionalProperties": {
-                    **_record([], file=_TEXT, env=_TEXT),
-                    "type": ["string", "object"],
-                },
-            },
-            tls={**_record([], ca_file=_TEXT, cert_file=_TEXT, key_file=_TEXT), "minProperties": 1},
-            disk=_TEXT,
-            disk_size=_MOST,
-            interval=_AMOUNT,
-            timeout=_AMOUNT,
-            queue={"type": "integer", "minimum": 1, "maximum": 1 << 20},
-            resource={"type": "object", "additionalProperties": {"type": "string"}},
-        ),
-    ),
-}
-
-#: The same of what is asked for while it runs.
-PART: Final[dict[str, Any]] = {
-    "$schema": SCHEMA["$schema"],
-    **_record(
-        ["metrics"], **{key: SCHEMA["properties"][key] for key in ("targets", "metrics", "idle")}
-    ),
-}
+def _same(_: At, value: object) -> object:
+    return value

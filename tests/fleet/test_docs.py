@@ -7,10 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from gotrace.fleet.config import parse_config
+from gotrace.fleet.config import SCHEMA, parse_config
 from gotrace.fleet.gotraced import _parser
 from gotrace.fleet.privacy import DENIED
-from gotrace.fleet.schema import SCHEMA
 from gotrace.fleet.telemetry.waits import WaitPoint, families
 from gotrace.session.waits.states import StateKind
 from tests.test_docs import page_text, section
