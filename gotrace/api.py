@@ -185,7 +185,7 @@ class Goroutine:
 
 @dataclass(frozen=True, slots=True)
 class GoroutineState:
-    """What a goroutine did when it was looked at.
+    """The state of a goroutine at one moment.
 
     ``state`` is a word such as "waiting" or "running", ``reason`` why it waits ("" where it does
     not), ``waiting_ns`` for how long at least (None where that is not known). ``awaits`` is the
@@ -605,7 +605,7 @@ def _in_use(method: _F) -> _F:
 
 
 class Session:
-    """What is traced; a context manager that detaches and closes what is open.
+    """The traced processes; a context manager that detaches and closes everything at its end.
 
     A session belongs to one thread at a time, ``stop`` and ``close`` aside; sessions are
     independent of each other.
@@ -627,7 +627,7 @@ class Session:
         _SESSIONS.add(self)
 
     def __repr__(self) -> str:
-        """Return what it is of, and whether it is closed."""
+        """Return the name of the target, and whether the session is closed."""
         if self._file is not None:
             what = f"all processes of {self._file}"
         elif self._target.command is not None:
@@ -1361,7 +1361,7 @@ class Session:
             raise UsageError("this session was closed before anything was attached")
 
     def _streaming(self, stream: _I) -> _I:
-        """Return what is to be closed with the session."""
+        """Return the stream, which is closed with the session."""
         with self._lock:
             self._streams.add(stream)
         if self._opened.is_closing:
@@ -1444,7 +1444,7 @@ getattr(threading, "_register_atexit", atexit.register)(_close_sessions)
 
 
 def _refusing(what: str) -> Callable[[SchedulerProbes], None]:
-    """Return what raises GotraceError if watching a running program's scheduler costs too much."""
+    """Return a check: it raises GotraceError if watching the program's scheduler costs too much."""
 
     def accept(probes: SchedulerProbes) -> None:
         if probes.target.process is None or not probes.target.has_started:
@@ -1500,7 +1500,7 @@ def _stack_frame(frame: Frame) -> StackFrame:
 
 
 class _Iteration(Iterator[_T]):
-    """What is iterated over; detaches at its end, when closed, and when dropped."""
+    """An iterator that detaches at its end, when it is closed, and when it is dropped."""
 
     def __init__(self, session: Session, opened: Opened) -> None:
         """Take over what ``opened`` closes."""
@@ -1602,7 +1602,7 @@ class SnapshotStream(_Iteration["Snapshot"]):
 
 
 class _Stream(_Iteration[_T]):
-    """What a run's records make."""
+    """An iterator over objects that are made of a run's records."""
 
     def __init__(
         self,
@@ -1640,11 +1640,11 @@ class _Stream(_Iteration[_T]):
             raise LostCalls(self._lost)
 
     def _take(self, record: bytes) -> Iterable[_T]:
-        """Return what a record makes."""
+        """Return the objects that a record completes."""
         raise NotImplementedError
 
     def _rest(self, *, is_last: bool = False) -> Iterable[_T]:
-        """Return what is whole by now, or all that there is of what was taken."""
+        """Return the objects that are whole by now; if ``is_last``, also those that are not."""
         return ()
 
     def _next(self) -> _T | None:
@@ -1718,7 +1718,7 @@ class RequestStream(_Stream[Request[Call]]):
 
     @property
     def tally(self) -> Tally:
-        """Return what has become of calls and requests so far."""
+        """Return the counts of calls and requests so far, by their fate."""
         return self._assembler.tally
 
     def _take(self, record: bytes) -> Iterable[Request[Call]]:
@@ -1789,7 +1789,7 @@ class _RecordStream(_Stream[Recording]):
 
 
 def _by_function(names: Sequence[ProgramFunction], period: Measurement) -> dict[str, Histogram]:
-    """Return what was measured by name, which functions of several files may share."""
+    """Return a histogram for each name, which functions of several files may share."""
     histograms = Latencies(name.text for name in names)
     for row, times in period.rows.items():
         histograms.setdefault(names[row].text, Histogram()).merge(times)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a processor architecture fixes for programs, for Go's own conventions and for registers.
+"""The rules of a processor architecture for programs, Go's conventions, and registers.
 
 A binary chooses its architecture: `gotrace.elf.image.ElfImage.arch`. Machine code itself, which
 no table describes, is the business of `gotrace.sites.machine`.

@@ -66,7 +66,7 @@ class LongestWait:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """What a call's time went into: parts in ns by name, largest first, which add up to it.
+    """Parts of a call's time in ns by name, largest first, which add up to it.
 
     ``changes`` is how often the runtime has changed the goroutine's state meanwhile.
     """

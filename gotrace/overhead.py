@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tracing itself costs the traced program."""
+"""The cost of tracing itself to the traced program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True, slots=True)
 class ProbeCost:
-    """What probes cost on this machine, in nanoseconds.
+    """The cost of probes on this machine, in nanoseconds.
 
     ``own`` is the part of a call's own two hits, at its entry and its RET, that is between its
     two clock readings and so within its measured time; ``hit`` is the cost of one hit of another
@@ -25,17 +25,17 @@ class ProbeCost:
 
     @property
     def emulated(self) -> int:
-        """Return what a hit costs where the kernel emulates the instruction: entry or landing."""
+        """Return the cost in ns of a hit whose instruction is emulated: entry or landing."""
         return self.own if self.landed is None else self.landed.hit
 
     @property
     def ret(self) -> int:
-        """Return what a hit of a RET costs."""
+        """Return the cost of a hit of a RET, in ns."""
         return max(self.emulated, 2 * self.hit - self.emulated)
 
     @property
     def stepped_entry(self) -> int:
-        """Return what a hit of an entry costs that is single-stepped."""
+        """Return the cost of a hit of an entry that is single-stepped, in ns."""
         if self.first is None:
             return self.ret
         return max(self.emulated, self.emulated + 2 * (self.first.hit - self.hit))
@@ -65,7 +65,7 @@ class ProbeCost:
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """What probes have cost in a part of a run, by what was hit: of all functions, and of each."""
+    """The cost of probes in a part of a run, by function: of all that were hit, and of each."""
 
     every: ProbeCost
     functions: Mapping[int, ProbeCost] = field(default_factory=dict)

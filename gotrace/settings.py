@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the BPF programs are given for a run: one record of settings for each source in bpf/.
+"""Settings of the BPF programs for one run: one record for each source in bpf/.
 
 The setting ``tgid`` is ``GOTRACE_TGID`` in C. A shape that is None is 0 there. For other settings
 None means that C does not have it, or that it has a value that says so: then the verifier takes out
@@ -57,7 +57,7 @@ def _size(default: Any = _NONE, usual: Sequence[int | None] = (), **maps: int) -
 
 
 def _part(record: type[_Settings]) -> dict[str, Any]:
-    """Return what says of a field that it holds further settings, or None."""
+    """Return the metadata of a field that holds further settings, or None."""
     return {"record": record}
 
 
@@ -175,7 +175,7 @@ class WaitedSettings(_Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhySettings(_Settings):
-    """What is needed to know where time goes: bpf/why.h, and parts.h to add that up."""
+    """Settings of bpf/why.h, which finds where time goes, and of parts.h, which adds that up."""
 
     why: int = _shape(1)
     why_parts: int = _shape()
@@ -202,7 +202,7 @@ class WhySettings(_Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeSettings(_Settings):
-    """What is needed to see work go from goroutine to goroutine: bpf/edges.h."""
+    """Settings of bpf/edges.h, which sees work go from goroutine to goroutine."""
 
     edges: int = _shape(1)
     edge_states: bool | None = _shape(None)
@@ -307,7 +307,7 @@ class ProgramSettings(_Settings):
                 yield each, given[each.name]
 
     def definitions(self) -> list[str]:
-        """Return what the compiler is to define: ``NAME=TEXT``, without what differs by run."""
+        """Return the compiler's definitions, ``NAME=TEXT``, without those that differ by run."""
         numbers = self.numbers()
         shapes = {each.name: str(value) for each, value in self._by_role(Role.SHAPE)}
         sizes = {each.name: "1" for each, _ in self._by_role(Role.SIZE)}

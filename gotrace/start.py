@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What installed commands start with: Ctrl-C ends them quietly while the rest is imported."""
+"""The entry points of installed commands: Ctrl-C ends them quietly while the rest is imported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _start(module: str) -> int:
 
 
 def __getattr__(name: str) -> Callable[[], int]:
-    """Return what runs the command of a name: setup.cfg has ``gotrace.start:NAME``."""
+    """Return a function that runs the command of a name: setup.cfg has ``gotrace.start:NAME``."""
     if not name.startswith("go"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return partial(_start, f"gotrace.{'fleet' if name == 'gotraced' else 'cli'}.{name}")

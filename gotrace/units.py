@@ -63,7 +63,7 @@ def nanoseconds(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Return what ``nanoseconds`` reads, longer than nothing, in seconds."""
+    """Return a duration of ``nanoseconds``' syntax in seconds. It is longer than 0."""
     value = nanoseconds(text) / 1e9
     if not 0 < value < 1e9:
         raise ValueError(text)

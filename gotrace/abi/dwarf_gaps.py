@@ -325,7 +325,7 @@ def _is_at(shown: Piece, piece: Piece, exactly: bool) -> bool:
 
 
 def _gap(computed: Sequence[Piece], shown: Sequence[Piece]) -> list[GoType]:
-    """Return what must have been passed before a value for its parts to be where they are."""
+    """Return values that, passed before this one, move its parts to the places where they are."""
     missing: dict[Kind, int] = {}
     for piece in shown:
         part = next(p for p in reversed(computed) if p.offset <= piece.offset)

@@ -48,7 +48,7 @@ class FunctionValues:
 
     @property
     def problem(self) -> str | None:
-        """Return what is wrong with the debugging information, None while nothing is."""
+        """Return the fault of the debugging information or type descriptors, None without one."""
         return self._damage or self._binary.dwarf_problem or self._binary.rtypes_problem
 
     def of(self, function: FuncInfo, signature: str | None) -> FunctionLocations:
@@ -132,7 +132,7 @@ class FunctionValues:
 
     @cached_property
     def _lookup(self) -> Callable[[str], Sequence[GoType]] | None:
-        """Return what finds declared types: in DWARF, then among the runtime's own descriptions."""
+        """Return a function that finds declared types: in DWARF, then in type descriptors."""
         types, descriptors = self._binary.types, self._binary.rtypes
         if types is None and descriptors is None:
             return None
@@ -168,7 +168,7 @@ def _registers(names: Sequence[str], architecture: Architecture) -> dict[str, Pl
 
 
 def _receiver_advice(name: str, lookup: Callable[[str], Sequence[GoType]]) -> str:
-    """Return what to say of the receiver to a user whose signature does not fit."""
+    """Return advice on the receiver for a user whose signature does not fit."""
     parsed = parse_name(name)
     declared = f"{parsed.package}.{parsed.receiver}"
     if parsed.kind is not NameKind.METHOD or parsed.pointer:

@@ -103,7 +103,7 @@ class FunctionLocations:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCode:
-    """What decides on a function's calling convention, and how much stack its values take.
+    """The facts that decide on a function's calling convention and on its stack's size for values.
 
     ``arguments_size``: bytes of stack for its parameters and results, spill slots included, as the
     function table says; None where it does not.

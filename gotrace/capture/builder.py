@@ -37,7 +37,7 @@ _Task = Callable[[], None]
 
 
 class Extra(enum.IntEnum):
-    """What can be asked for beyond what is usual.
+    """Additions that a user can ask for.
 
     What is usual is planned first, as if nothing more had been asked for. Of the room that this
     leaves, each kind has a part that is its own, whether the others were asked for or not: so none
@@ -128,7 +128,7 @@ class _Flat(Reader):
         return self._node.location_at(Position(self._block, self._offset, self._end))
 
     def key(self) -> Sequence[Op]:
-        """Return what appends the image, word by word."""
+        """Return operations that append the image, word by word."""
         return [
             Op(OpCode.KEY_FIELD, reg=min(_WORD, self._end - at), block=self._block, at=at)
             for at in range(self._offset, self._end, _WORD)
@@ -136,7 +136,7 @@ class _Flat(Reader):
 
 
 def plan_flat(node: PlanNode, position: Position) -> Reader:
-    """Return what reads a flat value from its image, and nothing that it extends to."""
+    """Return a reader of a flat value from its image, without anything that it extends to."""
     assert node.flat is not None
     is_there = position.offset + node.size <= position.end
     return _Flat(node, node.flat, position) if is_there else FixedReader(BEYOND)
@@ -201,7 +201,7 @@ class Builder:
 
     @property
     def steps(self) -> tuple[BlockOp, ...]:
-        """Return what Frame walks by."""
+        """Return the steps by which Frame walks."""
         return tuple(self._steps)
 
     @property

@@ -183,7 +183,7 @@ class WordReader(Reader):
         return FieldRef(self._position.block, self._position.offset, 8, True)
 
     def key(self) -> Sequence[Op]:
-        """Return what appends the word."""
+        """Return the operation that appends the word."""
         return [_key_word(self._position.block, self._position.offset)]
 
 
@@ -192,7 +192,7 @@ def _key_word(block: int, offset: int) -> Op:
 
 
 def _keys_of(readers: Sequence[Reader]) -> Sequence[Op] | None:
-    """Return what appends those of some values that can be in a key."""
+    """Return operations that append those of some values that can be in a key."""
     keys = [key for reader in readers if (key := reader.key()) is not None]
     return [op for key in keys for op in key] if keys or not readers else None
 
@@ -226,7 +226,6 @@ class _Bytes(PlanNode):
         return reader
 
     def reader(self, position: Position) -> _BytesReader:
-        """Return what reads the bytes."""
         raise NotImplementedError
 
 
@@ -252,7 +251,7 @@ class _BytesReader(Reader):
         return [Op(OpCode.KEY_TEXT, 0, self._source, length_at, self.block, limit=limit)]
 
     def text(self, payload: PayloadReader, length: int) -> bytes | UnavailableValue:
-        """Return what was copied of the bytes."""
+        """Return the copied bytes."""
         block = self.block
         if block is None:
             return REFUSED
@@ -271,7 +270,6 @@ class StringNode(_Bytes):
     __slots__ = ()
 
     def reader(self, position: Position) -> _BytesReader:
-        """Return what reads the string."""
         if self.type.kind is Kind.STRING and self.type.is_named:
             return _NamedStringReader(position, self.size, self.type.name)
         return _StringReader(position, self.size, self.type.name)
@@ -310,7 +308,6 @@ class BytesNode(_Bytes):
     __slots__ = ()
 
     def reader(self, position: Position) -> _BytesReader:
-        """Return what reads the bytes."""
         return _BytesSliceReader(position, self.size, self.type.name)
 
 
@@ -336,7 +333,6 @@ class AddressNode(BytesNode):
     __slots__ = ()
 
     def reader(self, position: Position) -> _BytesReader:
-        """Return what reads the address."""
         return _AddressReader(position, self.size, self.type.name)
 
 
@@ -819,5 +815,5 @@ class _FuncReader(PointedReader):
         return FuncValue(self._name, pc, payload.context.function_name(pc))
 
     def key(self) -> Sequence[Op] | None:
-        """Return what appends the address of the code: closures of one function are one value."""
+        """Return an operation that appends the code's address: a function's closures are equal."""
         return [_key_word(self.block, 0)] if self.block is not None else None

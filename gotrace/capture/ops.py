@@ -70,7 +70,7 @@ class ComparisonCode(enum.IntEnum):
 
 
 class ArithmeticCode(enum.IntEnum):
-    """What ARITHMETIC computes, in ``reg``, with SIGNED_OPERAND for signed numbers."""
+    """The operator of ARITHMETIC, in ``reg``, with SIGNED_OPERAND for signed numbers."""
 
     ADD = 0
     SUBTRACT = 1
@@ -94,7 +94,7 @@ SIGNED_OPERAND = 0x80
 
 
 class SpecialCode(enum.IntEnum):
-    """What PUSH_SPECIAL pushes, in ``reg``."""
+    """The value that PUSH_SPECIAL pushes, in ``reg``."""
 
     GOID = 0
     PID = 1
@@ -104,7 +104,7 @@ class SpecialCode(enum.IntEnum):
 
 
 class SpanPart(enum.IntEnum):
-    """What SPAN asks of the span that a context holds, in ``at2``; CONTEXTS: of the way there."""
+    """The part of a context's span that SPAN copies, in ``at2``; CONTEXTS: of the way there."""
 
     TRACE_ID = 0
     SPAN_ID = 1
@@ -113,7 +113,7 @@ class SpanPart(enum.IntEnum):
 
 
 class WalkResult(enum.IntEnum):
-    """What SPAN leaves, instead of a length, where no way leads to a span or to its absence."""
+    """The result of SPAN, instead of a length, if no way leads to a span or to its absence."""
 
     TOO_LONG = -3
     UNKNOWN_CONTEXT = -4
@@ -121,7 +121,7 @@ class WalkResult(enum.IntEnum):
 
 
 class StringTest(enum.IntEnum):
-    """What STRING_TEST tests, in ``reg``."""
+    """The test of STRING_TEST, in ``reg``."""
 
     EQUAL = 0
     PREFIX = 1
@@ -149,7 +149,7 @@ _OP = struct.Struct("<BBHHHIIHHI")
 
 
 class Rest(enum.IntEnum):
-    """What MORE goes on with, in ``at``."""
+    """The part that MORE goes on with, in ``at``."""
 
     TEXT = 0
     ELEMENTS = 1
@@ -282,7 +282,7 @@ class Position(NamedTuple):
 
 
 class BlockOp(NamedTuple):
-    """What an operation that writes a block means to the walk over a payload.
+    """An operation that writes a block, for the walk over a payload.
 
     ``end``: how far it reaches into its source ``block``; the other fields are those of ``Op``.
     """

@@ -221,7 +221,7 @@ class _PathWalker:
 
 
 class _PathNode(PlanNode):
-    """What is at the end of a path; its image is only the part of the root's that is needed."""
+    """The end of a path; its image is only the part of the root's that is needed."""
 
     __slots__ = ("_areas", "_constant", "_last", "_zero_if_nil")
 
@@ -379,7 +379,7 @@ def place_value(
     steps: Sequence[PathStep] = (),
     text_bytes: int | None = None,
 ) -> PlacedNode:
-    """Return what captures a parameter or result, or a path from it.
+    """Return a node that captures a parameter or result, or a path from it.
 
     ``text_bytes`` is as for ``path_node``. Raise PathError when the types do not allow the steps.
     """
@@ -403,7 +403,7 @@ def place_path(
     problem: str | None = None,
     text_bytes: int | None = None,
 ) -> PlacedNode:
-    """Return what captures a path from a value of type ``root`` that is at ``pieces``.
+    """Return a node that captures a path from a value of type ``root`` that is at ``pieces``.
 
     ``text_bytes`` is as for ``path_node``. Raise PathError when the types do not allow the steps.
     """
@@ -420,7 +420,7 @@ def place_captured(
     steps: Sequence[PathStep] = (),
     text_bytes: int | None = None,
 ) -> PlacedNode:
-    """Return what captures a closure's variable, or a path from it.
+    """Return a node that captures a closure's variable, or a path from it.
 
     The context register holds the address of the closure object, in which the variable, or its
     address, is. ``text_bytes`` is as for ``path_node``. Raise PathError when the types do not allow

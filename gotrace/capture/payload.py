@@ -109,7 +109,7 @@ class PayloadReader:
         self._rests: dict[int, tuple[int, int]] = {}
 
     def rest(self, block: int) -> bytes:
-        """Return what has been copied of a block's text or slice beyond the block."""
+        """Return the bytes that were copied of a block's text or slice beyond the block."""
         start, size = self._rests.get(block, (0, 0))
         return self.data[start : start + size]
 
@@ -331,13 +331,13 @@ class PayloadReader:
 
 
 class ReadContext:
-    """What decoding asks of the traced program; this one knows nothing.
+    """Facts about the traced program that decoding needs; this one knows nothing.
 
     A subclass that knows a binary overrides any of the methods.
     """
 
     def at(self, bias: int) -> ReadContext:
-        """Return what is known where a process has the file's addresses moved by ``bias``."""
+        """Return the context of a process whose addresses are the file's plus ``bias``."""
         return self
 
     def subplan(self, word: int) -> Subplan | None:

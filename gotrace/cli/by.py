@@ -157,7 +157,7 @@ def _value_of(options: CallsOptions) -> KeyText | None:
 
 
 def _request(options: CallsOptions, target: Target, wanted: KeyOptions, verb: str) -> KeyRequest:
-    """Return what is to be added up: without ``--of``, times are those of all returns."""
+    """Return the request for sums: without ``--of``, times are those of all returns."""
     is_count = verb == "count"
     return KeyRequest(
         target=target,

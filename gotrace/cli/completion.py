@@ -163,7 +163,7 @@ def _pid(options: _Given) -> int | None:
 
 
 def _names(options: _Given, binary: str | None, prefix: str) -> list[str]:
-    """Return what functions of one file of the target go on with; raises GotraceError."""
+    """Return completions of a function's name in one file of the target; raises GotraceError."""
     with _target(options, binary) as file:
         spoken = kept_names(file.image, lambda: _spoken(file.functions))
     names = [name for name in spoken if name.startswith(prefix)]

@@ -38,7 +38,7 @@ _MAX_RECORDS = 1 << 18
 
 
 def request_of(options: GotraceOptions, target: Target) -> TraceRequest:
-    """Return what is to be traced. Raises GotraceError, UsageError among these."""
+    """Return the request for a trace. Raises GotraceError, UsageError among these."""
     asked = asked_of(options)
     if options.flight:
         assert options.memory is not None
@@ -172,7 +172,7 @@ def _calls(recording: Recording) -> int:
 
 
 def _written(path: str, recording: Recording) -> Notice:
-    """Return what a file has."""
+    """Return a notice about a file's contents."""
     calls, lost = _calls(recording), recording.lost
     took = recording.end_ns - recording.begin_ns
     after = recording.after_ns
@@ -216,7 +216,7 @@ def run_record(options: GotraceOptions, request: TraceRequest, output: Output) -
 
 
 class _Recorded:
-    """What was recorded and is not written yet."""
+    """A recording that is not written yet."""
 
     def __init__(
         self,

@@ -291,7 +291,7 @@ class _Attached:
 
 
 def _remote_words(options: GofleetOptions, command: Sequence[str]) -> list[str]:
-    """Return what runs on the hosts. Raises UsageError."""
+    """Return the command for the hosts. Raises UsageError."""
     tools = ", ".join(_TOOLS)
     if not command:
         raise UsageError(f"give what to run on the hosts after --: one of {tools}")
@@ -325,7 +325,7 @@ def _split(option: str, text: str) -> list[str]:
 
 
 class _Answers:
-    """What hosts have printed, added up by the question that they say they were asked.
+    """The output of hosts, added up by the question that they say they were asked.
 
     A host may have been given other words, or lie: the answer of most hosts is the one that counts.
     """

@@ -235,7 +235,7 @@ def _per_function(options: GofunclatencyOptions) -> bool | None:
 
 
 def _choice(options: GofunclatencyOptions, by_function: bool) -> LatencyChoice:
-    """Return what is shown of each interval."""
+    """Return the groups to show of each interval."""
     names_processes = options.named.pid is None and options.named.command is None
     return LatencyChoice(
         by_function,
@@ -282,7 +282,7 @@ class _SlowCalls:
 
 @dataclass
 class _Tracing:
-    """What part of a run's measured time is the probes' own."""
+    """The probes' own part of a run's measured time."""
 
     plan: ProbePlan
     calibration: Calibration[ProbeCost]
@@ -298,7 +298,7 @@ class _Tracing:
     _problem: str | None = None
 
     def _measured(self) -> ProbeCost | None:
-        """Return what probes cost by themselves, None where that could not be measured."""
+        """Return the cost of probes by themselves, None if it could not be measured."""
         if self._cost is None and self._problem is None:
             try:
                 self._cost = self.calibration.cost(_MAX_WAIT)
@@ -308,7 +308,7 @@ class _Tracing:
         return self._cost
 
     def cost(self) -> RunCost | None:
-        """Return what probes have cost since the last interval, None if that is not known."""
+        """Return the cost of probes since the last interval, None if it is not known."""
         cost = self._measured()
         return self.read().since(self._hits).cost(cost) if cost else None
 

@@ -181,7 +181,7 @@ def _attach(options: GotopOptions, monitor: Monitor, accept: AcceptPrice) -> Non
 
 
 def _accepting(options: GotopOptions, output: Output | None) -> AcceptPrice:
-    """Return what says a price, where there is an output, and refuses to pay too much."""
+    """Return a function that prints a price, if there is an output, and refuses one too high."""
 
     def accept(price: AttachPrice) -> None:
         from gotrace.session.why.price import MAX_SHARE

@@ -320,7 +320,7 @@ def _trace(options: GotraceOptions, request: TraceRequest, output: Output) -> Pr
 
 
 class _Profile:
-    """What is written of a run in place of its calls."""
+    """The profile that is written of a run in place of its calls."""
 
     def __init__(
         self, options: GotraceOptions, calls: CallProfile, symbols: Symbolizer | None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users of other tools type first, and what is to be typed here.
+"""Advice for users of other tools: the words that they type first, and gotrace's for them.
 
 The tools are funccount, funclatency, trace, stackcount, argdist, offcputime and profile of bcc,
 bpftrace, perf, strace, ltrace, Delve and pprof. tests/tools/habits.txt has whole command lines.
@@ -111,7 +111,7 @@ _SHELL = frozenset(("&&", "||", "|", ";", "&", ">", "<", ">>"))
 
 
 def mistake(parser: argparse.ArgumentParser, message: str) -> str:
-    """Return what to say in place of a message of argparse's."""
+    """Return the message in place of one of argparse's."""
     help = f"(see {parser.prog} --help)"
     if found := re.match(r"unrecognized arguments: (\S+)", message):
         word = found[1]
@@ -130,7 +130,7 @@ def mistake(parser: argparse.ArgumentParser, message: str) -> str:
 
 
 def _instead(parser: argparse.ArgumentParser, word: str) -> str:
-    """Return what there is in place of another tool's option; nothing where that is not known."""
+    """Return advice in place of another tool's option; "" if it is not known."""
     option = word.partition("=")[0]
     if not option.startswith("--"):
         option = option[:2]
@@ -142,7 +142,7 @@ def _instead(parser: argparse.ArgumentParser, word: str) -> str:
 
 
 def _stray(tool: str, word: str) -> str:
-    """Return what to type for a word that no option takes, by a tool that has no patterns."""
+    """Return advice on a word that no option takes, for a tool that has no patterns."""
     if tool == "gotop":
         return f"type {tool} -p {quote(word)}"
     if tool != "gooffcpu":
@@ -233,14 +233,14 @@ def check_shell(text: str) -> None:
 
 
 def two_targets(command: Sequence[str]) -> str:
-    """Return what to say to a command beside another one, or a process."""
+    """Return the message about a command beside another one, or beside a process."""
     if command[:1] == ["sleep"] and len(command) > 1:
         return f"-- starts what is traced, and not the clock: type -d {command[1]} to end a run"
     return "give only one of -p PID, -c CMD and -- CMD"
 
 
 def which_functions(tool: str, command: Sequence[str] | None, has_excluded: bool) -> str:
-    """Return what to say where there is no pattern."""
+    """Return the message about a missing pattern."""
     if command:
         where = f" before --: {tool} 'main.*' -- {command[0]}"
     elif has_excluded:

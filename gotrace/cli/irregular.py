@@ -122,7 +122,7 @@ def _percent(share: float) -> str:
 
 
 def _more(what: Diagnostic, counts: Mapping[Diagnostic, int], plan: ProbePlan) -> str:
-    """Return what else may have caused an irregularity in this run."""
+    """Return further possible causes of an irregularity in this run."""
     full = (Diagnostic.STACKS_FULL, Diagnostic.OUTER_CALLS_FULL)
     if what in (Diagnostic.UNWOUND, Diagnostic.UNMATCHED) and plan.changes_threads:
         return (

@@ -77,7 +77,7 @@ class GofunclatencyOptions(CallsOptions, PartsOptions):
         return self.heat or self.files.page is not None
 
     def _files(self) -> Files:
-        """Return what is in the file: a page of a run without intervals has stacks."""
+        """Return the kinds of output files: a page of a run without intervals has stacks."""
         path = self.output or ""
         has_stacks = self.folded or "$stack" in (self.by or ())
         repeats = self.heat or (self.interval is not None and not has_stacks)

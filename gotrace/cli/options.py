@@ -103,7 +103,7 @@ def share(text: str) -> float:
 
 
 def one_of(members: Iterable[_E], what: str) -> Callable[[str], _E]:
-    """Return what parses a member of an enum by its value, for argparse; ``what`` names it."""
+    """Return a parser of an enum's members by their values, for argparse; ``what`` names them."""
     by_value = {member.value: member for member in members}
 
     def parse_member(text: str) -> _E:
@@ -331,7 +331,7 @@ def add_return_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _recipes_keys(patterns: Sequence[str]) -> list[str] | None:
-    """Return what recipes among the patterns group calls by, None where there is none."""
+    """Return the keys by which recipes among the patterns group calls, None without a recipe."""
     from gotrace.probes.pattern import is_recipe
 
     if not any(map(is_recipe, patterns)):
@@ -389,7 +389,7 @@ class Files(NamedTuple):
     recording: str | None = None
 
     def given(self) -> dict[str, str]:
-        """Return what rows of conflicts call it, with its words."""
+        """Return a conflict row for each file that is given, with the words that were typed."""
         found = {}
         for kind, path in self._asdict().items():
             if path:
@@ -635,7 +635,7 @@ def parse(parser: OptionParser[_R], arguments: Sequence[str]) -> _R:
 
 
 def _named(options: RunOptions, command: list[str] | None) -> Named:
-    """Return what is traced; ``command`` follows ``--``. Raises UsageError."""
+    """Return the named target; ``command`` follows ``--``. Raises UsageError."""
     pids = process_numbers(options.processes)
     by_name = any(re.search("[^0-9, ]", text) for text in options.processes)
     if command is not None and (options.cmd or pids):

@@ -258,7 +258,7 @@ def hits_took(what: str, hits: HitCounts, cost: ProbeCost, seconds: float) -> It
 
 
 def probe_cost_of(calibration: Calibration[_T] | None, wait: float = 0.8) -> _T | None:
-    """Return what probes cost, None where that is not known within ``wait`` seconds."""
+    """Return the cost of probes, None if it is not known within ``wait`` seconds."""
     try:
         return calibration.cost(wait) if calibration else None
     except (GotraceError, OSError):

@@ -106,7 +106,7 @@ class GotraceOptions(FunctionOptions, PartsOptions):
 
     @property
     def choices(self) -> TraceChoices:
-        """Return what is copied of a call."""
+        """Return the choice of values that are copied of a call."""
         return TraceChoices.of(
             self.string_size,
             self.depth,

@@ -35,7 +35,7 @@ def add_why_options(parser: argparse.ArgumentParser) -> None:
 
 
 def why_of(options: PartsOptions, *, callers: bool = False) -> WhyOptions | None:
-    """Return what ``--why`` asks for; ``callers``: who ended the longest wait, too."""
+    """Return the options of ``--why``; ``callers``: who ended the longest wait, too."""
     if options.why is None:
         return None
     from gotrace.session.why.probes import WhyOptions
@@ -44,7 +44,7 @@ def why_of(options: PartsOptions, *, callers: bool = False) -> WhyOptions | None
 
 
 class PriceWatch:
-    """What says how much watching a scheduler takes of a CPU, before it is paid and later on.
+    """Messages about a scheduler's share of a CPU, before it is paid and later on.
 
     A program may be idle when its changes are counted. So it is said again once that is much, and
     more than was said before. ``what`` is what takes it, beside ``--why``.

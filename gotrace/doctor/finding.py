@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check found out about the machine or a target, and what follows."""
+"""Findings of checks on the machine or a target, and their consequences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class CheckState(Enum):
-    """What a check's result means for tracing."""
+    """The meaning of a check's result for tracing."""
 
     OK = "ok"
     WARN = "warn"  # tracing works, with less or by other means

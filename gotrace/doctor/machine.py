@@ -192,7 +192,7 @@ def open_files(own: Privileges) -> Finding:
 
 
 def memory_limits(own: Privileges, root: Path = _ROOT) -> Finding:
-    """Return what bounds locked memory: event buffers, and before Linux 5.11 BPF maps.
+    """Return the limits of locked memory: event buffers, and before Linux 5.11 BPF maps.
 
     Source: perf_mmap in kernel/events/core.c.
     """

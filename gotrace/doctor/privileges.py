@@ -37,7 +37,7 @@ class Privileges:
         return [f"CAP_{each.name}" for each in capabilities if not self.has(each)]
 
     def advice(self) -> str:
-        """Return what to do about a system call that the kernel has refused."""
+        """Return advice on a system call that the kernel has refused."""
         if self.in_user_namespace:
             return (
                 "capabilities of a user namespace do not count: run as root of the host; a"

@@ -333,7 +333,7 @@ def _rung_problem(method: AttachMethod) -> str | None:
 
 
 def rung_findings(problems: Mapping[AttachMethod, str | None], filters: bool) -> list[Finding]:
-    """Return what each way to attach is worth beside the others.
+    """Return a finding for each way to attach, beside the others.
 
     ``problems`` has None for each that works; ``filters`` says whether uprobe-multi links see all
     threads of the process that they are for.

@@ -45,7 +45,7 @@ class GoVersion:
 
     @property
     def release(self) -> tuple[int, int]:
-        """Return what tables of releases have as keys."""
+        """Return the key in tables of releases."""
         return self.major, self.minor
 
     @classmethod

@@ -247,7 +247,7 @@ class FunctionTable:
         return self._rows.stack_delta(row, pc - self._rows.entries[row])
 
     def marks(self, row: int) -> FunctionMarks:
-        """Return what the linker marked a function as."""
+        """Return the linker's marks of a function."""
         if self._rows is None or row >= self._go_count:
             return FunctionMarks(0)
         return self._rows.marks(row)

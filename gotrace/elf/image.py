@@ -78,7 +78,7 @@ _NOT_MADE = object()
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """What the ELF header says; offsets and sizes in bytes."""
+    """The ELF header; offsets and sizes in bytes."""
 
     type: int
     arch: Architecture
@@ -332,7 +332,7 @@ class ElfImage:
         return self.section(f".debug_{name}") or self.section(f".zdebug_{name}")
 
     def once(self, make: Callable[[ElfImage], _T]) -> _T:
-        """Return what ``make`` gives for this image: it is called the first time only.
+        """Return the result of ``make`` for this image: it is called the first time only.
 
         So whatever is read of an open file is read once. A GotraceError is raised again.
         """

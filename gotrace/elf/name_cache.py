@@ -25,7 +25,7 @@ _MAX_BYTES = 64 << 20
 
 
 def kept_names(image: ElfImage, read: Callable[[], Sequence[str]]) -> Sequence[str]:
-    """Return what ``read`` does of a file, or did of one with the same build ID."""
+    """Return the names that ``read`` finds in a file, or has found in one with its build ID."""
     key = _key(image)
     if key is None:
         return read()

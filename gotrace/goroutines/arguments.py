@@ -64,7 +64,7 @@ class FrameArguments:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What to read at one return address: each argument's pieces, as (offset, size, from CFA)."""
+    """The reads at one return address: each argument's pieces, as (offset, size, from CFA)."""
 
     names: tuple[str, ...]
     phase: PhasePlan
@@ -73,7 +73,7 @@ class _Plan:
 
 
 class _Memory(ReadContext):
-    """What arguments lead to."""
+    """Memory that arguments point to."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
@@ -180,7 +180,7 @@ class Arguments:
         return self._plans[key]
 
     def _make_plan(self, pc: int, returns: bool) -> _Plan | None:
-        """Return what is certain of the arguments at a return address; raise DwarfError.
+        """Return the plan for the certain arguments at a return address; raise DwarfError.
 
         ``returns``: the call before it is of a function that returns.
         """

@@ -210,7 +210,7 @@ class CoreMemory:
 
 
 def _mapped_files(content: bytes) -> list[_Mapped]:
-    """Return what a note of type NT_FILE says."""
+    """Return the mapped files of a note of type NT_FILE."""
     count, page = struct.unpack_from("<QQ", content)
     names = content[16 + 24 * count :].split(b"\0")
     rows = struct.iter_unpack("<QQQ", content[16 : 16 + 24 * min(count, len(names))])
@@ -246,7 +246,7 @@ class CoreGoroutines:
         )
 
     def arguments(self) -> Arguments:
-        """Return what reads arguments of frames, for as long as this is open."""
+        """Return a reader of frames' arguments, for as long as this is open."""
         from gotrace.goroutines.arguments import Arguments  # loads all that decodes values
 
         return Arguments(self.program, self._memory, self._layout)

@@ -283,7 +283,7 @@ class _Running(NamedTuple):
 
 @dataclass(frozen=True)
 class _Between:
-    """What was read between two images of each g; where it is by the place of these.
+    """The reads between two images of each g; values are found by the place of these.
 
     Of ``sudogs``, ``sudog_words`` each, only those were read whose address is not 0. ``groups`` are
     places by the pc and the size of their stacks: those of a group are in a row in ``words``, from
@@ -673,7 +673,7 @@ class GoroutineReader:
     def _awaited_by(
         self, read: _Between, reasons: Sequence[str], walks: Sequence[_Walk]
     ) -> list[Awaited | None]:
-        """Return what goroutines wait for whose g.waiting leads to a sudog.
+        """Return the things that goroutines wait for whose g.waiting leads to a sudog.
 
         A goroutine has a sudog for each channel that it waits for, and one for a semaphore. Those
         for channels, and since Go 1.26 for semaphores, g.waiting leads to. A sudog is believed that

@@ -91,7 +91,7 @@ def stacks_with(
 
 
 def matcher(reason: str) -> Callable[[str], bool]:
-    """Return what says whether a pattern, in which only ``*`` is special, is of a reason."""
+    """Return a test whether a reason matches a pattern, in which only ``*`` is special."""
 
     def matches(pattern: str) -> bool:
         parts = map(re.escape, pattern.split("*"))
@@ -144,7 +144,7 @@ class GoroutineGroup:
         return tuple(label for label in first if label in shared)
 
     def awaited(self, most: int) -> list[tuple[Awaited, int]]:
-        """Return what is waited for and by how many: the ``most`` things that most wait for."""
+        """Return the things that most goroutines wait for, up to ``most``, with their numbers."""
         found: list[tuple[Awaited, int]] = []
         for number in sorted(set(self._awaited.values()), reverse=True):
             # nearly all can be alike: those are not sorted
@@ -195,7 +195,7 @@ def grouped(
 
 
 def key_of(program: CodeNames, one: DumpedGoroutine, system: bool = False) -> GroupKey:
-    """Return what makes goroutines alike of which ``one`` is one; ``system`` is as for groups."""
+    """Return the group's key of a goroutine; ``system`` is as for groups."""
     every = [f for f in program.frames(one.stack) if system or not f.is_elided]
     chosen = every if system else [frame for frame in every if frame.is_shown]
     creation = program.creation(one.created_by)

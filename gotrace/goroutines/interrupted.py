@@ -16,7 +16,7 @@ _ADDRESS = CALLER_IN_LINK_ONLY - 1
 
 
 class WorkKind(Enum):
-    """What a thread's time is spent for; the values are what the commands print."""
+    """The purpose of a thread's work; the values are the words that commands print."""
 
     PROGRAM = "program"
     COLLECTOR = "garbage collection"
@@ -62,7 +62,7 @@ _SCHEDULER = frozenset(
 
 
 def work_of(functions: Sequence[str]) -> WorkKind:
-    """Return what the functions of a stack are at work for."""
+    """Return the purpose of a stack's functions."""
     own = [name for name in functions if name.startswith("runtime.")]
     if any(name.startswith(_ASSISTS) for name in own):
         return WorkKind.ASSIST

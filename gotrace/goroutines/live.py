@@ -96,7 +96,7 @@ class GoFiles:
         return None
 
     def program(self) -> CodeNames:
-        """Return what names addresses. Raises GotraceError where there is no Go program."""
+        """Return the names of addresses. Raises GotraceError if there is no Go program."""
         return CodeNames(self.module(self.runtime()), self.find)
 
     def check_functions(self, patterns: Iterable[str]) -> None:
@@ -131,7 +131,7 @@ class GoFiles:
         return self._libraries[key]
 
     def code_name(self, pc: int) -> str:
-        """Return what holds an address of code, as perf shows it: ``[libm.so.6]``, ``[vdso]``.
+        """Return the name that perf shows for an address of code: ``[libm.so.6]``, ``[vdso]``.
 
         "" if no code is there, or the process had ended before this was asked for first.
         """
@@ -193,7 +193,7 @@ class LiveGoroutines:
         )
 
     def watch(self) -> GoroutineWatch:
-        """Return what reads all goroutines again and again, and only those anew that have run."""
+        """Return a watch that reads all goroutines again and again: those again that have run."""
         from gotrace.goroutines.watch import GoroutineWatch
 
         reader = GoroutineReader(self.program, self._memory, self._layout, self.wait_reasons)
@@ -217,7 +217,7 @@ class LiveGoroutines:
         return array("Q", bytes(self._memory.gather(flat)))
 
     def arguments(self) -> Arguments:
-        """Return what reads arguments of frames, for as long as this is open."""
+        """Return a reader of frames' arguments, for as long as this is open."""
         from gotrace.goroutines.arguments import Arguments  # loads all that decodes values
 
         return Arguments(self.program, self._memory, self._layout)
@@ -245,7 +245,7 @@ def _has_runtime(binary: Binary) -> bool:
 
 
 def _clock_offset(process: Process) -> int:
-    """Return what a process's time namespace adds to the monotonic clock, in ns."""
+    """Return the offset that a process's time namespace adds to the monotonic clock, in ns."""
     try:
         offsets = Path(f"/proc/{process.tgid}/timens_offsets").read_text()
         own = Path("/proc/self/timens_offsets").read_text()

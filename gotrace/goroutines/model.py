@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a dump of goroutines consists of."""
+"""The parts of a dump of goroutines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class State(enum.Enum):
-    """What a goroutine does; values are what Go's own dumps say (runtime.gStatusStrings)."""
+    """The state of a goroutine; values are the words of Go's own dumps (runtime.gStatusStrings)."""
 
     IDLE = "idle"
     RUNNABLE = "runnable"
@@ -22,7 +22,7 @@ class State(enum.Enum):
 
 
 class Awaited(NamedTuple):
-    """What a goroutine waits for: a channel (``chan``) or a lock (``sync.Mutex``), and where."""
+    """The thing that a goroutine waits for: a channel (``chan``) or a lock (``sync.Mutex``)."""
 
     type: str
     address: int
@@ -67,7 +67,7 @@ class DumpedGoroutine(NamedTuple):
 
     @property
     def status(self) -> str:
-        """Return what Go's own dumps print in brackets: the reason of a wait, else the state."""
+        """Return the words in brackets of Go's own dumps: a wait's reason, else the state."""
         return self.reason or self.state.value
 
 

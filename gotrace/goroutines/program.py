@@ -329,7 +329,7 @@ class CodeNames:
 
 @dataclass(frozen=True, slots=True)
 class _Logical:
-    """What does not depend on the frames around."""
+    """The part of a frame that does not depend on the frames around it."""
 
     function: str
     file: str

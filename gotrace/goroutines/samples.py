@@ -42,7 +42,7 @@ _MAX_THREADS = 512
 
 
 class Sample(NamedTuple):
-    """What a thread was doing: ``stack`` is what SP points to, up to some length."""
+    """The state of a thread: ``stack`` are the bytes from SP on, up to some length."""
 
     tid: int
     pc: int

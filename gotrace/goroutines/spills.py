@@ -57,7 +57,7 @@ class _Operand(NamedTuple):
 
 
 class Slots:
-    """What a function's code does to its frame."""
+    """The accesses of a function's code to its frame."""
 
     def __init__(self, code: bytes) -> None:
         """Take the code of a function whose frame has the same size from its beginning on."""

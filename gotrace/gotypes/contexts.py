@@ -49,7 +49,7 @@ _MAX_NESTING = 8
 
 
 class ContextKind(enum.IntEnum):
-    """What a type is on the way to a span: enum context_kind of bpf/context.h."""
+    """The role of a type on the way to a span: enum context_kind of bpf/context.h."""
 
     ROOT = 1
     PARENT = 2
@@ -102,7 +102,7 @@ def context_types(descriptors: Rtypes) -> dict[int, ContextType]:
 
 
 def _known(descriptors: Rtypes, address: int, key: int | None) -> ContextType | None:
-    """Return what a context's type is, or a span's where ``key`` is None; None if not known."""
+    """Return a context's type, or a span's if ``key`` is None; None if it is not known."""
     try:
         go_type = descriptors.type_at(address)
         return _span(go_type) if key is None else _context(go_type, key)
@@ -124,7 +124,7 @@ def _itabs(descriptors: Rtypes) -> Iterator[tuple[Itab, bool]]:
 
 
 def _struct(go_type: GoType) -> GoType:
-    """Return what an interface's data word leads to."""
+    """Return the type of the data that an interface's data word points to."""
     return go_type.elem if isinstance(go_type, PointerType) else go_type
 
 

@@ -39,7 +39,7 @@ TypeLookup = Callable[[str], Sequence[GoType]]
 
 
 class SignatureError(UsageError):
-    """What is wrong in a signature, and at which column (from 1)."""
+    """A fault in a signature, with its column (from 1)."""
 
 
 _WORD = 8

@@ -112,7 +112,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What all descriptors begin with (internal/abi.Type).
+    """The fields with which all type descriptors begin (internal/abi.Type).
 
     ``text`` is reflect's String(): package names, not paths. ``uncommon`` says whether methods
     and package path follow; ``pointer_offset`` leads to the type of pointers to this one,

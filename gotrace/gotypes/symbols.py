@@ -133,7 +133,7 @@ def short_name(text: str) -> str:
 
 
 def shown_names(names: Iterable[str], short: bool = False) -> dict[str, str]:
-    """Return what is shown for each name in text.
+    """Return the text that is shown for each name.
 
     Type arguments are elided, and with ``short`` the beginnings of import paths, where that leaves
     no two names the same.

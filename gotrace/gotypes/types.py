@@ -220,7 +220,7 @@ class MapType(GoType):
 
 
 class ChanDirection(enum.Enum):
-    """What may be done with a channel; values are Go's spelling."""
+    """The directions of a channel; values are Go's spelling."""
 
     BOTH = "chan"
     SEND = "chan<-"

@@ -28,7 +28,7 @@ WaitReasons = tuple[str, ...]
 
 
 class WaitFor(Enum):
-    """What a goroutine waits for."""
+    """The event that a goroutine waits for."""
 
     RECEIVE = auto()
     SEND = auto()
@@ -65,7 +65,7 @@ WAIT_GROUP = Lock("sync.WaitGroup", 8)
 
 
 class Meaning(NamedTuple):
-    """What a reason means; ``in_traces`` is Go's word in execution traces.
+    """The meaning of a wait reason; ``in_traces`` is Go's word in execution traces.
 
     ``lock`` is what has the semaphore that is waited for, None if the reason does not say it.
     """
@@ -124,7 +124,7 @@ for _what, _texts in {
 
 @cache
 def meaning_of(text: str) -> Meaning:
-    """Return what a text means. One of a release that is not known is its own word."""
+    """Return the meaning of a reason's text. Without a known meaning the text is its own word."""
     plain = text.removesuffix(" (durable)").removesuffix(" (synctest)")
     return _KNOWN.get(plain, Meaning(WaitFor.UNKNOWN, text))
 

@@ -30,7 +30,7 @@ class Bundle:
 
 
 def read_bundles(paths: Sequence[str], tool: str) -> list[Bundle]:
-    """Return what ``make bundle`` has made, each for other machines, and with a command.
+    """Read bundles of ``make bundle``, each for other machines and with the tool's command.
 
     Raises UsageError.
     """

@@ -242,7 +242,7 @@ class Kubernetes:
         return found
 
     def _ask(self, *words: str, said: str | None = None) -> str:
-        """Return what kubectl prints. Raises HostError."""
+        """Run kubectl and return its output. Raises HostError."""
         try:
             done = subprocess.run(
                 [*self.command, *words],
@@ -264,7 +264,7 @@ class Kubernetes:
 
 
 def _why(status: _Object) -> str:
-    """Return what a pod's status says of it as a whole, or of its place."""
+    """Return the reason that a pod's status, or that of a container, gives; "" if there is none."""
     text = ": ".join(filter(None, (status.get("reason"), status.get("message"))))
     conditions = (one.get("message") for one in status.get("conditions", ()))
     return text or next(filter(None, conditions), "")
@@ -276,7 +276,7 @@ def _has_ended(pod: _Object) -> bool:
 
 
 def _status(pod: _Object, name: str) -> _Object:
-    """Return what a pod's status says of a container."""
+    """Return a container's status in that of its pod; empty if it is not there."""
     found: Iterable[_Object] = pod.get("containerStatuses", ())
     return next((one for one in found if one["name"] == name), {})
 

@@ -39,7 +39,7 @@ def are_pods(place: str) -> bool:
 
 
 def selections(places: Iterable[str]) -> list[PodSelection]:
-    """Return what ``k8s:NAMESPACE/deploy/NAME`` or ``k8s:-l LABELS`` means. Raises UsageError.
+    """Parse ``k8s:NAMESPACE/deploy/NAME`` and ``k8s:-l LABELS``. Raises UsageError.
 
     >>> selections(["k8s:shop/sts/db"])[0].object
     'sts/db'

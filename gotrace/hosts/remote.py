@@ -48,11 +48,11 @@ class Reach(Protocol):
 
     @property
     def bundles(self) -> Sequence[Bundle]:
-        """Return what is brought to hosts that do not have it, each to other machines."""
+        """Return the bundles, each for other machines, for hosts that do not have theirs."""
 
     @property
     def brings(self) -> str:
-        """Return what to do about a command that a host does not have."""
+        """Return advice for a host that does not have the command."""
 
     def words(self, host: str, words: Sequence[str]) -> list[str]:
         """Return the command line that runs words on a host that is ready."""
@@ -65,7 +65,7 @@ class Reach(Protocol):
 
 
 def remote_script(words: Sequence[str], seconds: int, bundles: Sequence[Bundle] = ()) -> str:
-    """Return what the shell there does; the command is the first of ``words``.
+    """Return the script for the host's shell; the command is the first of ``words``.
 
     Of the bundle for its machine it reads the bytes from its standard input first, unless it is
     there already.

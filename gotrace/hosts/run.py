@@ -27,7 +27,7 @@ _OF_KUBECTL = "command terminated with exit code "
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """What a host has printed, and what became of its command: ``problem`` is None if all is well.
+    """A host's output, and the fate of its command: ``problem`` is None if all is well.
 
     ``status`` is the command's exit status; of what never ran it is that of ssh. ``output`` is
     closed by whoever has read it.

@@ -81,7 +81,7 @@ class LoadError(GotraceError):
 
 @dataclass(frozen=True, slots=True)
 class MapShape:
-    """What a source declares of a map; numbers are those of BPF_MAP_CREATE.
+    """A source's declaration of a map; numbers are those of BPF_MAP_CREATE.
 
     ``max_entries`` is 0 where there is an entry for each CPU.
     """
@@ -151,7 +151,7 @@ _LD_IMM64_BYTE = bytes([LD_IMM64])
 
 
 def compiler_flags(settings: ProgramSettings, arch: Architecture | None = HOST) -> list[str]:
-    """Return what the compiler is given beside the source."""
+    """Return the compiler's arguments beside the source."""
     # A function that is not declared would be found missing by the verifier only.
     flags = ["-Werror=implicit-function-declaration"]
     if arch is not None:

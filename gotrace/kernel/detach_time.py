@@ -58,7 +58,7 @@ def removal_seconds(count: int) -> float | None:
 
 
 def price(count: int) -> str | None:
-    """Return what to say of ``count`` probes by perf events before they are placed, if anything."""
+    """Return a warning about ``count`` probes by perf events before they are placed, or None."""
     seconds = removal_seconds(count) if count >= _MANY else None
     if seconds is None or seconds < _LONG:
         return None

@@ -76,7 +76,7 @@ _FEATURES = (
 
 
 def missing_feature(code: bytes) -> tuple[str, str] | None:
-    """Return what a program uses and the kernel does not know, and the release that brought it.
+    """Return the feature that a program uses and the kernel lacks, and the release that brought it.
 
     ``code`` are the program's instructions. Of several things that are lacking it is the newest.
     Attach cookies are left out: that is for those to ask who choose how to attach.

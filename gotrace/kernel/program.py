@@ -35,7 +35,7 @@ class LackingError(LoadError):
 
 
 class AttachKind(Enum):
-    """What a program will be attached through, which the kernel wants to know at loading."""
+    """The way to attach a program, which the kernel must know at loading."""
 
     PERF_EVENT = "perf event"
     UPROBE_MULTI = "uprobe-multi link"
@@ -294,7 +294,7 @@ class BpfProgram:
         return self._compiled.functions[function]
 
     def _what_is_lacking(self, functions: Iterable[str], log: str) -> LackingError | None:
-        """Return what to say of refused functions that need what the kernel does not know."""
+        """Return the error for refused functions that need a feature that the kernel lacks."""
         for function in sorted(set(functions)):
             found = missing_feature(linked(function, self._compiled.functions).code)
             if found is not None:
@@ -382,7 +382,7 @@ def _create_map(shape: MapShape, max_entries: int) -> Map:
 
 
 def _verifier_log(program: Linked, license_text: str, kind: int, attach_type: int) -> str:
-    """Return what the verifier says against a program that was refused."""
+    """Return the verifier's log on a program that was refused."""
     for size in _LOG_SIZES:
         log = bytearray(size)
         try:

@@ -171,7 +171,7 @@ def _is_unchanged(state: str) -> bool:
 
 
 def program_key(settings: ProgramSettings, arch: Architecture | None = HOST) -> str:
-    """Return what distinguishes a source and a shape, for an architecture, from all others."""
+    """Return a digest that only one source and shape has, for an architecture."""
     texts = [joined_source(settings.source), *_system_headers()]
     texts += compiler_flags(settings, arch)
     digest = hashlib.blake2b(_FORMAT, digest_size=20)
@@ -187,7 +187,7 @@ def _system_headers() -> list[str]:
 
 
 def _kernel() -> str:
-    """Return what distinguishes this kernel from others in a file's name."""
+    """Return a digest of this kernel's release for a file's name."""
     return hashlib.blake2b(os.uname().release.encode(), digest_size=4).hexdigest()
 
 
@@ -273,7 +273,7 @@ def _trusted(
     problem: Callable[[os.stat_result], str | None],
     flags: int = 0,
 ) -> bytes | None:
-    """Return what is in a regular file that has no ``problem``, None where it cannot be used."""
+    """Return the bytes of a regular file that has no ``problem``, None if it cannot be used."""
     # Not blocking: on what should not be here, such as a pipe, it would.
     flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     try:
@@ -292,7 +292,7 @@ def _trusted(
 
 
 def _packed(compiled: Compiled) -> bytes:
-    """Return what a file holds: format, digest of the rest, a description, instructions."""
+    """Return a file's bytes: format, digest of the rest, a description, instructions."""
     described = {
         "license": compiled.license,
         "made_by": compiled.made_by,
@@ -482,14 +482,14 @@ def _helpers(code: bytes) -> set[int]:
 
 
 def shape_of(settings: ProgramSettings) -> frozenset[str]:
-    """Return what distinguishes a program from others of its source, as the manifest has it."""
+    """Return the definitions that distinguish a program from others of its source."""
     definitions = (each.removeprefix("GOTRACE_") for each in settings.definitions())
     return frozenset(re.sub(r"=SETTING\(.*", "", each) for each in definitions)
 
 
 @dataclass(frozen=True, slots=True)
 class PackagedPrograms:
-    """What a package carries: its folder, how many programs, their size, who compiled them.
+    """The programs of a package: its folder, their number and size, who compiled them.
 
     ``problem`` says why they are not used, None where they are. ``shapes`` has, by source, the
     definitions of each program.
@@ -504,7 +504,7 @@ class PackagedPrograms:
 
 
 def packaged_programs() -> PackagedPrograms | None:
-    """Return what this package carries, None where it carries nothing, as a clone does."""
+    """Return this package's programs, None if it has none, as a clone has not."""
     folder = _package_folder()
     try:
         found = os.stat(folder)
@@ -544,7 +544,7 @@ def _folder() -> Iterator[_Folder | None]:
 
 @dataclass(frozen=True, slots=True)
 class CachedPrograms:
-    """What is kept: the folder, how many programs, their size in bytes.
+    """The kept programs: the folder, their number and size in bytes.
 
     ``refused`` are folders that are not used, and why; ``path`` is None where none is.
     """
@@ -556,7 +556,6 @@ class CachedPrograms:
 
 
 def cached_programs() -> CachedPrograms:
-    """Return what is kept."""
     refused: list[tuple[Path, str]] = []
     for base in _places():
         path = base.joinpath(*_PARTS)

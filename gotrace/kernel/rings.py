@@ -78,7 +78,7 @@ class _Ring:
         return self.words[_DATA_HEAD] - self.words[_DATA_TAIL]
 
     def chunk(self, most: int = _CHUNK) -> bytes:
-        """Return what comes next, at most ``_CHUNK`` bytes and ``most``.
+        """Return the next bytes, at most ``_CHUNK`` and ``most``.
 
         The kernel has written all that lies before data_head when it is seen to have moved, if the
         data are read after that.

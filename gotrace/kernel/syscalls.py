@@ -149,7 +149,7 @@ class ProgramStatistics:
 
 
 def program_statistics(program: int) -> ProgramStatistics:
-    """Return what the kernel has counted of a loaded program. Raises OSError."""
+    """Return the kernel's counts for a loaded program. Raises OSError."""
     info = bytearray(_STATISTICS_AT + _STATISTICS.size)
     _bpf(_OBJECT_INFO, struct.pack("=IIQ", program, len(info), _address(info)))
     ns, runs, skipped = _STATISTICS.unpack_from(info, _STATISTICS_AT)
@@ -317,7 +317,7 @@ def _with_memory(command: int, attributes: bytes) -> int:
 
 
 def verifier_log(instructions: bytes) -> str | None:
-    """Return what the verifier says against a program of the kprobe type, None where it accepts it.
+    """Return the verifier's log on a refused program of the kprobe type, None if it accepts it.
 
     Raises OSError where the kernel does not get so far: EPERM.
     """

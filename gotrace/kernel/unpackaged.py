@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to leave out of a run whose program no package carries, so that it needs no compiler."""
+"""Options to leave out of a run whose program no package carries, so that it needs no compiler."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _ASKED = {
 
 
 def what_to_leave_out(shape: frozenset[str], others: Sequence[frozenset[str]]) -> str | None:
-    """Return what a run has to do without to need one of the other programs of its source.
+    """Return the fewest options without which a run can use another program of its source.
 
-    It is as little as possible, and None if there is no such thing: the kernel needs another
-    program, or there is no program that differs in what a user asks for alone.
+    Return None if there are none: the kernel needs another program, or each program differs in
+    more than in what a user asks for.
     """
     found = [asked for each in others if (asked := _asked(shape, each)) is not None]
     fewest = min(map(len, found), default=0)
@@ -50,7 +50,7 @@ def what_to_leave_out(shape: frozenset[str], others: Sequence[frozenset[str]]) -
 
 
 def _asked(shape: frozenset[str], other: frozenset[str]) -> list[str] | None:
-    """Return what makes a shape another one, None where that is not only what is asked for."""
+    """Return the options in which a shape differs from another, None if it differs in more."""
     own, others = _names(shape - other), _names(other - shape)
     comes_along = _WITH_THEM | _WITH_WHY if "WHY" in own else _WITH_THEM
     if not own <= _ASKED.keys() | comes_along or not others <= own:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program is doing now, as snapshots one after the other.
+"""The state of a program now, as snapshots one after the other.
 
 May import: all before it in docs/design.md's table. Start reading at ``monitor.Monitor``; what it
 returns is in ``model``.

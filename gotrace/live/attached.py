@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a monitor attaches if it is asked to: waits by stack, and calls of functions.
+"""Optional probes of a monitor: waits by stack, and calls of functions.
 
 Each says what it will take of a CPU before it is attached, and both are the runs that ``gooffcpu``
 and ``gofunclatency`` have, read at each snapshot.
@@ -47,7 +47,7 @@ _READING = 0.02  # seconds
 
 @dataclass(frozen=True, slots=True)
 class AttachPrice:
-    """What attaching something will take: ``share`` is the part of one CPU, ``text`` says it."""
+    """The price of an attachment: ``share`` is the part of one CPU, ``text`` the message."""
 
     text: str
     share: float
@@ -121,12 +121,12 @@ class WaitWatch:
 
     @property
     def program(self) -> CodeNames:
-        """Return what names addresses in stacks."""
+        """Return the names of addresses in stacks."""
         return self._run.meter.program
 
     @property
     def attachment(self) -> Attachment:
-        """Return what it takes."""
+        """Return the attachment and its share of a CPU."""
         return Attachment("waits", self.share)
 
     def take(self) -> list[WaitGroupRow]:
@@ -248,7 +248,7 @@ class FunctionWatch:
 
     @property
     def attachment(self) -> Attachment:
-        """Return what it takes."""
+        """Return the attachment and its share of a CPU."""
         return Attachment(f"calls of {', '.join(self.patterns)}", self.share)
 
     def take(self) -> list[FunctionRow]:

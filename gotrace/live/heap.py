@@ -92,7 +92,7 @@ class HeapReader:
         )
 
     def _goal_by_limit(self, limit: int, marked: int, free: int, in_use: int, ready: int) -> int:
-        """Return what memoryLimitHeapGoal does."""
+        """Return the heap's goal by the memory limit, as the runtime's memoryLimitHeapGoal does."""
         others = max(0, ready - free - in_use) + max(0, ready - limit)
         if others >= limit:
             return marked

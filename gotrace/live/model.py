@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a snapshot of a live program consists of: frozen, and of nothing that is still open."""
+"""The parts of a snapshot of a live program: frozen, and of nothing that is still open."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class StackView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a program did at one time.
+    """The state of a program at one time.
 
     ``ts`` is in seconds since 1970, ``seconds`` the time since the last snapshot (0 in the first).
     ``groups`` are those of the program's own goroutines, the largest first. ``waits``,

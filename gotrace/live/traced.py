@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a monitor traces call by call if it is asked to: requests, and the calls of one function.
+"""Optional traces of a monitor, call by call: requests, and the calls of one function.
 
 Requests are those of ``gotrace --tree``. A thread takes the records as they come, since the
 kernel's buffers hold those of some moments only; snapshots have what it has found.
@@ -196,7 +196,7 @@ class Requests(_Traced):
 
     @property
     def attachment(self) -> Attachment:
-        """Return what it takes."""
+        """Return the attachment and its share of a CPU."""
         return Attachment(f"requests of {self.root}", self.share)
 
     @property
@@ -352,7 +352,7 @@ class Calls(_Traced):
 
     @property
     def attachment(self) -> Attachment:
-        """Return what it takes."""
+        """Return the attachment and its share of a CPU."""
         return Attachment(f"each call of {self.name}", self.share)
 
     def _add(self, records: Iterable[bytes]) -> None:
@@ -374,7 +374,7 @@ class Calls(_Traced):
                 )
 
     def take(self) -> FunctionCalls:
-        """Return what has been seen of its calls so far."""
+        """Return a summary of the function's calls so far."""
         with self._lock:
             self._check()
             latest, callers = list(self._latest), Counter(self._callers)

@@ -158,7 +158,7 @@ def quotient(left: int, right: int) -> int:
 
 
 def whole_arithmetic(how: BinaryOperator, left: int, right: int) -> int:
-    """Return what Go's operator gives of two whole numbers, without a limit to the result.
+    """Return the result of Go's operator on two whole numbers, without a limit to its size.
 
     The right one is not zero where that is what is divided by, nor below zero in a shift.
     """

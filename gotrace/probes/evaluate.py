@@ -71,7 +71,7 @@ Specials = Mapping[SpecialName, int | str | SequenceValue]
 
 
 class _Text(NamedTuple):
-    """What is certain of a text: its beginning, and the least and most bytes that it has.
+    """The certain facts about a text: its beginning, and the least and most bytes that it has.
 
     ``most`` is None where no bound is known.
     """
@@ -243,7 +243,7 @@ class _Evaluation:
         return evaluate(expression, self._values, self._specials)
 
     def computed(self, expression: Typed) -> Value | None:
-        """Return what is made of values of the call, None for conditions."""
+        """Return the value that an expression computes from the call's, None for conditions."""
         if isinstance(expression, Arithmetic):
             return self._arithmetic(expression)
         if isinstance(expression, Changed):
@@ -372,7 +372,7 @@ def _changed(value: Value, change: Callable[[str], str]) -> Value:
 
 
 def _walked(value: Value, steps: Sequence[PathStep], of: GoType) -> Value:
-    """Return what steps lead to within a value."""
+    """Return the value that steps lead to within a value."""
     for step in steps:
         if isinstance(value, UnavailableValue):
             return value
@@ -469,7 +469,7 @@ def _combined(decisive: bool, left: bool | None, right: bool | None) -> bool | N
 
 
 def _number(value: Value) -> int | float | None:
-    """Return what numbers, booleans and addresses compare by."""
+    """Return the number by which numbers, booleans and addresses compare."""
     if isinstance(value, NamedValue):
         value = value.value
     if isinstance(value, bool | int | float):
@@ -490,7 +490,7 @@ def _as_float(number: int | float, kind: Kind) -> float:
 
 
 def _text(value: Value) -> _Text | None:
-    """Return what is known of a string, slice of bytes or message."""
+    """Return the known facts about a string, slice of bytes or message."""
     if isinstance(value, ErrorValue):
         message = _encoded(value.message if value.known is None else value.known)
         if value.known is None:

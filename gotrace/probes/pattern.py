@@ -158,7 +158,7 @@ _OF_OTHERS = frozenset(
 
 
 def _of_other_tools(head: str, rest: str) -> str:
-    """Return what to type for a probe as other tools write it, nothing for others."""
+    """Return advice for a probe in the syntax of other tools, "" for others."""
     if head in _OF_FUNCTIONS:
         probe = re.sub(r"\s*[{/] .*|\s*\{.*", "", rest.lstrip(":"))
         found = re.fullmatch(r'([^"]*)"([^"]*)"', probe)

@@ -392,7 +392,7 @@ class _Resolver:
     def _stepped(
         self, operand: Typed, steps: tuple[PathStep, ...], to: GoType, at: Expression
     ) -> Typed:
-        """Return what steps lead to: captured by itself, or found in what is captured."""
+        """Return the end of steps: captured by itself, or found in a captured value."""
         if isinstance(operand, Operand):
             path = AccessPath(operand.path.root, (*operand.path.steps, *steps))
             return Operand(path, to, span=at.span)
@@ -681,7 +681,7 @@ def _is_number(typed: Typed) -> bool:
 
 
 def _at_return(typed: Typed) -> Typed:
-    """Return what is meant by a part of an argument when the call returns; raises StepError."""
+    """Return the expression for a part of an argument when the call returns; raises StepError."""
     if isinstance(typed, Walk | Lookup):
         operand = _at_return(typed.operand)
         if isinstance(typed, Lookup) and not isinstance(typed.key, Constant):

@@ -21,7 +21,7 @@ class Phase(Enum):
 
 
 class RootKind(Enum):
-    """What a name in the traced function means."""
+    """The meaning of a name in the traced function."""
 
     PARAMETER = "parameter"
     RESULT = "result"
@@ -50,7 +50,7 @@ class Root:
 
 
 class SpecialName(Enum):
-    """What is known of every call; the values are written with a dollar sign before them."""
+    """Values that every call has; they are written with a dollar sign before them."""
 
     GOID = "goid"
     PID = "pid"

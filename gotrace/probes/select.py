@@ -64,7 +64,7 @@ class _InlinedCall(Protocol):
 
 
 class SymbolTable(Protocol):
-    """What selection needs of `gotrace.elf.functions.FunctionTable`.
+    """The part of `gotrace.elf.functions.FunctionTable` that selection needs.
 
     The rows of one origin are in the order of their addresses.
     """
@@ -218,7 +218,7 @@ class Selector:
 
     @staticmethod
     def _matched(table: SymbolTable, names: NameList, pattern: Pattern) -> Match:
-        """Return what a pattern matches; raise UsageError where it fits several packages."""
+        """Return a pattern's match; raise UsageError if it fits several packages."""
         match = pattern.match(names)
         if len(match.heads) > 1:
             where = printable(table.image.display)
@@ -242,7 +242,7 @@ def _split_wrappers(table: SymbolTable, match: Match) -> tuple[list[int], list[i
 
 
 def _wrappers_of(name: str) -> list[str]:
-    """Return what wrappers of a method may be called: of its value, and of its pointer."""
+    """Return the possible names of a method's wrappers: of its value, and of its pointer."""
     head, _, method = name.rpartition(".")
     package, _, receiver = head.rpartition(".")
     names = [f"{name}-fm"]

@@ -188,7 +188,7 @@ class TextRange(NamedTuple):
 
 
 class SpecError(UsageError):
-    """What is wrong in a probe: ``column`` counts characters from 1.
+    """A fault in a probe: ``column`` counts characters from 1.
 
     The message is one line: the probe, the column and the words there, and what would be right.
     """

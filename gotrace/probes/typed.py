@@ -68,7 +68,7 @@ class Operand(Typed):
 
 @dataclass(frozen=True, slots=True)
 class SpecialOperand(Typed):
-    """What a ``$`` name other than a result means."""
+    """The value of a ``$`` name other than a result."""
 
     special: SpecialName
     of: GoType
@@ -163,7 +163,7 @@ class Lookup(Typed):
 
 @dataclass(frozen=True, slots=True)
 class Walk(Typed):
-    """What steps lead to from a value that is not captured by itself, such as a map's entry."""
+    """The end of steps from a value that is not captured by itself, such as a map's entry."""
 
     operand: Typed
     steps: tuple[PathStep, ...]
@@ -258,7 +258,7 @@ def phase_of(expression: Typed) -> Phase:
 
 
 def unit_of(expression: Typed) -> str | None:
-    """Return what a number counts: ``ns``, or ``bytes`` of a text; None where it does not say."""
+    """Return the unit of a number: ``ns``, or ``bytes`` of a text; None if it has none."""
     if expression.type.name == "time.Duration":
         return "ns"
     if isinstance(expression, Operand) and expression.measures_bytes:

@@ -99,7 +99,7 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What was recorded of a request: its calls, that of the root first, and changes of states.
+    """The recording of a request: its calls, that of the root first, and changes of states.
 
     ``changes`` of a goroutine are in the order of time. The first one is its state from when it is
     known on; the last one is ``UNKNOWN`` or ``ENDED``. What is of no request ``is_request`` not: it

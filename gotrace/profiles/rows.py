@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class ValueType(NamedTuple):
-    """What a number of each sample is, and its unit: ("delay", "nanoseconds")."""
+    """The type of one number of each sample, and its unit: ("delay", "nanoseconds")."""
 
     type: str
     unit: str
@@ -60,7 +60,7 @@ class ProfileRow:
 
 @dataclass(frozen=True, slots=True)
 class ProfileForm:
-    """What a profile's values are.
+    """The types of a profile's values.
 
     ``shown`` is the number of the type that has one number per stack where a form has room for one,
     and that viewers show at first. ``unit`` is speedscope's: none, or nanoseconds.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What calls are added up by, as text; rows of histograms of values, and their text."""
+"""The keys of calls that are added up, as text; rows of histograms of values, and their text."""
 
 from __future__ import annotations
 

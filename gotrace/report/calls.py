@@ -74,7 +74,7 @@ _UNWOUND = {Unwinding.PANIC: "panicked", Unwinding.GOEXIT: "ended by runtime.Goe
 
 
 class TimeStyle(Enum):
-    """What the TIME column can show."""
+    """The contents of the TIME column."""
 
     TIME_OF_DAY = "time of day"
     SINCE_START = "seconds since the start"
@@ -186,7 +186,7 @@ _ENTERS = re.compile(r"runtime[./]|internal/runtime/|syscall\.(Raw)?[Ss]yscall|0
 
 
 def bracket_of(call: DecodedCall) -> str:
-    """Return what the call's time went into, nothing where that was not asked for."""
+    """Return the parts of the call's time, "" if they were not asked for."""
     why = call.why
     if why is None or call.duration_ns is None:
         return ""

@@ -15,7 +15,7 @@ CLEAR = "\x1b[H\x1b[2J"
 
 
 class Colour(Enum):
-    """What has a colour; the values are parameters of Select Graphic Rendition."""
+    """Colours, and their parameters of Select Graphic Rendition."""
 
     NAME = "1"  # bold
     ERROR = "31"  # red

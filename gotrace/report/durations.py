@@ -39,7 +39,7 @@ def table(rows: Sequence[tuple[int, int, int]], unit: str) -> Iterator[str]:
 
 
 def histogram_fields(values: Histogram | ValueHistogram, unit: str = "") -> dict[str, object]:
-    """Return what JSON has of a histogram; ``unit`` is put after the names of values, ``_ns``."""
+    """Return a histogram's fields in JSON; ``unit`` is put after the names of values, ``_ns``."""
     numbers = {"sum": values.sum, "min": values.minimum, "max": values.maximum}
     numbers |= {
         mark.replace(".", ""): values.percentile(fraction) for mark, fraction in PERCENTILES.items()
@@ -52,7 +52,7 @@ def histogram_fields(values: Histogram | ValueHistogram, unit: str = "") -> dict
 
 
 def program_field(program: str | None) -> dict[str, object]:
-    """Return what JSON has of a program: nothing where only one is traced."""
+    """Return a program's field in JSON: none if only one is traced."""
     return {} if program is None else {"program": program}
 
 

@@ -49,7 +49,7 @@ Line = Callable[[bytes], str]
 
 
 def line_of(decoder: CallDecoder, clock: Clock, as_json: bool, style: LineStyle = PLAIN) -> Line:
-    """Return what makes the line of a record of a function's call, without decoding where it can.
+    """Return a function that makes a call's line of its record, without decoding it if it can.
 
     It makes nothing of a call that the probe's predicate does not want. JSON has what the probes
     cost, where the decoder knows it; text has ``style``.
@@ -104,7 +104,7 @@ _ADDRESS = 0x5AFE
 
 @dataclass(frozen=True, slots=True)
 class PlainValue:
-    """What is at an offset of a phase's image, and what it is decoded to when that is zero.
+    """The field at an offset of a phase's image, and its decoded value when that is zero.
 
     For a string that is its length; for an interface its type word: it is plain only while nil. A
     pointer is one that is not followed, and plain only while it is not nil.
@@ -180,7 +180,7 @@ def fast_json_line(
     slow: Line,
     cost: ProbeCost | None = None,
 ) -> Line:
-    """Return what makes json_line's line of a record.
+    """Return a function that makes json_line's line of a record.
 
     ``result`` is None for functions that are seen at their entry only. A record begins with
     ``header``: end, start, goid, tgid, tid, function, length of the entry's payload, that of the
@@ -226,7 +226,7 @@ def fast_text_line(
     slow: Line,
     style: LineStyle = PLAIN,
 ) -> Line:
-    """Return what makes text_line's line of a record; parameters as for fast_json_line.
+    """Return a function that makes text_line's line of a record; parameters as for fast_json_line.
 
     A line that is longer than the style's width is left to ``slow``, which cuts its values.
     """
@@ -273,7 +273,7 @@ def _members(labels: Sequence[str], phase: PlainPhase) -> str:
 
 
 def _holes(phase: PlainPhase | None, show: Callable[[Value], str]) -> list[str]:
-    """Return what is put for each value in a template: what is shown around it, and its hole."""
+    """Return the part of a template for each value: the text around it, and its hole."""
     holes = []
     for value in phase.values if phase else ():
         shown = show(value.zero)

@@ -141,7 +141,7 @@ def _placed(
 
 
 def _arguments_text(known: FrameArguments | None) -> str:
-    """Return what is between a frame's parentheses."""
+    """Return the text between a frame's parentheses."""
     from gotrace.values.go_syntax import go_syntax
 
     if known is None:

@@ -43,7 +43,7 @@ class HeatColumn(NamedTuple):
 
 @dataclass(slots=True)
 class HeatCell:
-    """What a map has of one column: the times, and what they went into, by part, in ns."""
+    """One column of a map: the times, and their parts, in ns."""
 
     times: Histogram = field(default_factory=Histogram)
     parts: Counter[str] = field(default_factory=Counter)
@@ -94,7 +94,7 @@ class HeatRows:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """What one thing's calls took, by column; ``share`` is its part of the time of all maps.
+    """The times of one thing's calls by column; ``share`` is its part of the time of all maps.
 
     ``title`` is what it is of: a function, a goroutine, values. It is empty where there is only one
     map, of all functions.
@@ -120,7 +120,7 @@ class HeatMap:
 
 
 class _Key(NamedTuple):
-    """What a map is of: as of ``LatencyGroup``, values as they are shown."""
+    """The subject of a map: as of ``LatencyGroup``, values as they are shown."""
 
     program: str | None
     function: str | None
@@ -191,7 +191,7 @@ class HeatMaps:
         return maps, len(ranked) - len(maps)
 
     def _title(self, key: _Key, shown: Mapping[str, str]) -> str:
-        """Return what a map is of, fit to be shown on a terminal."""
+        """Return a map's title, fit to be shown on a terminal."""
         texts = []
         if key.function is not None:
             texts.append(of_program(key.program, shown[key.function]))
@@ -215,7 +215,7 @@ def _key(group: LatencyGroup) -> _Key:
 
 
 def _parts(group: LatencyGroup) -> Counter[str]:
-    """Return what a group's time went into, with what probes took by itself."""
+    """Return the parts of a group's time; the probes' time is a part by itself."""
     if group.why is None:
         return Counter()
     sums = PartSums()

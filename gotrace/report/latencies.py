@@ -61,7 +61,7 @@ class LatencyGroup:
 
     @property
     def probe_ns(self) -> int | None:
-        """Return what part of the times is the probes' own."""
+        """Return the probes' own part of the times, in ns."""
         times = self.times
         return self.cost.within(times.sum, times.count, times.hits) if self.cost else None
 
@@ -74,7 +74,7 @@ def _in_common(ways: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What one printing shows: when it ended (s since 1970), its length (s), its unit (ns).
+    """The contents of one printing: when it ended (s since 1970), its length (s), its unit (ns).
 
     ``short``: see ``shown_names``. ``ways`` says of functions, by name, where their calls were seen
     returning. ``total`` is the
@@ -98,7 +98,7 @@ class Interval:
 
 
 def tracing_part(part: int, whole: int) -> str | None:
-    """Return what part of a time is tracing, as ``97%``, None where it is not worth mentioning."""
+    """Return the part of a time that is tracing, as ``97%``, None if it is not worth mentioning."""
     return f"{round(100 * part / whole)}%" if part > _NOTABLE * whole else None
 
 

@@ -30,7 +30,7 @@ _CostOf = Callable[[int], ProbeCost | None]
 
 @dataclass(frozen=True, slots=True)
 class LatencyChoice:
-    """What is shown of a period.
+    """The choice of groups to show of a period.
 
     There is a group for each goroutine with ``by_goroutine``, else for each function with
     ``by_function``, else for each program. ``top`` is how many of them are shown, None for all.
@@ -58,7 +58,7 @@ def interval_of(
     files: Sequence[TargetBinary] = (),
     ways: Mapping[str, str] | None = None,
 ) -> Interval:
-    """Return what is shown of a period; ``when`` is its end, length and display unit.
+    """Return the groups to show of a period; ``when`` is its end, length and display unit.
 
     The busiest are those with the most time of their own, without what the probes' ``cost``, which
     is None if that is not known.
@@ -82,7 +82,7 @@ def interval_of(
 
 
 def _size(choice: LatencyChoice, times: Histogram, cost: ProbeCost | None) -> tuple[int, int]:
-    """Return what histograms are ordered by: usually by the time that is their own."""
+    """Return the size by which histograms are ordered: usually the time that is their own."""
     if choice.order in (None, Order.TOTAL, Order.NAME):
         return _own_time(times, cost), times.sum
     return size_by(choice.order, Order.TOTAL)(times), times.sum
@@ -95,7 +95,7 @@ def _own_time(times: Histogram, cost: ProbeCost | None) -> int:
 
 
 class RowName(NamedTuple):
-    """What a row is of: a program, where there are several, and a function, where it is of one."""
+    """The subject of a row: a program, if there are several, and a function, if it is of one."""
 
     program: str | None
     function: str | None
@@ -104,7 +104,7 @@ class RowName(NamedTuple):
 def row_names(
     plan: ProbePlan, files: Sequence[TargetBinary], by_function: bool
 ) -> Sequence[RowName]:
-    """Return what rows are of, by number; ``files`` have them where functions have not."""
+    """Return the subjects of rows, by number; ``files`` have rows if functions have none."""
     if by_function or len(plan.functions) == 1:
         return [RowName(*name) for name in plan.names]
     if not files:

@@ -142,7 +142,7 @@ class _Called:
 
 
 class _Writer:
-    """What is common to both forms of a list."""
+    """The common part of both forms of a list."""
 
     #: Rows after which they are handed on.
     _FLUSHED = 64

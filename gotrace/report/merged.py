@@ -126,7 +126,7 @@ def _placed(rows: Sequence[_Row]) -> list[Row]:
 
 
 def _place(row: _Row) -> str | None:
-    """Return what stands before a function's name: its host, its program, or both."""
+    """Return the place of a function, which is shown before its name: host, program, or both."""
     host, program = row.get("host"), row.get("program")
     return in_program(host, program) if program is not None else host
 

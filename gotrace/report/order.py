@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 class Order(Enum):
-    """What rows are ordered by; the values are those of ``--sort``."""
+    """The order of rows; the values are those of ``--sort``."""
 
     COUNT = "count"
     TOTAL = "total"
@@ -34,7 +34,7 @@ def ordered(
 
 
 def size_by(order: Order | None, usual: Order) -> Callable[[Histogram | ValueHistogram], int]:
-    """Return what histograms are ordered by; names are given to rows of the ``usual`` order."""
+    """Return a function that sizes histograms for an order; ``NAME`` gives the ``usual`` sizes."""
     chosen = usual if order in (None, Order.NAME) else order
     if chosen is Order.P99:
         return lambda values: values.percentile(0.99)

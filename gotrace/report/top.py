@@ -75,7 +75,7 @@ def _percent(share: float) -> str:
 
 
 def head_lines(head: Head) -> list[str]:
-    """Return what there is to say of the program as a whole, in five lines."""
+    """Return five lines on the program as a whole."""
     version = head.go_version or "an unknown Go"
     up = span(round(head.uptime_s * 1e9))
     quota = f" of {head.quota:g}" if head.quota is not None else ""

@@ -49,7 +49,7 @@ def tree_lines(row: SlowRequest, width: int) -> list[ScreenLine]:
 
 
 def calls_lines(calls: FunctionCalls, width: int) -> list[ScreenLine]:
-    """Return what the time of a function's calls went into, their callers, and the latest ones."""
+    """Return lines on a function's calls: the parts of their time, callers, the latest calls."""
     text = f"{counted('{:,} call{s}', calls.calls)} looked at in {calls.seconds:.0f}s"
     if calls.lost:
         text += f", {calls.lost:,} more lost"

@@ -134,7 +134,7 @@ def _percent(share: float) -> str:
 
 
 def sums_fields(why: BucketParts, times: Histogram, tracing: int | None) -> dict[str, object]:
-    """Return what a histogram's JSON has."""
+    """Return a histogram's parts and bands in JSON."""
     totals = _totals(why, times, tracing)
     return {
         "parts": {name: {"ns": part.ns, "calls": part.calls} for name, part in totals.items()},

@@ -38,7 +38,7 @@ _MAD = 1.4826  # of a normal distribution, its standard deviation is so many tim
 
 @dataclass(slots=True)
 class Amount:
-    """What a recording has of a key, in sum: values of intervals are in ``each``.
+    """The sum of a recording's rows with one key: values of intervals are in ``each``.
 
     ``total`` is of time in ns, or of another value; None where only ``count`` is recorded.
     """
@@ -51,7 +51,7 @@ class Amount:
 
     @property
     def value(self) -> int:
-        """Return what is compared."""
+        """Return the total, or the count if there is no total: the value that is compared."""
         return self.count if self.total is None else self.total
 
     def add(self, row: Json, count: str, total: str | None = None) -> None:
@@ -167,7 +167,7 @@ class Rates:
 
     @property
     def events(self) -> str:
-        """Return what is counted in it."""
+        """Return the noun for the counted events."""
         return KINDS[self.kind].events
 
     def rate(self, amount: Amount) -> float:
@@ -229,7 +229,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Diff(Table):
-    """What changed between two recordings; ``changes`` are the largest first."""
+    """Changes between two recordings; ``changes`` are the largest first."""
 
     a: Rates
     b: Rates
@@ -237,7 +237,7 @@ class Diff(Table):
 
     @property
     def per(self) -> str:
-        """Return what rates are per."""
+        """Return the unit that rates are per: "second" or "dump"."""
         return "dump" if self.a.kind == "goroutine" else "second"
 
     def rows(self) -> Iterator[dict[str, object]]:
@@ -253,7 +253,7 @@ class Diff(Table):
 
 
 def diff(a: Source, b: Source) -> Diff:
-    """Return what changed between two recordings: files, or their lines.
+    """Return the changes between two recordings: files, or their lines.
 
     Raises GotraceError if one cannot be read, UsageError if they are not of one kind.
     """
@@ -311,6 +311,6 @@ def _common_noise(first: Rates, second: Rates, pairs: Sequence[tuple[Amount, Amo
 
 
 def _keys(recording: Rates) -> str:
-    """Return what a recording's rows are by, in words."""
+    """Return the keys of a recording's rows as the options that ask for them."""
     keys = ", ".join(sorted(recording.by))
     return f"{recording.tool} --by {keys}" if keys else f"{recording.tool} without --by"

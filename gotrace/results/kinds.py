@@ -61,7 +61,7 @@ def _add_returns(mine: str, other: str) -> str:
 
 
 def _asked_calls(row: Json) -> dict[str, Any]:
-    """Return what calls were grouped by, and what was measured of them."""
+    """Return the keys that calls were grouped by, and the measured value."""
     found = {"of": row["of"], "unit": row["unit"]} if "of" in row else {}
     by = row.get("by", {})
     return found | ({"by": list(by)} if by is not None else {})

@@ -159,7 +159,7 @@ def merge(*sources: Source, hosts: Sequence[str] | None = None, by_host: bool = 
 
 
 def _names(sources: Sequence[Source]) -> list[str]:
-    """Return what hosts are called if nothing but their files is known."""
+    """Return names for hosts of which nothing but a file is known."""
     paths = [
         os.fspath(source).removesuffix(".gz").removesuffix(".ndjson").removesuffix(".json")
         if isinstance(source, str | os.PathLike)

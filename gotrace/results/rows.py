@@ -224,7 +224,7 @@ def checked(fields: Iterable[RowField], row: Json, what: str) -> Row:
 
 
 class Key(NamedTuple):
-    """What a row is of: ``name`` in words, and its stack, innermost first, if it has one."""
+    """The key of a row: ``name`` in words, and its stack, innermost first, if it has one."""
 
     name: str
     stack: tuple[str, ...] = ()
@@ -286,7 +286,7 @@ class RowKind:
         return bool(self.order) and self.order[0][0] == "-"
 
     def checked(self, row: Json) -> Row:
-        """Return what is declared of a row. Raises ValueError if it is not as declared."""
+        """Return a row's declared fields. Raises ValueError if it is not as declared."""
         return checked((*self.fields, *self._when), row, self.name)
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is on the screen, and what keys do: panes, and what is chosen in them."""
+"""The contents of the screen, and the effect of keys: panes, and the choices in them."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class _Asking:
 
 @dataclass
 class _Level:
-    """What the user has gone into, and the chosen line.
+    """A view that the user has opened, and its chosen line.
 
     That is a group's goroutines, a root's requests, a function, or a stack or tree: lines. These
     have their ``heading``, else ``title``, above them.
@@ -702,7 +702,7 @@ _MOVES: Mapping[str, int | str] = {
 
 
 def _text(row: GroupRow | WaitGroupRow | FunctionRow | RequestRow) -> str:
-    """Return what a filter looks at: all names of a row."""
+    """Return the text that a filter looks at: all names of a row."""
     if isinstance(row, FunctionRow | RequestRow):
         return row.name
     names = [frame.function for frame in row.frames]

@@ -77,7 +77,7 @@ class Budget(Generic[K]):
         return sum(self._used(spent).values()) / self._passed(now)
 
     def _used(self, spent: Mapping[K, int]) -> dict[K, int]:
-        """Return what each probe has cost in this window, in ns."""
+        """Return the cost of each probe in this window, in ns."""
         for key, ns in spent.items():
             if ns < self._before.get(key, 0):  # the probe was attached anew
                 self._before[key] = 0
@@ -185,7 +185,7 @@ class HitCounts:
         return found + Spent(hit.returns, hit.returns * cost.ret) if _STEPS_RETS else found
 
     def spent(self, cost: ProbeCost) -> list[int]:
-        """Return what they have cost, by row, in ns.
+        """Return the cost of the hits, by row, in ns.
 
         Landings that ended no call are spread over the functions by their calls meanwhile.
         """
@@ -203,7 +203,7 @@ class HitCounts:
         return spent
 
     def cost(self, cost: ProbeCost) -> RunCost:
-        """Return what probes have cost by these hits, of what they cost by themselves.
+        """Return the mean cost of probes by these hits, from their cost one by one.
 
         A call's own part is by where its function's calls have returned. Which hits were within
         which calls is not counted: there a hit costs the mean of all.
@@ -262,7 +262,7 @@ class Hits:
 
 @dataclass(frozen=True, slots=True)
 class Exceeded:
-    """What has cost too much, in shares of a CPU.
+    """The probes that have cost too much, in shares of a CPU.
 
     ``functions`` are by their numbers, the dearest first. ``rest`` is what belongs to no function,
     None if that did not cost too much; ``total`` is what everything took.
@@ -304,7 +304,7 @@ class RunBudget:
         self._budget.exceeding(now, {})
 
     def look(self, now: float) -> Exceeded | None:
-        """Return what has to cost less, None if it is not time to look, or if nothing has."""
+        """Return the probes that must cost less, None if none must, or before the next look."""
         if now < self.next:
             return None
         self.next = now + self.PERIOD
@@ -328,7 +328,7 @@ class RunBudget:
             self._budget.forgive(function + 1, spent[function + 1])
 
     def _spend(self, cost: ProbeCost) -> dict[int, int]:
-        """Return what has been spent so far, by row, in ns: none ever becomes less."""
+        """Return the cost so far, by row, in ns: none ever becomes less."""
         hits = self.hits.read()
         for row, ns in enumerate(hits.since(self._seen).spent(cost)):
             self._spent[row] += ns
@@ -336,7 +336,7 @@ class RunBudget:
         return dict(self._spent)
 
     def _measured(self, now: float) -> ProbeCost | None:
-        """Return what a hit costs here, None if that is not known yet."""
+        """Return the cost of a hit here, None if it is not known yet."""
         try:
             self._cost = self._calibration.cost(0).plus(self._program_ns)
         except (GotraceError, OSError):

@@ -42,7 +42,7 @@ _STACKS = 64  # few tasks; some of their rows may rest
 
 
 def probe_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
-    """Return what gofunclatency's probes cost a call of an empty function of this process.
+    """Return the cost of gofunclatency's probes for a call of an empty function of this process.
 
     ``form`` is the dearest of the entries'; without a ``method`` it is the best. Raises AttachError
     or LoadError.
@@ -90,7 +90,7 @@ def _sees_landings() -> bool:
 
 
 def trap_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
-    """Return what probes cost whose programs do next to nothing: what comes on top of theirs.
+    """Return the cost of probes whose programs do next to nothing: other programs add theirs.
 
     Parameters and errors as for ``probe_cost``. A call's measured time contains the end of its
     entry's trap and the beginning of its RET's, which is taken for as much as a whole entry's.
@@ -106,7 +106,7 @@ def trap_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
 
 
 def hit_costs(forms: Collection[SiteForm], method: AttachMethod | None) -> dict[SiteForm, int]:
-    """Return what a counted call costs (ns) at entries of each form: FIRST, EMULATED.
+    """Return the cost in ns of a counted call at entries of each form: FIRST, EMULATED.
 
     Parameters and errors as for ``probe_cost``.
     """
@@ -163,7 +163,7 @@ def _batch_time(function: OwnFunction) -> float:
 
 
 def _timed(function: OwnFunction) -> int:
-    """Return what a batch takes of this thread's time: others may want the CPU as well."""
+    """Return this thread's CPU time for a batch: others may want the CPU as well."""
     began = time.thread_time_ns()
     function.call()
     return time.thread_time_ns() - began
@@ -192,7 +192,7 @@ class Calibration(Generic[_T]):
             self._found = error
 
     def cost(self, wait: float) -> _T:
-        """Return what was measured, after waiting for it for at most ``wait`` seconds.
+        """Return the measured cost, after waiting for it for at most ``wait`` seconds.
 
         Raises GotraceError or OSError where it could not be measured, or not by then.
         """

@@ -104,7 +104,7 @@ class CountRequest(FunctionRequest[CallCounter, dict[SiteForm, int]]):
     BY_TASK = False
 
     def plan(self) -> Planned:
-        """Return what is to be probed; raises as ``plan_counting`` does."""
+        """Return the probes to attach; raises as ``plan_counting`` does."""
         requests, _ = self.requests
         plan = plan_counting(self.target, requests)
         self._refuse(plan.failed)
@@ -115,5 +115,5 @@ class CountRequest(FunctionRequest[CallCounter, dict[SiteForm, int]]):
         return CallCounter(prepared)
 
     def cost(self, prepared: Prepared) -> dict[SiteForm, int]:
-        """Return what a hit costs by the form of its entry, in ns."""
+        """Return the cost of a hit by the form of its entry, in ns."""
         return hit_costs(set(prepared.plan.entry_forms), prepared.forced)

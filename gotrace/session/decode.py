@@ -53,7 +53,7 @@ _FLOATS_MISSED = "in a float register that could not be read"
 
 @dataclass(frozen=True, slots=True)
 class TracedFunction:
-    """What all calls of a function have in common.
+    """The properties that all calls of a function share.
 
     ``parameters`` (the receiver first) and ``results`` are the names of the values captured, as
     debug information gives them: empty, ``_`` and ``~r0`` are not names. ``file`` and ``line``

@@ -32,7 +32,7 @@ _SMALL_VALUES = struct.pack("<256Q", *range(256))
 
 
 class DynamicTypes:
-    """What decoding one file's values asks; types are planned as they turn up.
+    """The dynamic types of one file, for decoding its values; each is planned when it is first met.
 
     They are known by where they are in the file. Addresses that come with events are run-time
     addresses: ``at`` returns what is known of those where a process has moved the file's.
@@ -47,7 +47,7 @@ class DynamicTypes:
         self._new: list[tuple[int, Subplan]] = []
 
     def at(self, bias: int) -> ReadContext:
-        """Return what is known where a process has the file's addresses moved by ``bias``."""
+        """Return the types of a process whose addresses are the file's plus ``bias``."""
         return _Moved(self, bias)
 
     def expect(self, interfaces: Iterable[InterfaceType]) -> dict[int, Subplan]:
@@ -164,7 +164,7 @@ class DynamicTypes:
 
 
 class _Moved(ReadContext):
-    """What is known of a file where its addresses are moved by a load bias."""
+    """The types of a file whose addresses are moved by a load bias."""
 
     def __init__(self, types: DynamicTypes, bias: int) -> None:
         self._types = types

@@ -150,7 +150,7 @@ def edge_probes(
     flight: int | None = None,
     is_lean: bool = False,
 ) -> EdgeProbes:
-    """Return what has to be probed for ``what``. Raises GotraceError where that is not possible."""
+    """Return the probes that ``what`` needs. Raises GotraceError if they are not possible."""
     if tasks.layout is None:
         raise GotraceError(f"{what} needs a Go runtime to watch, and gccgo's is not known here")
     if tasks.layouts or len(tasks.files) > 1:

@@ -81,7 +81,7 @@ _UNDECIDED, _PANIC, _GOEXIT = (
 
 
 class Unwinding(Enum):
-    """What ended a call that did not return."""
+    """The event that ended a call that did not return."""
 
     PANIC = "panic"
     GOEXIT = "goexit"

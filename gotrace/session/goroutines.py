@@ -48,7 +48,7 @@ class GoroutineTimes:
 
 @dataclass
 class Folded:
-    """What is known in sum only: goroutines that had to be folded together, for one row.
+    """The sum of goroutines that had to be folded together, for one row.
 
     ``unnamed`` are calls that the kernel folded, of goroutines that it had no room to keep apart.
     """

@@ -77,7 +77,7 @@ def key_profile(
 
 
 def _profiled(names: Sequence[ProgramFunction], key: KeyText, row: KeyRow) -> ProfileRow:
-    """Return what a row's calls have in common; of those without room only a mark."""
+    """Return the shared part of a row's calls; a mark for calls that had no room."""
     values = [row.calls]
     if row.times is not None:
         values.append(row.times.sum if row.own is None else row.own)

@@ -62,7 +62,7 @@ _UNKNOWN = UnavailableValue("not captured")
 
 @dataclass(frozen=True, slots=True)
 class KeyOptions:
-    """What rows have: ``times`` histograms of durations, by ``intervals``, ``unit`` in ns.
+    """The contents of rows: ``times`` histograms of durations, by ``intervals``, ``unit`` in ns.
 
     Where the probes have a value that histograms are to be of, they are of that. ``parts``: rows
     have what the time of their calls went into, beside ``times``. ``rows`` is how
@@ -105,7 +105,7 @@ class KeyRow:
 
 @dataclass(frozen=True, slots=True)
 class KeyPeriod:
-    """What was added up since the last reading: rows in no order, that of the others last."""
+    """The sums since the last reading: rows in no order, that of the others last."""
 
     rows: Sequence[KeyRow]
 
@@ -141,7 +141,7 @@ def _as_keyed(value: Value) -> Value:
 
 
 class _AsCaptured(ReadContext):
-    """What a context knows of types and functions, and nothing of the program's memory.
+    """A context that knows types and functions, but not the program's memory.
 
     What the kernel could not read is not in a key: calls that differ in it share a row, and what
     the first of them had there is not known of the others.
@@ -172,7 +172,7 @@ class _KeyContext:
 
 @dataclass(slots=True)
 class _Found:
-    """What a period has for one row."""
+    """The sums of one row in a period."""
 
     calls: int
     times: Histogram | None = None
@@ -211,7 +211,7 @@ class _Counts:
         return {row: total for row, total in enumerate(self._map.sums()) if total}
 
     def take(self) -> dict[int, int]:
-        """Return what has come since the last time, by row."""
+        """Return the calls since the last take, by row."""
         new: dict[int, int] = {}
         for row, total in enumerate(self._map.sums()):
             if total != self._seen[row]:
@@ -331,7 +331,7 @@ class KeyMeter(Paired):
         self._look_after()
 
     def take(self) -> KeyPeriod:
-        """Return what was added up since the last take; nothing that comes meanwhile is lost."""
+        """Return the sums since the last take; nothing that comes meanwhile is lost."""
         if self._times is None:
             counts = self._calls.take()
             return KeyPeriod(self._merged({row: _Found(n) for row, n in counts.items()}))
@@ -462,7 +462,7 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
         return specs, failed
 
     def plan(self) -> Planned:
-        """Return what is to be probed; raises as ``make_trace_plan`` does."""
+        """Return the probes to attach; raises as ``make_trace_plan`` does."""
         specs, _ = self.parsed
         requests, failed = self.requests
         plan = make_plan(self.target, requests, returns=True, verb=self.verb)
@@ -491,7 +491,7 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
         return KeyMeter(prepared, self.options)
 
     def cost(self, prepared: Prepared) -> ProbeCost:
-        """Return what the probes of a call cost: an estimate if durations are not measured."""
+        """Return the cost of a call's probes: an estimate if durations are not measured."""
         if self.options.times:
             return probe_cost(prepared.plan.entry_form, prepared.forced)
         return trap_cost(SiteForm.EMULATED, prepared.forced).plus(KeyMeter.program_ns)

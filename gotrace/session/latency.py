@@ -35,7 +35,7 @@ _SLOW = struct.Struct("=QQQIIQQ")  # struct slow_call, without the parts of its 
 
 @dataclass(frozen=True, slots=True)
 class LatencyOptions:
-    """What to keep apart: functions, goroutines, intervals; and which calls to report.
+    """The choice of rows: by function, goroutine, interval; and of calls to report.
 
     Functions are kept apart if they are few where ``per_function`` is None.
     ``unit`` is the display unit and ``slower`` the least reported duration, both in nanoseconds.
@@ -73,7 +73,7 @@ class SlowCall:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured since the last reading.
+    """The measured times since the last reading.
 
     ``rows`` by function number; when functions are not kept apart, by 0, or by program, whose files
     ``LatencyMeter.files`` has. With goroutines kept
@@ -199,7 +199,7 @@ class LatencyMeter(Paired):
             self._slow_lost += sum(map(len, self._rings.drop()))
 
     def take(self) -> Measurement:
-        """Return what was measured since the last take.
+        """Return the measured times since the last take.
 
         Nothing that comes meanwhile is lost. Without intervals there is one take, at the end:
         ``stop`` comes before it, so that what is read piece by piece agrees.
@@ -237,7 +237,7 @@ class LatencyRequest(FunctionRequest[LatencyMeter, ProbeCost]):
     PRICES_HITS = True
 
     def plan(self) -> Planned:
-        """Return what is to be probed; raises as ``plan_measuring`` does."""
+        """Return the probes to attach; raises as ``plan_measuring`` does."""
         plan = plan_measuring(self.target, self.requests[0])
         self._refuse(plan.failed)
         return Planned(plan)
@@ -253,5 +253,4 @@ class LatencyRequest(FunctionRequest[LatencyMeter, ProbeCost]):
         return meter
 
     def cost(self, prepared: Prepared) -> ProbeCost:
-        """Return what the probes of a call cost."""
         return probe_cost(prepared.plan.entry_form, prepared.forced)

@@ -25,7 +25,7 @@ STACK_EPOCH = struct.Struct("=48xQ24xQ8x")
 
 
 class Diagnostic(Enum):
-    """What did not match or was not possible; values are those of enum diagnostic."""
+    """A mismatch, or a lack of room, in the kernel; values are those of enum diagnostic."""
 
     UNMATCHED = 0
     UNWOUND = 1

@@ -16,7 +16,7 @@ from gotrace.target.target import TargetBinary
 
 
 def names_after(file: TargetBinary, pattern: str, way: Sequence[str]) -> list[str]:
-    """Return what may come after a name and fields, for a function of a file; [] if nothing may.
+    """Return names that may follow a name and its fields, for a function of a file; [] if none may.
 
     Without any it is what may come first. Raises GotraceError.
     """

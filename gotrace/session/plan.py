@@ -106,7 +106,7 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class Selections:
-    """What requests select, and for what they ask that comes to nothing; see ``ProbePlan``.
+    """The functions that requests select, and requests that come to nothing; see ``ProbePlan``.
 
     ``notes`` say which patterns are found in some of several programs only.
     """
@@ -140,7 +140,7 @@ FunctionKey = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class BinaryPlan:
-    """What is to be traced in one file; every one of ``functions`` has an entry site.
+    """The traced functions of one file; every one of ``functions`` has an entry site.
 
     ``request`` is the number of the request, or probe, that asks for it, and ``selector`` what it
     asks for.
@@ -161,7 +161,7 @@ class BinaryPlan:
         return [sites.function.row for sites in self.functions]
 
     def key(self, sites: FunctionSites) -> FunctionKey:
-        """Return what a function of the file is known by, whatever the file is called."""
+        """Return a function's key, which does not depend on the file's name."""
         file = self.binary.image.identity
         return file.device, file.inode, sites.function.entry
 
@@ -234,7 +234,7 @@ class OnlyInlined:
 
     @property
     def fields(self) -> dict[str, object]:
-        """Return what the warning has in JSON."""
+        """Return the warning's fields in JSON."""
         return {"what": "only_inlined", "names": list(self.functions)}
 
     def text(self, verb: str) -> str:
@@ -297,7 +297,7 @@ class ProbePlan:
 
     @property
     def program_names(self) -> dict[TargetBinary, str]:
-        """Return what each file is called where several programs are traced, else nothing.
+        """Return a name for each file if several programs are traced, else {}.
 
         That is the shortest end of their paths that distinguishes them.
         """
@@ -305,7 +305,7 @@ class ProbePlan:
 
     @property
     def names(self) -> list[ProgramFunction]:
-        """Return what the functions are called, in the order in which their cookies number them."""
+        """Return the functions' names, in the order in which their cookies number them."""
         programs = self.program_names
         return [
             ProgramFunction(programs[plan.binary] if programs else None, sites.function.name)
@@ -354,7 +354,7 @@ class ProbePlan:
         )
 
     def refused(self, failed: Mapping[Point, OSError]) -> list[Refused]:
-        """Return what the kernel refused of a plan that was attached, and why."""
+        """Return the probes of an attached plan that the kernel refused, and why."""
         if not failed:
             return []
         every, names = list(self._every()), self.names
@@ -524,7 +524,7 @@ Split = Callable[[str], tuple[str | None, str]]
 
 
 def splitting(target: Target) -> Split:
-    """Return what separates the binary from the pattern for a target.
+    """Return a function that splits the binary from the pattern for a target.
 
     The word before the colon may be what one of its programs is called. Absolute paths may also be
     those of the process, where it is one.
@@ -619,7 +619,7 @@ def select(target: Target, requests: Sequence[BinaryRequest], verb: str) -> Sele
 def _rows_by_words(
     request: BinaryRequest, patterns: Iterable[Pattern], file: TargetBinary
 ) -> dict[str, set[int]]:
-    """Return what patterns of a request select in a file, by how they are typed for that one."""
+    """Return the functions that patterns select in a file, by the words that select them there."""
     found: dict[str, set[int]] = {}
     for pattern in patterns:
         with suppress(GotraceError):
@@ -700,7 +700,7 @@ def _foreign(files: Iterable[TargetBinary]) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Found:
-    """What one request selects in several programs."""
+    """The functions that one request selects in several programs."""
 
     selected: list[Selected] = field(default_factory=list)
     failed: list[GotraceError] = field(default_factory=list)

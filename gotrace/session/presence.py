@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in the way of breakpoints in the processes that are traced."""
+"""Obstacles to breakpoints in the processes that are traced."""
 
 from __future__ import annotations
 

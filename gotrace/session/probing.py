@@ -65,7 +65,7 @@ class Move:
 
 
 class Level(Enum):
-    """What is done with the calls of a function that has cost more than the run's budget."""
+    """The treatment of a function whose calls have cost more than the run's budget."""
 
     COUNTED = "counted"  # they are counted, and not followed to their returns
     OFF = "off"  # nothing: its probes are removed
@@ -113,7 +113,7 @@ _P = TypeVar("_P", bound="Probing")
 
 
 class Probing:
-    """What a run traces with: probes that are stopped once. A context manager that detaches."""
+    """The probes of a run, which are stopped once. A context manager that detaches."""
 
     attached: Attached
     #: What a hit takes more than one of a program that counts, in ns: an estimate.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a measurement is asked to be: ``run.open_run`` starts each of them.
+"""Requests for measurements: ``run.open_run`` starts each of them.
 
 A request says which functions, or which scheduler, and how; the module that measures has its kind:
 ``count``, ``latency``, ``keys``, ``trace``, ``waits.meter`` and ``waits.states``.
@@ -54,7 +54,7 @@ class Asked:
     file: str | None = None
 
     def requests(self, target: Target) -> list[BinaryRequest]:
-        """Return what is to be selected in each file. Raises UsageError."""
+        """Return the selection in each file. Raises UsageError."""
         split = splitting(target)
         return requests_for(self.patterns, self.exclude, self.regexp, self.file, split)
 
@@ -67,7 +67,7 @@ class Asked:
         return parse_probes(self.patterns, self.regexp, formats, splitting(target))
 
     def probe_requests(self, specs: Sequence[ProbeSpec]) -> list[BinaryRequest]:
-        """Return what is to be selected for each probe."""
+        """Return the selection for each probe."""
         from gotrace.session.trace_plan import probe_requests
 
         return probe_requests(specs, self.exclude, self.regexp, self.file)
@@ -75,7 +75,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What is to be probed; ``traced`` is how values are captured, None if no value is."""
+    """The probes to attach; ``traced`` is how values are captured, None if no value is."""
 
     plan: ProbePlan
     traced: TracePlan | None = None
@@ -142,15 +142,15 @@ class FunctionRequest(RunRequest[M, C]):
 
     @cached_property
     def requests(self) -> tuple[Sequence[BinaryRequest], Sequence[GotraceError]]:
-        """Return what is to be selected in each file, and why other texts come to nothing."""
+        """Return the selection in each file, and why other texts come to nothing."""
         return self.asked.requests(self.target), ()
 
     @abc.abstractmethod
     def plan(self) -> Planned:
-        """Return what is to be probed. Raises GotraceError, NoMatchError among these."""
+        """Return the probes to attach. Raises GotraceError, NoMatchError among these."""
 
     def select(self) -> Selections:
-        """Return what patterns select, without the sites. Raises as ``plan`` does."""
+        """Return the selected functions, without the sites. Raises as ``plan`` does."""
         requests, failed = self.requests
         found = select(self.target, requests, self.verb)
         found = replace(found, failed=(*failed, *found.failed))
@@ -207,6 +207,6 @@ class ProbeRequest(FunctionRequest[M, C]):
 
     @cached_property
     def requests(self) -> tuple[Sequence[BinaryRequest], Sequence[GotraceError]]:
-        """Return what is to be selected for each probe, and why other texts come to nothing."""
+        """Return the selection for each probe, and why other texts come to nothing."""
         specs, failed = self.parsed
         return self.asked.probe_requests(specs), failed

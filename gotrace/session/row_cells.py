@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What JSON has in another form than rows of results: stacks, and values of calls."""
+"""Cells whose form in JSON is not that in rows of results: stacks, and values of calls."""
 
 from __future__ import annotations
 

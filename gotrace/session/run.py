@@ -35,7 +35,7 @@ C = TypeVar("C")
 
 
 class End(Enum):
-    """What ended a run."""
+    """The event that ended a run."""
 
     ASKED = "asked"  # by ``stop``, a signal, or the end of its time
     EXIT = "exit"  # all processes of the target have ended
@@ -45,7 +45,7 @@ class End(Enum):
 
 
 class NoteKind(Enum):
-    """What a note is about."""
+    """The subject of a note."""
 
     TASKS = "tasks"  # how calls are identified
     FAILED = "failed"  # a pattern or a probe that comes to nothing
@@ -62,7 +62,7 @@ class NoteKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a user should know of a run; ``fields`` are those of JSON."""
+    """A message for the user about a run; ``fields`` are those of JSON."""
 
     kind: NoteKind
     text: str
@@ -289,7 +289,7 @@ class Run(Generic[M, C]):
             self._news.append(Note(NoteKind.BUDGET, text, fields))
 
     def news(self) -> list[Note]:
-        """Return what has become known of the run since the last time."""
+        """Return the notes on the run since the last time."""
         news, self._news = self._news, []
         cheaper: list[int] = []
         for move in self.meter.moved():

@@ -116,7 +116,7 @@ class KernelOffsets:
 
 
 def kernel_offsets() -> KernelOffsets:
-    """Return what bpf/switch.h needs of the kernel's structs. Raises GotraceError."""
+    """Return the offsets in the kernel's structs for bpf/switch.h. Raises GotraceError."""
     pid = kernel_field(("task_struct", "pid"))
     state = kernel_field(("task_struct", "__state"))  # Linux 5.14
     if state is None:

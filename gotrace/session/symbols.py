@@ -90,7 +90,7 @@ class Symbolizer:
 
     @classmethod
     def of(cls, files: Sequence[TargetBinary]) -> Symbolizer | None:
-        """Return what names the addresses of some files, None where there are none."""
+        """Return a symbolizer of files' addresses, None if there are no files."""
         return cls(files) if files else None
 
     def _find(self, tgid: int, pc: int) -> tuple[_File, FuncInfo, int] | None:

@@ -99,7 +99,7 @@ class Tasks:
 
     @property
     def warning(self) -> str | None:
-        """Return what the user should know of the identification, None when all is well."""
+        """Return a warning about the identification of calls, None if there is nothing to say."""
         if self.layout is None:
             return "no known Go runtime here: calls are distinguished by thread"
         layouts = [layout for layout in self.layouts if layout] or [self.layout]

@@ -91,7 +91,7 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """What to report beside values, and how much room there is in the kernel.
+    """The records' contents beside values, and their room in the kernel.
 
     ``user_stack`` is the most return addresses, 0 for no stack; they are fewer if the values leave
     less room. With ``cpu`` records have the CPU that they were reported on, for ``events.cpu_of``.
@@ -220,7 +220,7 @@ class CallTracer(Paired):
         return self._within_run(self.window.pop_ready(moment))
 
     def past(self, since: int, until: int, most: int = MAX_PAST) -> list[bytes]:
-        """Return what is kept of a flight from a time up to one that is past, by CPU.
+        """Return a flight's kept records from a time up to one that is past, by CPU.
 
         Both are on CLOCK_MONOTONIC, in ns.
 
@@ -552,7 +552,7 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
         return [spec.only(self.only) for spec in specs], failed
 
     def plan(self) -> Planned:
-        """Return what is to be probed; raises as ``make_trace_plan`` does."""
+        """Return the probes to attach; raises as ``make_trace_plan`` does."""
         specs, _ = self.parsed
         requests, failed = self.requests
         plan = make_plan(self.target, requests, returns=True, verb=self.verb)
@@ -582,7 +582,7 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
         return CallTracer(prepared, replace(self.options, floats=self.choices.floats))
 
     def cost(self, prepared: Prepared) -> ProbeCost:
-        """Return what probes cost whose programs do next to nothing: records have the rest."""
+        """Return the cost of probes whose programs do next to nothing: records have the rest."""
         return trap_cost(prepared.plan.entry_form, prepared.forced)
 
     def decoders(

@@ -131,10 +131,10 @@ class TraceChoices:
 
 
 class Context(Protocol):
-    """What is known of a file's dynamic types, whichever process has it where."""
+    """Facts about a file's dynamic types, wherever a process has it."""
 
     def at(self, bias: int) -> ReadContext:
-        """Return what is known where a process has the file's addresses moved by ``bias``."""
+        """Return the facts for a process whose addresses are the file's plus ``bias``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class TracePlan:
 
 
 def _taken(name: str, spec: ProbeSpec, earlier: ProbeSpec) -> str:
-    """Return what to say of a function that an earlier probe has; raise UsageError for conditions.
+    """Return a message about a function that an earlier probe has; raise UsageError for conditions.
 
     Calls that are added up have one key and one predicate: a second one would be ignored.
     """
@@ -450,7 +450,7 @@ def _fitting(specs: Sequence[ProbeSpec], scope: Scope) -> list[tuple[ProbeSpec, 
 
 
 class _FileTypes:
-    """What all probes of a file share: a dynamic type that one has met is known to all."""
+    """Types that all probes of a file share: a dynamic type that one has met is known to all."""
 
     def __init__(self, binary: TargetBinary, choices: TraceChoices) -> None:
         version = binary.go_version
@@ -466,7 +466,7 @@ class _FileTypes:
         self._phases: dict[tuple[PlacedNode, ...], PhasePlan] = {}
 
     def looking_up(self, elements: int) -> NodeFactory:
-        """Return what makes the nodes of maps of whose entries so many elements are needed."""
+        """Return the factory for nodes of maps that need so many elements of their entries."""
         if elements not in self._looking_up:
             choices = self._choices
             self._looking_up[elements] = NodeFactory(
@@ -507,7 +507,7 @@ class _Planner:
 
     @property
     def problems(self) -> list[str]:
-        """Return what was wrong with the file's debugging information, or missing in it."""
+        """Return the faults of the file's debugging information, and its gaps."""
         problems = [self._values.problem] if self._values.problem else []
         bare = self._bare
         if bare:
@@ -822,7 +822,7 @@ class _Planner:
         entry: PhasePlan,
         result: PhasePlan | None,
     ) -> list[Op] | None:
-        """Return what appends all that an expression is made of, None where that cannot be.
+        """Return operations that append all parts of an expression, None if that is not possible.
 
         Then keys are finer than the expression's values, which are made in user space.
         """
@@ -885,7 +885,7 @@ def _saved_at(paths: Sequence[AccessPath], entry: PhasePlan) -> dict[int, int]:
 def _located(
     paths: Mapping[Phase, Sequence[AccessPath]], entry: PhasePlan, result: PhasePlan | None
 ) -> Callable[[AccessPath], FieldRef | None]:
-    """Return what finds the places of the operands, which come last among a phase's values."""
+    """Return a function that finds operands, which come last among a phase's values."""
     plans = {Phase.ENTRY: entry, Phase.RETURN: result}
 
     def locate(path: AccessPath) -> FieldRef | None:

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 class Meanwhile(Generic[_T]):
-    """What a thread of its own finds out, or this one if no thread can be started.
+    """The result of a thread of its own, or of this one if no thread can be started.
 
     The thread has ended when the result has been taken: what is forked after that finds none. It
     goes on if the wait for it is interrupted.
@@ -68,7 +68,7 @@ class Meanwhile(Generic[_T]):
 
 
 class Opened:
-    """What a run or a session has opened, closed as a whole; a context manager that does so.
+    """The open resources of a run or a session, closed as a whole; a context manager that does so.
 
     If opening is interrupted, closing waits until that is done, or it is not begun any more. What
     threads use is closed by the last of them. A process that was forked meanwhile closes nothing.
@@ -91,7 +91,7 @@ class Opened:
         return os.getpid() == self.owner
 
     def do(self, action: Callable[[], _T]) -> _T:
-        """Return what ``action``, which may ``enter`` what it opens, returns in another thread."""
+        """Run ``action`` in another thread, where it may ``enter`` managers; return its result."""
 
         def if_open() -> _T:
             if self.is_closing:
@@ -110,7 +110,7 @@ class Opened:
         return Meanwhile(locked).result()
 
     def enter(self, opened: AbstractContextManager[_T]) -> _T:
-        """Return what a context manager gives, which is left when all is closed."""
+        """Enter a context manager, which is left when all is closed, and return its value."""
         return self._stack.enter_context(opened)
 
     @contextmanager

@@ -161,7 +161,7 @@ class Arm64:
             yield at, word >> 31 == 1, address + at + _signed(word & 0x3FFFFFF, 26) * 4
 
     def jump_tables(self, code: bytes, address: int, loads: bool) -> Iterable[int]:
-        """Return what code addresses, if it jumps by a table."""
+        """Return the addresses that code computes, if it jumps by a table."""
         return self.addressed(code, address) if self.jumps_by_table(code) else ()
 
     def fixed_tables(self, code: bytes) -> Iterable[int]:
@@ -363,7 +363,7 @@ def _is_refused(word: int) -> bool:
 
 
 class _Effect(NamedTuple):
-    """What an instruction does that goes on with the next one.
+    """The effect of an instruction that is followed by the next one.
 
     ``writes`` are general registers; ``floats`` vector registers. ``sp`` is added to the stack
     pointer, ``base`` the register by which memory is accessed, at ``displacement`` from it.
@@ -383,7 +383,7 @@ _LITERAL = -1
 
 
 def _effect(word: int) -> _Effect | None:
-    """Return what an instruction does, None where that is not known, or is none of the above."""
+    """Return an instruction's effect, None if that is not known, or is none of the above."""
     if word & 0xFFFFF01F == 0xD503201F:
         return _Effect() if word >> 5 & 0x7F in _HARMLESS_HINTS else None
     if word & 0x1C000000 == 0x10000000:
@@ -438,7 +438,7 @@ def _one_accessed(word: int, is_vector: bool) -> tuple[bool, int, int | None] | 
 
 
 def _access(word: int) -> _Effect | None:
-    """Return what a load or a store does, None for those that are not plain."""
+    """Return the effect of a load or a store, None for those that are not plain."""
     rt, rn, is_vector = word & 31, word >> 5 & 31, bool(word >> 26 & 1)
     displacement: int | None = None
     is_load, moved = True, 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel's uprobes do with an amd64 instruction: emulate, single-step or refuse it.
+"""How the kernel's uprobes treat an amd64 instruction: emulate, single-step or refuse it.
 
 Source: arch/x86/kernel/uprobes.c. ``branch_setup_xol_ops`` emulates relative branches and nop
 since Linux 3.16 (commits 7ba6db2d688b, 8e89c0be171b, 8f95505bc18a), ``push_setup_xol_ops``

@@ -299,7 +299,7 @@ def _leading(pattern: re.Pattern[bytes], place: int, code: bytes) -> Iterator[tu
 
 
 class _Decoded:
-    """What a function's code is around its calls, by offset from its entry.
+    """The surroundings of calls in a function's code, by offset from its entry.
 
     Its instructions are not kept: a search may go through thousands of functions.
     """

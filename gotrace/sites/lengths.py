@@ -71,7 +71,7 @@ def _arithmetic(*forms: int) -> list[int]:
 
 
 def _one_byte(word: str) -> str:
-    """Return what is known after prefixes, with an opcode of one byte; b8 to bf are left out.
+    """Return the known instructions after prefixes with a one-byte opcode, without b8 to bf.
 
     ``word`` matches a constant as wide as the operands, but for those of 64 bits.
     """
@@ -95,7 +95,7 @@ def _one_byte(word: str) -> str:
 
 
 def _two_bytes() -> str:
-    """Return what is known after 0f without a prefix that changes the meaning."""
+    """Return the known instructions after 0f without a prefix that changes the meaning."""
     # cmovcc, setcc, movzx, movsx, imul, bt, bts, btr, btc, bsf, bsr, shld and shrd by CL, cmpxchg,
     # xadd
     integers = (range(0x40, 0x50), range(0x90, 0xA0), 0xA3, 0xA5, 0xAB, 0xAD, 0xAF)
@@ -114,7 +114,7 @@ def _two_bytes() -> str:
 
 
 def _locked() -> str:
-    """Return what is known after the prefix f0, with an optional REX prefix."""
+    """Return the known instructions after the prefix f0, with an optional REX prefix."""
     memory = modrm(register=False)
     forms = [
         any_of(*_arithmetic(0, 1)[:14]) + memory,

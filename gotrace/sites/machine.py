@@ -14,7 +14,7 @@ from gotrace.sites.records import Choice, Exits, Flow
 
 
 class MachineCode(Protocol):
-    """What there is to know of the code of one architecture.
+    """The reader of one architecture's code.
 
     ``code`` are the bytes of a function from its entry on, or from an instruction on. ``call_size``
     is that of a direct call. ``is_aligned``: an instruction is a word, so that none is in another.
@@ -57,7 +57,7 @@ class MachineCode(Protocol):
         """
 
     def jump_tables(self, code: bytes, address: int, loads: bool) -> Iterable[int]:
-        """Return what code at an address addresses: tables that it may jump by among others.
+        """Return the addresses that code at an address computes, among them those of jump tables.
 
         With ``loads`` also what it loads from, such as the global offset table. Nothing if the code
         surely makes no such jump.
@@ -105,5 +105,5 @@ _MACHINES: dict[str, MachineCode] = {AMD64.name: Amd64(), ARM64.name: Arm64()}
 
 
 def machine_code(arch: Architecture) -> MachineCode:
-    """Return what there is to know of the code of an architecture."""
+    """Return the reader of an architecture's code."""
     return _MACHINES[arch.name]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of a function's machine code, whatever the architecture."""
+"""Records of a function's machine code, whatever the architecture."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SiteError(GotraceError):
 
 
 class SiteForm(Enum):
-    """What instruction a site is on, and thereby what a hit costs and needs.
+    """The instruction of a site, on which a hit's cost and needs depend.
 
     EMULATED: the kernel emulates it within the breakpoint's trap.
     BRANCH: the branch of the stack check to where the stack grows, ``jbe`` or ``b.ls``, emulated

@@ -29,7 +29,7 @@ _WORD, _OFFSET = 8, 4  # bytes of an address, and of an offset in a table
 
 
 class SiteKind(Enum):
-    """What a hit at a site means."""
+    """The meaning of a hit at a site."""
 
     ENTRY = "entry"
     RET = "ret"

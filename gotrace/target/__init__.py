@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is traced: processes, commands, files, and waiting for their end.
+"""The traced programs: processes, commands, files, and waiting for their end.
 
 May import: errors, text, elf. Start reading at ``target.Target``.
 """

@@ -95,7 +95,7 @@ class Process:
             return False
 
     def program(self) -> Executable | None:
-        """Return what the process runs now, or None when it has ended."""
+        """Return the file that the process runs now, or None if it has ended."""
         try:
             status = os.stat(self.executable)
             stat = Path(f"/proc/{self.tgid}/stat").read_bytes()

@@ -80,7 +80,7 @@ class TargetBinary(Binary):
 
 @dataclass
 class Target:
-    """What the user named with ``-p``, ``-c`` or a path; close it at the end.
+    """The target that the user named with ``-p``, ``-c`` or a path; close it at the end.
 
     ``process`` is None when every process counts. ``command`` is there when the process was
     started here and waits to be released. ``program`` is what a process that was there already ran
@@ -173,7 +173,7 @@ class Target:
         return replace(settings, tgid=number, seen_tgid=None if number == seen else seen)
 
     def binaries(self, name: str | None) -> list[TargetBinary]:
-        """Return what ``binary`` does: one file, but the executable of each of several programs.
+        """Return the file of ``binary``, or the executable of each of several programs.
 
         A name that is no file's, but what programs of the target are called, means these.
         """

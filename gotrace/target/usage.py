@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process takes of the machine, and what it may take, from /proc and control groups."""
+"""A process's use of the machine, and its limits, from /proc and control groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UTIME, _STIME, _THREADS, _STARTED, _RSS = (number - 3 for number in (14, 15, 20
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has taken.
+    """A process's use of the machine up to now.
 
     ``cpu_s`` is processor time in seconds, ``uptime_s`` how long it has run, ``rss`` its memory in
     bytes.
@@ -34,7 +34,7 @@ class Usage:
 
 
 def usage_of(process: Process) -> Usage:
-    """Return what a process has taken up to now. Raises ProcessError once it has ended."""
+    """Return a process's use of the machine up to now. Raises ProcessError once it has ended."""
     try:
         stat = Path(f"/proc/{process.tgid}/stat").read_bytes()
     except OSError:

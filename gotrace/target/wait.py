@@ -23,7 +23,7 @@ _AT_ONCE = 0.5
 
 
 class Reason(Enum):
-    """What ended a wait."""
+    """The event that ended a wait."""
 
     TIME = "time"
     ASKED = "asked"

@@ -70,7 +70,7 @@ def _sum(*parts: Message) -> int | None:
 
 
 def go_errno_text(number: int) -> str:
-    """Return what syscall.Errno says: the C library's words, their first letter in lower case.
+    """Return the text of a syscall.Errno: the C library's, with its first letter in lower case.
 
     Done as mkerrors.sh in src/syscall did when it made Go's table, which ends with 132.
     """
@@ -83,7 +83,7 @@ def go_errno_text(number: int) -> str:
 
 
 def text_of(value: Value | None) -> Message:
-    """Return what a part contributes to a message."""
+    """Return a part's text in a message."""
     if isinstance(value, NamedValue):
         return text_of(value.value)
     if isinstance(value, StringValue):
@@ -108,7 +108,7 @@ def text_of(value: Value | None) -> Message:
 
 
 def missing_text(text: str) -> Message:
-    """Return what is put in a message for what is not known of it."""
+    """Return the text that stands in a message for a part that is not known."""
     return Message(text, "")
 
 

@@ -289,7 +289,7 @@ class Printer:
 
 
 def _text_of(value: Value) -> bytes | None:
-    """Return what a value's own String or Error method says, where that is known."""
+    """Return the result of a value's own String or Error method; None if that is not known."""
     if isinstance(value, ErrorValue):
         return value.message.encode("utf-8", "surrogateescape")
     if isinstance(value, TextValue):
@@ -341,7 +341,7 @@ def _is_nil_interface(value: Value, of: GoType | None) -> bool:
 
 
 def _kind_of_nil(value: Nil, of: GoType | None) -> Kind:
-    """Return what sort of nil this is, from its type or the type's name."""
+    """Return the kind of a nil, from its type or the type's name."""
     if of is not None and of.kind is not Kind.INVALID:
         return of.kind
     kinds = {"[]": Kind.SLICE, "map[": Kind.MAP, "interface {": Kind.INTERFACE}
@@ -376,7 +376,7 @@ _MAX_WIDTH = 1000
 
 
 class FormatError(UsageError):
-    """What is wrong in a format, and at which characters of it (from 0)."""
+    """A fault in a format, with its range of characters (from 0)."""
 
     def __init__(self, content: str, start: int, end: int, reason: str) -> None:
         """Take the format, the place and the reason."""

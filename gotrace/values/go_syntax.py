@@ -89,7 +89,7 @@ def _string(value: StringValue, depth: int, outer: str) -> str:
 
 
 def _rest(value: StringValue | BytesValue) -> str:
-    """Return what is said of the bytes that were not captured."""
+    """Return the text for the bytes that were not captured."""
     if value.length is None:
         return "..."
     return f"... (len {value.length})" if value.is_cut else ""

@@ -256,7 +256,7 @@ def is_cut(value: Value) -> bool:
 
 
 def unwrapped(value: Value) -> Value:
-    """Return what a named type or an interface holds, through all such layers."""
+    """Return the value within a named type or an interface, through all such layers."""
     while isinstance(value, NamedValue | InterfaceValue | ErrorValue):
         if value.value is None:
             break

@@ -423,7 +423,7 @@ _PYTHON: Mapping[type, Callable[..., Any]] = {
 
 
 def from_json(value: Any) -> Any:
-    """Return what ``gotrace.values.to_json`` wrote as a Python object.
+    """Return the Python object of JSON that ``gotrace.values.to_json`` wrote.
 
     JSON keeps less: a time.Duration is an int, a time.Time its text, a map or struct a Struct, and
     bytes that are text are a string.
@@ -504,7 +504,7 @@ def as_json(value: Any) -> Any:
 
 
 def _writer(kind: type) -> Callable[[Any], Any]:
-    """Return what makes JSON of the objects of a class. Raises TypeError."""
+    """Return the function that makes JSON of the objects of a class. Raises TypeError."""
     for each, writer in _WRITERS:
         if issubclass(kind, each):
             return writer

@@ -56,7 +56,7 @@ def filled(content: str, directive: Directive) -> str:
 
 
 def _fill(directive: Directive) -> str:
-    """Return what fills up text: zeros too, where the flag says so."""
+    """Return the character that fills up text: "0" if the flags ask for it, else a space."""
     return "0" if "0" in directive.flags and "-" not in directive.flags else " "
 
 

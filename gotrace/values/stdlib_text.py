@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What String methods of the standard library print: durations, times, addresses.
+"""The output of the standard library's String methods: durations, times, addresses.
 
 Sources: src/time/time.go and format.go, src/net/ip.go and mac.go.
 """

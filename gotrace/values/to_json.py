@@ -91,7 +91,7 @@ def _string(value: StringValue, depth: int) -> object:
 
 
 def _rest(value: StringValue | BytesValue) -> dict[str, object]:
-    """Return what is said of the bytes that were not captured."""
+    """Return the fields for the bytes that were not captured."""
     if value.length is None:
         return {"$cut": True}
     return {"$len": value.length} if value.is_cut else {}

@@ -29,7 +29,7 @@ class LocationAttribute:
 
 
 class PieceKind(enum.Enum):
-    """What the number of a piece counts."""
+    """The meaning of a piece's number."""
 
     REGISTER = "register"
     FRAME = "frame"

@@ -280,7 +280,6 @@ def _open(image: ElfImage) -> DwarfReader | None:
 
 
 def _is(tag: str) -> Callable[[Shape], bool]:
-    """Return what chooses the entries of one tag."""
     return lambda shape: shape.tag == tag
 
 

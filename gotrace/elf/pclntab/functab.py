@@ -61,7 +61,7 @@ _LAYOUTS = {
 
 
 class FunctionMarks(enum.IntFlag):
-    """What ``_func.flag`` says of a function (abi.FuncFlag, since Go 1.17)."""
+    """The marks in ``_func.flag`` (abi.FuncFlag, since Go 1.17)."""
 
     TOP_FRAME = 1  # no frame beyond: runtime.goexit, for example
     WRITES_SP = 2  # in ways that its table of SP does not describe
@@ -72,7 +72,7 @@ _KNOWN_MARKS = 7
 
 
 class FunctionRecord(NamedTuple):
-    """What one ``_func`` says; a tuple, because they are made by the ten thousand.
+    """The contents of one ``_func``; a tuple, because they are made by the ten thousand.
 
     ``files`` and ``lines`` are the file offsets of pc-value tables, zero for none. ``unit`` is
     the index of the compile unit's first file number. ``start_line`` is the line of the ``func``
@@ -325,7 +325,7 @@ class FunctionRows:
         return delta if delta >= 0 else None
 
     def marks(self, row: int) -> FunctionMarks:
-        """Return what the linker marked the function as; nothing is marked up to Go 1.16."""
+        """Return the linker's marks of the function; up to Go 1.16 it has none."""
         at = self.header.records + self._records[row] + self._layout.size - 3
         return FunctionMarks(self.image.data[at] & _KNOWN_MARKS)
 

@@ -34,7 +34,7 @@ _MAX_CANDIDATES = 256
 
 @dataclass(frozen=True, slots=True)
 class ModuleData:
-    """What is wanted of ``runtime.firstmoduledata``; all are link-time addresses.
+    """Fields of ``runtime.firstmoduledata``; all are link-time addresses.
 
     ``function_data`` are the words that may be the base of function data, the likeliest first.
     """

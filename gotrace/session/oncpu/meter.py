@@ -61,7 +61,7 @@ class CpuRow:
 
 @dataclass(frozen=True, slots=True)
 class CpuPeriod:
-    """What was sampled since the last reading.
+    """The samples since the last reading.
 
     ``others`` are the samples for which there was no row. ``cpu_ns`` is how long the threads have
     run by their own clock, None if the process has ended.
@@ -128,7 +128,7 @@ class CpuMeter(Probing):
         super().stop()
 
     def take(self) -> CpuPeriod:
-        """Return what was sampled since the last take; nothing that comes meanwhile is lost."""
+        """Return the samples since the last take; nothing that comes meanwhile is lost."""
         if not self.stopped:
             self._cpu_now = self._clock()
         stacks = KeptStacks(self.attached.program)
@@ -159,7 +159,7 @@ class CpuMeter(Probing):
         return StringValue(text[:length], length)
 
     def _new(self, key: bytes, value: bytes) -> int:
-        """Return what was added to a row since it was read last."""
+        """Return the growth of a row since it was read last."""
         count = int.from_bytes(value, "little")
         before = self._seen.get(key, 0)
         self._seen[key] = count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sampled stacks mean, which of them are wanted, and what they add up to."""
+"""The meaning of sampled stacks, the choice of them, and their sums."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class NamedSamples:
 
 
 class CpuNames:
-    """What names the addresses of a meter's rows."""
+    """The names of addresses in a meter's rows."""
 
     def __init__(self, meter: CpuMeter) -> None:
         self._meter = meter
@@ -96,7 +96,7 @@ class CpuNames:
 
     @property
     def program(self) -> CodeNames:
-        """Return what names Go's addresses: of a command, once it runs. Raises GotraceError."""
+        """Return the names of Go's addresses: of a command, once it runs. Raises GotraceError."""
         if self._meter.program is None:
             self._meter.program = self._meter.files.program()
         return self._meter.program
@@ -160,7 +160,7 @@ class CpuNames:
         return self.goroutines(created_by) if work is WorkKind.PROGRAM else str(work.value)
 
     def goroutines(self, created_by: int) -> str:
-        """Return what the goroutines of a go statement are called."""
+        """Return a name for the goroutines of a go statement."""
         creation = self.program.creation(created_by) if created_by else None
         if creation is None:
             return "outside of goroutines" if not created_by else "goroutines of unknown origin"

@@ -141,7 +141,7 @@ class WallRequest(RunRequest[WallMeter, None]):
     cpu: CpuRequest
 
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
-        """Return what is to be probed. Raises GotraceError, UsageError among these."""
+        """Return the probes to attach. Raises GotraceError, UsageError among these."""
         sampled = self.cpu.prepare(announce, None)
         probes = wait_probes(self.target, None)
         if accept is not None:

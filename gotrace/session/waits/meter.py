@@ -68,7 +68,7 @@ class WaitRow:
 
 @dataclass(frozen=True, slots=True)
 class WaitPeriod:
-    """What was added up since the last reading.
+    """The sums since the last reading.
 
     ``others`` are the number and the time of waits for which there was no row.
     """
@@ -79,7 +79,7 @@ class WaitPeriod:
 
 @dataclass(frozen=True, slots=True)
 class WaitLosses:
-    """What is not in rows, or not whole.
+    """Waits that are not in rows, or not whole.
 
     ``earlier`` are waits that had begun before the probes were there. ``unseen``: times that a
     goroutine entered the state and was not followed. ``stacks``: times that a stack was not kept.
@@ -136,13 +136,13 @@ class WaitMeter(Probing):
 
     @property
     def program(self) -> CodeNames:
-        """Return what names the addresses in stacks: of a command, once it runs."""
+        """Return the names of addresses in stacks: of a command, once it runs."""
         if self._program is None:
             self._program = GoFiles(self._probes.target).program()
         return self._program
 
     def take(self) -> WaitPeriod:
-        """Return what was added up since the last take; nothing that comes meanwhile is lost."""
+        """Return the sums since the last take; nothing that comes meanwhile is lost."""
         stacks = KeptStacks(self.attached.program)
         rows = []
         for key, value in self._rows.entries():
@@ -185,7 +185,7 @@ class WaitMeter(Probing):
         return self._probes.state is waiting or before == waiting.status
 
     def _new(self, key: bytes, value: bytes) -> tuple[int, int]:
-        """Return what was added to a sum since it was read last."""
+        """Return the growth of a sum since it was read last."""
         count, ns = _SUM.unpack(value)
         count_before, ns_before = self._seen.get(key, (0, 0))
         if count != count_before:
@@ -201,7 +201,7 @@ class WaitMeter(Probing):
         return reasons[number] if number < len(reasons) else ""
 
     def losses(self) -> WaitLosses:
-        """Return what has not been added up so far."""
+        """Return the waits that have not been added up so far."""
         earlier = self._earlier.sums()
         unseen, stacks = self._losses.sums()
         counted = sum(
@@ -227,7 +227,7 @@ class WaitRequest(RunRequest[WaitMeter, None]):
     reasons: Sequence[str] = ()
 
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
-        """Return what is to be probed. Raises GotraceError, UsageError among these."""
+        """Return the probes to attach. Raises GotraceError, UsageError among these."""
         probes = wait_probes(self.target, self.state)
         check_reasons(self.reasons, probes.reasons)
         if self.target.has_started:

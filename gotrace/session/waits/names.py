@@ -111,7 +111,7 @@ class SyscallMeter(Probing):
 
     @property
     def program(self) -> CodeNames:
-        """Return what names the addresses in stacks: of a command, once it runs."""
+        """Return the names of addresses in stacks: of a command, once it runs."""
         if self._program is None:
             self._program = self._files.program()
         return self._program
@@ -146,7 +146,7 @@ class SyscallMeter(Probing):
         return sorted(sums, key=lambda one: (-one.times.sum, one.name))
 
     def _new(self, table: Map, key: bytes, value: tuple[int, ...]) -> tuple[int, ...]:
-        """Return what was added to an entry since it was read last."""
+        """Return the growth of an entry since it was read last."""
         before = self._seen.get((table.fd, key), (0,) * len(value))
         self._seen[table.fd, key] = value
         return tuple(now - then for now, then in zip(value, before, strict=True))
@@ -162,7 +162,7 @@ class SyscallMeter(Probing):
         super().stop()
 
     def losses(self) -> WaitLosses:
-        """Return what has not been added up so far."""
+        """Return the calls that have not been added up so far."""
         earlier, unseen, stacks, errors = self._losses.sums()
         return WaitLosses(earlier if self._is_running else 0, unseen, stacks + errors)
 
@@ -191,7 +191,7 @@ class SyscallRequest(RunRequest[SyscallMeter, None]):
 
 
 def syscall_price(target: Target) -> Price:
-    """Return what adding a process's system calls up costs: counted, and tried on this process.
+    """Return the cost of adding up a process's system calls: counted, and tried on this process.
 
     Raises LoadError.
     """
@@ -207,7 +207,7 @@ def syscall_price(target: Target) -> Price:
 
 
 def _call_ns() -> float:
-    """Return what a short system call takes of a CPU here, the least of some tries."""
+    """Return the CPU time of a short system call here in ns, the least of some tries."""
     took = []
     for _ in range(_TRIES):
         began = time.thread_time_ns()

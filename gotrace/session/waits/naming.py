@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the addresses of waits mean, and which waits are wanted."""
+"""Names for the addresses of waits, and the choice of waits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DIVIDER = PprofLocation(0, (Line("--", "", 0),))
 
 
 class WokenBy(Enum):
-    """What ended waits."""
+    """The event that ended waits."""
 
     GOROUTINE = "goroutine"
     TIMER = "timer"
@@ -109,7 +109,7 @@ def _enders(names: Sequence[str]) -> set[str]:
 
 
 def _outermost(names: Sequence[str]) -> str | None:
-    """Return what a goroutine of the standard library's was started with."""
+    """Return the function that a goroutine of the standard library's was started with."""
     return next((name for name in reversed(names) if name != "runtime.goexit"), None)
 
 

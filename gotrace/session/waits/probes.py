@@ -22,7 +22,7 @@ EVERY_STATE = 0
 
 
 class WaitState(Enum):
-    """What is added up; the values are Go's own words."""
+    """The state that is added up; the values are Go's own words."""
 
     WAITING = "waiting"
     RUNNABLE = "runnable"
@@ -77,12 +77,12 @@ class WaitProbes(SchedulerProbes):
 
     @property
     def program_ns(self) -> int:
-        """Return what a hit takes more than a program that counts, in ns."""
+        """Return the cost of a hit beyond that of a program that counts, in ns."""
         return _PROGRAM_NS[self.state]
 
 
 def wait_probes(target: Target, state: WaitState | None) -> WaitProbes:
-    """Return what has to be probed, for all states if None. Raises GotraceError if it cannot be."""
+    """Return the probes for a state, or for all if None. Raises GotraceError if it cannot be."""
     if target.process is None:
         raise UsageError("waits need one process: give -p PID or a command")
     found = GoFiles(target).all_with_runtime()

@@ -49,7 +49,7 @@ _PROGRAM_NS = 150
 
 
 class StateKind(Enum):
-    """What is added up."""
+    """The kind of time that is added up."""
 
     BLOCKED = "blocked"
     RUNNABLE = "runnable"
@@ -57,7 +57,7 @@ class StateKind(Enum):
 
 
 class StateLoss(Enum):
-    """What was not added up; values are those of enum state_loss."""
+    """A cause of times that were not added up; values are those of enum state_loss."""
 
     STATES_FULL = 0
     PROCESSES_FULL = 1
@@ -107,12 +107,12 @@ class StateProbes(SchedulerProbes):
 
     @property
     def program_ns(self) -> int:
-        """Return what a hit takes more than a program that counts, in ns."""
+        """Return the cost of a hit beyond that of a program that counts, in ns."""
         return _PROGRAM_NS
 
 
 def state_probes(target: Target, file: TargetBinary) -> StateProbes:
-    """Return what has to be probed in a file. Raises GotraceError where that is not possible."""
+    """Return the probes in a file. Raises GotraceError if they are not possible."""
     display, layout = file.image.display, file.runtime
     files = scheduler_files([file], "watching waits")
     if not layout.g_in_register:
@@ -163,7 +163,7 @@ class StateMeter(Probing):
         return self._probes.quota is not None
 
     def take(self) -> list[StateSum]:
-        """Return what was added up since the last take; nothing that comes meanwhile is lost."""
+        """Return the sums since the last take; nothing that comes meanwhile is lost."""
         return list(self._taken())
 
     def _taken(self) -> Iterator[StateSum]:
@@ -223,7 +223,7 @@ class StateRequest(RunRequest[StateMeter, None]):
     goroutines: int = _STATES
 
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
-        """Return what is to be probed. Raises GotraceError."""
+        """Return the probes to attach. Raises GotraceError."""
         probes = state_probes(self.target, self.file)
         if accept is not None:
             accept(probes)

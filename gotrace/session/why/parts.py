@@ -50,7 +50,7 @@ class Part(IntEnum):
 
 
 class PartClass(Enum):
-    """What predicates can ask for, in the order of enum why_class, which begins with none."""
+    """Classes of parts that predicates can use, in the order of enum why_class, after none."""
 
     RUNNING = "running"
     RUNNABLE = "runnable"
@@ -143,7 +143,7 @@ class Longest:
 
 @dataclass(frozen=True, slots=True)
 class CallParts:
-    """What is reported of a call: its parts in ns by name, largest first, the changes of state."""
+    """The report of a call's parts in ns by name, largest first, and of its changes of state."""
 
     parts: Mapping[str, int]
     changes: int

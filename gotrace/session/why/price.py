@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What watching the target's scheduler costs it, counted before it is paid."""
+"""The cost of watching the target's scheduler, counted before it is paid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _USUAL_HIT = 800  # ns, on a virtual machine that does other things as well
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What watching a program's scheduler costs it: changes of state a second, ns for each."""
+    """The cost of watching a program's scheduler: changes of state a second, ns for each."""
 
     changes: float
     hit: int
@@ -43,7 +43,7 @@ def price_of(probes: SchedulerProbes, forced: AttachMethod | None) -> Price:
 
 
 def usual_price(probes: SchedulerProbes, changes: float) -> Price:
-    """Return what so many changes a second cost, by what a hit takes on most machines."""
+    """Return the cost of so many changes a second, by the time of a hit on most machines."""
     return Price(changes, _USUAL_HIT + probes.program_ns)
 
 
@@ -75,7 +75,7 @@ def _numbered(point: Point, points: list[Point]) -> Point:
 
 
 def _hit_cost(calibration: Calibration[ProbeCost]) -> int:
-    """Return what a hit costs here, in ns; what it does elsewhere where that takes too long."""
+    """Return the cost of a hit here, in ns; the usual one if measuring it takes too long."""
     try:
         return calibration.cost(_MAX_WAIT).own
     except (GotraceError, OSError):

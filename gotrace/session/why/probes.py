@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is probed to find out where the time of calls goes (bpf/why.h)."""
+"""Probes that find out where the time of calls goes (bpf/why.h)."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class WhyProbes(SchedulerProbes):
 
     @property
     def program_ns(self) -> int:
-        """Return what a hit takes more than a program that counts, in ns."""
+        """Return the cost of a hit beyond that of a program that counts, in ns."""
         return _PROGRAM_NS
 
 
@@ -132,7 +132,7 @@ _NAMED_SINCE = (1, 20)
 
 
 def why_probes(target: Target, tasks: Tasks, options: WhyOptions) -> WhyProbes:
-    """Return what has to be probed. Raises GotraceError where that is not possible."""
+    """Return the probes. Raises GotraceError if they are not possible."""
     if tasks.layout is None:
         raise GotraceError(
             "--why needs a Go runtime to watch: programs of gccgo have another one, and their"
