@@ -13,10 +13,10 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from gotrace.errors import GotraceError
+from gotrace.records import dataclass
 from gotrace.values.python import GoError, MapKey, Unavailable, as_json, from_json
 
 

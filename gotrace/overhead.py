@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+
+from gotrace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from itertools import product
 from typing import Any, ClassVar, TypeVar
+
+from gotrace.records import dataclass
 
 
 class Role(Enum):
@@ -409,7 +411,7 @@ class TraceSettings(_PairingSettings):
     @classmethod
     def usual(cls) -> Iterator[TraceSettings]:
         """Yield settings as others do; if floats are read, with what that takes."""
-        for settings in super(TraceSettings, cls).usual():
+        for settings in super(TraceSettings, cls).usual():  # noqa: UP008 (slots make another class)
             signals = SignalSettings(waiting=1) if settings.floats else None
             yield dataclasses.replace(settings, returns=True, signals=signals)
 

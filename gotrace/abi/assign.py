@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gotrace.gotypes.releases import DICTIONARY_AFTER_RECEIVER
 from gotrace.gotypes.symbols import GoName, NameKind
 from gotrace.gotypes.types import ArrayType, GoType, Kind, StructType, basic_type
+from gotrace.records import dataclass
 
 if TYPE_CHECKING:
     from gotrace.architecture import Architecture

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from gotrace.abi.assign import Assignment, FloatReg, IntReg, Piece, Place, Stack, register_parts
 from gotrace.architecture import Architecture
 from gotrace.elf.dwarf.loclist import LocationPiece, PieceKind
 from gotrace.gotypes.types import GoType, Kind, OpaqueType, basic_type
+from gotrace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

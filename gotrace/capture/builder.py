@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain, zip_longest
 
 from gotrace.capture.ops import (
@@ -22,6 +21,7 @@ from gotrace.capture.ops import (
 )
 from gotrace.capture.payload import BEYOND, FixedReader, PayloadReader, Reader
 from gotrace.gotypes.types import GoType, InterfaceType
+from gotrace.records import dataclass
 from gotrace.values.model import UnavailableValue, Value
 
 _MAX_AT = 0xFFFF

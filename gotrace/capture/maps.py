@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gotrace.capture.builder import Builder, Extra, PlanNode, plan_flat
 from gotrace.capture.ops import Position
@@ -21,6 +20,7 @@ from gotrace.capture.payload import (
 )
 from gotrace.gotypes.releases import SWISS_MAPS
 from gotrace.gotypes.types import GoType, MapType, PointerType, StructType
+from gotrace.records import dataclass
 from gotrace.values.model import ChanValue, MapValue, PointerValue, UnavailableValue, Value
 
 #: Larger keys and values are kept as pointers (internal/abi.MapMaxKeyBytes and before that

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import enum
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
+
+from gotrace.records import dataclass
 
 #: Blocks of one phase, block 0 and those of subplans included.
 MAX_BLOCKS = 128

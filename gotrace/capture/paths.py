@@ -31,6 +31,7 @@ from gotrace.gotypes.types import (
     StructType,
     basic_type,
 )
+from gotrace.records import dataclass
 from gotrace.values.model import UnavailableValue, Value
 
 
@@ -61,7 +62,7 @@ _OF_SPANS = {
 }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Assertion:
     """The step from an interface to its value, where that is of a type.
 
@@ -87,7 +88,7 @@ _STRING = basic_type(Kind.STRING)
 _WORD = 8
 
 
-@dataclasses.dataclass(slots=True)
+@dataclass(slots=True)
 class _Region:
     """A stretch of memory on the way, and which bytes of it are needed.
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import abc
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gotrace.capture.ops import (
     BLOCK_CUT,
@@ -22,6 +21,7 @@ from gotrace.capture.ops import (
     Rest,
 )
 from gotrace.gotypes.types import GoType, InterfaceType
+from gotrace.records import dataclass
 from gotrace.values.model import Nil, UnavailableValue, Value
 
 _WORD = 8

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from gotrace.records import dataclass
 
 
 class CheckState(Enum):

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from gotrace.kernel.privileges import Capability
+from gotrace.records import dataclass
 from gotrace.target.process import read_status
 
 _SECCOMP_FILTER = 2  # SECCOMP_MODE_FILTER, include/uapi/linux/seccomp.h

@@ -12,7 +12,6 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from gotrace.doctor.finding import CheckState, Finding
@@ -26,6 +25,7 @@ from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.own_function import OwnFunction, own_code, own_function
 from gotrace.kernel.program import AttachKind, BpfProgram
 from gotrace.kernel.program_cache import is_packaged
+from gotrace.records import dataclass
 from gotrace.session.trace import buffer_pages
 from gotrace.settings import (
     CountSettings,

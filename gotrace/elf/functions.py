@@ -7,7 +7,6 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
@@ -25,6 +24,7 @@ from gotrace.elf.pclntab.functab import (
 from gotrace.elf.pclntab.inline import InlinedCall, InlinedCalls, InlinedFrame, InlineTrees
 from gotrace.elf.pclntab.moduledata import ModuleData
 from gotrace.elf.symtab import FunctionSymbol, function_symbols, symbol_names
+from gotrace.records import dataclass
 
 #: Source files are read one by one up to here, and then all at once.
 _FEW_FILES = 200

@@ -15,7 +15,6 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
 from typing import TypeVar, cast
@@ -25,6 +24,7 @@ from gotrace.elf import ElfError
 from gotrace.elf.relocations import Relocations, dynamic_entries
 from gotrace.elf.scan import find_all
 from gotrace.errors import GotraceError
+from gotrace.records import dataclass
 
 _T = TypeVar("_T")
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from gotrace.elf import ElfError
 from gotrace.elf.image import ElfImage, Section
 from gotrace.elf.scan import find_all
+from gotrace.records import dataclass
 
 _SYMBOL = struct.Struct("<IBBHQQ")
 STT_FUNC = 2

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gotrace.errors import UsageError
 from gotrace.fleet.config import Config, Limit, MetricSpec, TargetSpec, parse_part
+from gotrace.records import dataclass
 
 _MOST = 32
 _MOST_METRICS = 64

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from itertools import repeat
 from typing import Any
@@ -28,6 +28,7 @@ from gotrace.fleet.targets import Program
 from gotrace.overhead import ProbeCost
 from gotrace.probes.pattern import is_recipe
 from gotrace.probes.spec import NO_KEY, parse_probe
+from gotrace.records import dataclass
 from gotrace.session.budget import Hits, Spent
 from gotrace.session.count import CallCounter, CountRequest
 from gotrace.session.decode import Undecided

@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, replace
+from dataclasses import MISSING, field, replace
 from enum import Enum
 from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from gotrace.errors import UsageError
 from gotrace.fleet.privacy import Privacy
 from gotrace.fleet.yaml_lines import Document, Path
+from gotrace.records import dataclass
 
 TEXT: Final = {"type": "string", "minLength": 1}
 #: Words that YAML takes for numbers, too: 5 seconds may be given as 5.

@@ -11,7 +11,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import HeaderSpec, OtlpSpec, Protocol
+from gotrace.records import dataclass
 
 
 class SendFailure(Enum):

@@ -18,7 +18,6 @@ memory that its arguments lead to may be another goroutine's to change.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gotrace.abi.assign import Piece, Stack
@@ -34,6 +33,7 @@ from gotrace.goroutines.model import DumpedGoroutine, State
 from gotrace.goroutines.program import TRAPPED, CodeNames, Module
 from gotrace.goroutines.spills import Slots
 from gotrace.gotypes.runtime import RuntimeLayout
+from gotrace.records import dataclass
 from gotrace.values.model import UnavailableValue, Value
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from gotrace.goroutines.dump import Dump, take_dump
 from gotrace.goroutines.memory import is_loaded
 from gotrace.goroutines.program import CodeNames, Module, allgs_of, module_of
 from gotrace.gotypes.binary import Binary
+from gotrace.records import dataclass
 
 if TYPE_CHECKING:
     from gotrace.goroutines.arguments import Arguments

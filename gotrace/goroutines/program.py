@@ -9,7 +9,6 @@ return address, so that no frame pointers are needed and each frame is found exa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cached_property
 
 from gotrace.elf import ElfError
@@ -20,6 +19,7 @@ from gotrace.errors import GotraceError
 from gotrace.goroutines.model import Frame, Location, Stack
 from gotrace.gotypes.binary import Binary
 from gotrace.profiles.rows import CodeMapping, Line, PprofLocation
+from gotrace.records import dataclass
 from gotrace.sites.machine import machine_code
 
 #: Marks an address in a stack as that of an interrupted instruction, not of a return.

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from gotrace.gotypes.from_rtype import Itab, Rtypes
 from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.types import GoType, Kind, PointerType, StructType
+from gotrace.records import dataclass
 
 #: The interface's name.
 CONTEXT = "context.Context"

@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
@@ -44,6 +43,7 @@ from gotrace.gotypes.types import (
     StructType,
     basic_type,
 )
+from gotrace.records import dataclass
 
 _INT = basic_type(Kind.INT)
 _UINT8 = basic_type(Kind.UINT8)

@@ -10,13 +10,13 @@ workType in mgc.go and cpuStats in mstats.go, of Go 1.19 and of 1.21 to 1.27.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.symtab import symbol_value
 from gotrace.errors import GotraceError
 from gotrace.gotypes.releases import NEWEST, Release
+from gotrace.records import dataclass
 
 if TYPE_CHECKING:
     from gotrace.elf.dwarf.reader import DwarfReader

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
@@ -24,6 +23,7 @@ from gotrace.elf.scan import read_uleb
 from gotrace.errors import GotraceError
 from gotrace.gotypes.releases import SWISS_MAPS
 from gotrace.gotypes.types import Kind
+from gotrace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

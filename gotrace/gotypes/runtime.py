@@ -17,7 +17,7 @@ import enum
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gotrace.architecture import Architecture
@@ -25,6 +25,7 @@ from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.scan import find_all
 from gotrace.errors import GotraceError
 from gotrace.gotypes.releases import LABEL_LISTS, NEWEST, Release
+from gotrace.records import dataclass
 
 if TYPE_CHECKING:
     from gotrace.elf.buildinfo import GoVersion

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gotrace.gotypes.symbols import package_of
+from gotrace.records import dataclass
 
 _T = TypeVar("_T")
 

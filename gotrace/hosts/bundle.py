@@ -8,10 +8,10 @@ import json
 import re
 import tarfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gotrace.errors import UsageError
+from gotrace.records import dataclass
 
 _TOP = "gotrace/bin/"
 _MANIFEST = "gotrace/lib/gotrace/_compiled/manifest.json"

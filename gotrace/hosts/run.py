@@ -7,7 +7,6 @@ import io
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from queue import Queue
 from typing import IO
 
@@ -20,6 +19,7 @@ from gotrace.hosts.remote import (
     Reach,
     RemoteRun,
 )
+from gotrace.records import dataclass
 
 #: What kubectl says after a command's own words: the status, which it has as well.
 _OF_KUBECTL = "command terminated with exit code "

@@ -7,10 +7,10 @@ import shlex
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 from gotrace.hosts.bundle import Bundle
 from gotrace.hosts.remote import remote_script
+from gotrace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import partial
 from itertools import islice
@@ -23,6 +23,7 @@ from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.keeper import Keeper
 from gotrace.kernel.missing_features import has_attach_cookies
 from gotrace.kernel.program import AttachKind, BpfProgram, LackingError, Map
+from gotrace.records import dataclass
 from gotrace.settings import ProgramSettings
 from gotrace.target.process import Process
 

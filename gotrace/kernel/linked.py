@@ -14,10 +14,10 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.instructions import CALL, INSTRUCTION, LD_IMM64
+from gotrace.records import dataclass
 
 #: Functions that programs call; enum called of bpf/common.h.
 _CALLED = (

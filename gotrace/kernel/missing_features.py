@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.instructions import CALL, EXIT, INSTRUCTION, LD_IMM64, encode
+from gotrace.records import dataclass
 
 _ATOMIC = 0xDB
 _FETCH = 0x01  # in an atomic instruction's constant; 0 is the plain addition, which is old

@@ -12,10 +12,10 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from gotrace.architecture import AMD64, ARM64, HOST
 from gotrace.errors import GotraceError
+from gotrace.records import dataclass
 
 #: How often ``OwnCode.caller`` calls.
 CALLS = 20

@@ -8,7 +8,6 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from itertools import product
 from typing import TypeVar
@@ -21,6 +20,7 @@ from gotrace.kernel.linked import Linked, linked, load_linked
 from gotrace.kernel.missing_features import missing_feature
 from gotrace.kernel.program_cache import cached_program, fresh_program
 from gotrace.kernel.rings import PastRings, Rings
+from gotrace.records import dataclass
 from gotrace.settings import ProgramSettings
 
 _R = TypeVar("_R", Rings, PastRings)

@@ -28,7 +28,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -48,6 +48,7 @@ from gotrace.kernel.compiler import (
     joined_source,
 )
 from gotrace.kernel.instructions import CALL, INSTRUCTION
+from gotrace.records import dataclass
 from gotrace.settings import ProgramSettings
 
 #: What the format of a file begins with; changes with how programs are compiled or put down.

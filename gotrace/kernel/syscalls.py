@@ -16,7 +16,6 @@ import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from fcntl import ioctl
 from functools import cache
 from pathlib import Path
@@ -24,6 +23,7 @@ from pathlib import Path
 from gotrace.architecture import HOST
 from gotrace.errors import GotraceError
 from gotrace.kernel.instructions import EXIT, INSTRUCTION, LD_IMM64, encode
+from gotrace.records import dataclass
 
 ATTACH_TYPE_UPROBE_MULTI = 48
 _ATTACH_TYPE_PERF_EVENT = 41

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
 
 from gotrace.errors import GotraceError, UsageError
@@ -21,6 +21,7 @@ from gotrace.histogram import Histogram
 from gotrace.live.model import Attachment, FunctionRow, WaitGroupRow
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import parse_key
+from gotrace.records import dataclass
 from gotrace.results.rows import Row
 from gotrace.session.calibrate import Calibration, probe_cost
 from gotrace.session.count import CountRequest

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gotrace.goroutines.live import LiveGoroutines
 from gotrace.gotypes.heap import HeapVariables, heap_variables
+from gotrace.records import dataclass
 
 _NONE = (1 << 64) - 1
 #: Of heapGoalInternal in src/runtime/mgcpacer.go of Go 1.19 to 1.27: what is kept between the size

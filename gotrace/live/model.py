@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gotrace.goroutines.model import DumpedGoroutine, Frame, State
 from gotrace.histogram import Histogram
 from gotrace.live.heap import HeapFigures
+from gotrace.records import dataclass
 
 if TYPE_CHECKING:  # loaded where something is attached
     from gotrace.calls import Call, StackFrame

@@ -6,13 +6,13 @@ from __future__ import annotations
 import operator
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from gotrace.gotypes.types import GoType, Kind, basic_type
 from gotrace.probes.parser import BinaryOperator, LiteralKind
 from gotrace.probes.typed import Constant, Typed
+from gotrace.records import dataclass
 
 SIGNED = {Kind.INT, Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64}
 _UNSIGNED = {Kind.UINT, Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64, Kind.UINTPTR}

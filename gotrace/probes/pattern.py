@@ -19,11 +19,11 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from gotrace.errors import UsageError
 from gotrace.gotypes.symbols import display_name, elide_type_arguments
+from gotrace.records import dataclass
 from gotrace.text import printable
 
 _PATH_MAX = 4096  # limits.h: no file name is longer

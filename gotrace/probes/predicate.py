@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from gotrace.capture.ops import (
     OTHER_PHASE,
@@ -46,6 +45,7 @@ from gotrace.probes.typed import (
     negated,
     phase_of,
 )
+from gotrace.records import dataclass
 
 #: The longest string constant that the kernel compares with.
 CONSTANT_BYTES = 64

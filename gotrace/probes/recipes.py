@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gotrace.errors import UsageError
 from gotrace.probes.scope import did_you_mean
+from gotrace.records import dataclass
 
 _SUFFIX = ".txt"
 _MAX_BYTES = 1 << 16

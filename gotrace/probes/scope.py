@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum
 
 from gotrace.gotypes.contexts import CONTEXT
 from gotrace.gotypes.types import GoType, Kind, OpaqueType, Parameter, Signature, basic_type
 from gotrace.probes.parser import LABEL, SPAN_NAMES
+from gotrace.records import dataclass
 
 
 class Phase(Enum):

@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import cached_property
 from itertools import chain
@@ -23,6 +23,7 @@ from typing import Protocol
 from gotrace.errors import NoMatchError, UsageError
 from gotrace.gotypes.symbols import display_name, elide_type_arguments, package_of
 from gotrace.probes.pattern import Match, NameList, Pattern, quote
+from gotrace.records import dataclass
 from gotrace.text import printable
 
 _SHOWN = 3  # suggestions, inlined places, patterns: as many as one line bears

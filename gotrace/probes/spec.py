@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gotrace.gotypes.from_text import SignatureError, parse_signature
 from gotrace.probes.constants import INTEGERS, described
@@ -31,6 +31,7 @@ from gotrace.probes.resolve import resolve, resolve_predicate
 from gotrace.probes.scope import Phase, Scope
 from gotrace.probes.tokens import Source, SpecError, TextRange, Token, TokenKind, tokenize
 from gotrace.probes.typed import Typed, phase_of
+from gotrace.records import dataclass
 from gotrace.values.fmt import Format, FormatError, parse_format, verb_problem
 
 _MAX_LENGTH = 4096  # binary aside

@@ -9,13 +9,13 @@ time.ParseDuration reads them: ``10ms`` is an untyped integer of nanoseconds.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from typing import NamedTuple
 
 from gotrace.errors import UsageError
 from gotrace.probes.pattern import quote
+from gotrace.records import dataclass
 from gotrace.units import whole_nanoseconds
 
 

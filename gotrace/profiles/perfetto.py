@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from gotrace.errors import GotraceError
 from gotrace.profiles.protobuf import double, fixed, message, numbers, text
+from gotrace.records import dataclass
 
 #: What names of such files end in.
 PERFETTO = ".pftrace"

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TextIO
 
+from gotrace.records import dataclass
 from gotrace.report.durations import PERCENTILES, duration
 from gotrace.report.heat import HeatColumn, HeatMap, HeatRows, legend, level_of, step_of
 

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost, RunCost
+from gotrace.records import dataclass
 from gotrace.report.durations import program_field
 from gotrace.report.latencies import Interval, LatencyGroup
 from gotrace.report.order import Order, ordered, size_by

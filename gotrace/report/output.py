@@ -8,11 +8,12 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, TextIO
 
 from gotrace.errors import UsageError
+from gotrace.records import dataclass
 from gotrace.report.colour import Colour, paint, wants_colour
 from gotrace.text import encodable, printable
 

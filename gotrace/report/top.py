@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from gotrace.goroutines.model import Frame
 from gotrace.gotypes.symbols import short_name
@@ -22,6 +21,7 @@ from gotrace.live.model import (
     StackView,
     WaitGroupRow,
 )
+from gotrace.records import dataclass
 from gotrace.report.durations import duration
 from gotrace.report.goroutines import span, spoken, where
 from gotrace.report.output import JsonOutput

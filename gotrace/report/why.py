@@ -17,9 +17,9 @@ least the slowest hundredth and the half around the median, as calls of a bucket
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from gotrace.histogram import Histogram, bucket_bounds
+from gotrace.records import dataclass
 from gotrace.report.durations import duration
 from gotrace.report.table import table_lines
 from gotrace.session.why.parts import BLOCKED, TRACING, PartSums, PartTotals

@@ -24,10 +24,11 @@ import functools
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import NamedTuple
 
+from gotrace.records import dataclass
 from gotrace.requests.edges import NOTHING, Edge, EdgeKind
 
 #: Of which process, and its number.
@@ -613,8 +614,8 @@ def _case_of(*seen: bool) -> tuple[_Receipt, _Case]:
 class Belonging:
     """What each goroutine works for."""
 
-    def __init__(self, limits: Limits = Limits()) -> None:
-        self._limits = limits
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
         #: In the order of their beginnings; some have ended.
         self._open: deque[Work] = deque()
         self._goroutines: dict[Task, _Goroutine] = {}

@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -25,6 +24,7 @@ from gotrace.profiles.execution import (
     is_execution_trace,
 )
 from gotrace.profiles.perfetto import PerfettoFile, Slice, is_perfetto
+from gotrace.records import dataclass
 from gotrace.requests.critical import PathPart
 from gotrace.values.python import as_json
 

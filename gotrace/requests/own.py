@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from gotrace.elf.buildinfo import main_module
+from gotrace.records import dataclass
 from gotrace.session.count import CountRequest
 from gotrace.session.request import Asked
 from gotrace.session.run import open_run

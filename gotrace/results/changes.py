@@ -16,10 +16,11 @@ import os
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gotrace.errors import GotraceError, UsageError
 from gotrace.histogram import fraction_of
+from gotrace.records import dataclass
 from gotrace.results.kinds import DETACHED, HEADS, KINDS, kind_of
 from gotrace.results.rows import Json, Key, RowKind, Source, checked, rows_of
 from gotrace.tables import Table

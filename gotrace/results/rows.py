@@ -11,11 +11,11 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 from gotrace.errors import GotraceError
 from gotrace.histogram import bucket_between
+from gotrace.records import dataclass
 
 Row = dict[str, Any]
 Json = Mapping[str, Any]

@@ -13,10 +13,10 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, IntFlag
 
 from gotrace.errors import GotraceError
+from gotrace.records import dataclass
 from gotrace.session.why.parts import report_end
 
 #: end_ns, start_ns (0: seen at its entry only), goid, tgid, tid, function (its number in the

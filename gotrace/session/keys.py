@@ -13,7 +13,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from gotrace.capture.ops import MAX_KEY_TEXT as MAX_KEY_TEXT
@@ -29,6 +29,7 @@ from gotrace.probes.scope import SpecialName
 from gotrace.probes.spec import NO_KEY, ProbeSpec, parse_key
 from gotrace.probes.spec import KeyText as KeyText
 from gotrace.probes.typed import SpecialOperand
+from gotrace.records import dataclass
 from gotrace.session.calibrate import probe_cost, trap_cost
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, RecordError

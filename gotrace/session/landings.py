@@ -24,7 +24,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from itertools import islice
 
@@ -33,6 +33,7 @@ from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, fault_cookie, landing_cookie
 from gotrace.kernel.program import BpfProgram
+from gotrace.records import dataclass
 from gotrace.session.open_calls import STACK_EPOCH, STACK_LATEST
 from gotrace.session.probing import Move, Places, Prepared, ReturnMode
 from gotrace.sites.landings import Callers, Landing

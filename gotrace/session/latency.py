@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gotrace.histogram import Histogram
 from gotrace.kernel import syscalls as kernel
@@ -13,6 +13,7 @@ from gotrace.kernel.histograms import HistogramRows, stripes_for
 from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.rings import Rings, pages_of
 from gotrace.overhead import ProbeCost
+from gotrace.records import dataclass
 from gotrace.session.calibrate import probe_cost
 from gotrace.session.goroutines import Folded, GoroutineKey, GoroutineRows, GoroutineTimes
 from gotrace.session.landings import landing_sizes

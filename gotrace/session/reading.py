@@ -6,8 +6,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
+from gotrace.records import dataclass
 from gotrace.session.decode import Undecided
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.trace import CallTracer

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import AttachMethod
 from gotrace.kernel.features import multi_filters_by_process
+from gotrace.records import dataclass
 from gotrace.session.plan import (
     BinaryRequest,
     ProbePlan,

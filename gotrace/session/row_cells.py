@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gotrace.goroutines.model import Frame, Stack
 from gotrace.goroutines.program import CodeNames
 from gotrace.kernel.kept_stacks import MAX_FRAMES
+from gotrace.records import dataclass
 from gotrace.results.rows import Json
 
 if TYPE_CHECKING:

@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached
+from gotrace.records import dataclass
 from gotrace.session.budget import Exceeded, Hits, RunBudget
 from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.session.lifetime import Lifetime

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import ProbeGroup
 from gotrace.kernel.btf import kernel_field
+from gotrace.records import dataclass
 from gotrace.session.tasks import Tasks, runtime_group
 from gotrace.settings import WaitedSettings
 from gotrace.sites.records import SiteError

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from gotrace.abi.assign import FloatReg, Label, Piece, Saved
@@ -63,6 +63,7 @@ from gotrace.probes.typed import (
     texts_needed_whole,
     unit_of,
 )
+from gotrace.records import dataclass
 from gotrace.session.dynamic_types import DynamicTypes
 from gotrace.session.plan import BinaryPlan, BinaryRequest, FunctionKey, ProbePlan, Split
 from gotrace.sites.machine import machine_code

@@ -13,9 +13,9 @@ after the copy: it loads the one, then the other from it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from gotrace.elf.functions import FuncInfo, FunctionTable
+from gotrace.records import dataclass
 from gotrace.sites.hashed import is_kept_out
 from gotrace.sites.landings import Callers
 from gotrace.sites.machine import MachineCode, machine_code

@@ -9,12 +9,11 @@ addresses of (crypto/fipsmodule/bcm.c of BoringSSL).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gotrace.elf import ElfError
 from gotrace.elf.fips import hashed_code
 from gotrace.elf.image import ElfImage
 from gotrace.elf.symtab import symbol_value
+from gotrace.records import dataclass
 from gotrace.sites.machine import machine_code
 
 #: Why code is kept out, and what can be done.

@@ -14,10 +14,10 @@ from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 
 from gotrace.elf import ElfError
 from gotrace.elf.functions import FuncInfo, FunctionTable, Origin
+from gotrace.records import dataclass
 from gotrace.sites.decode import instructions
 from gotrace.sites.emulation import EMULATED, refusal
 from gotrace.sites.hashed import HASHED, is_kept_out

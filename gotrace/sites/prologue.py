@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 
+from gotrace.records import dataclass
 from gotrace.sites.emulation import EMULATED
 from gotrace.sites.lengths import any_of, modrm
 

@@ -14,9 +14,8 @@ Coroutines of iter.Pull come from ``newcoro`` and are in no queue.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gotrace.elf.functions import FuncInfo, FunctionTable
+from gotrace.records import dataclass
 from gotrace.sites.machine import machine_code
 from gotrace.sites.records import SiteError, SiteForm
 from gotrace.sites.sites import Site, SiteKind, function_sites

@@ -14,13 +14,13 @@ The rules of each architecture are in `amd64` and `arm64`.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from enum import Enum
 
 from gotrace.architecture import Architecture
 from gotrace.elf import ElfError
 from gotrace.elf.functions import FuncInfo, Origin
 from gotrace.elf.image import ElfImage
+from gotrace.records import dataclass
 from gotrace.sites.hashed import HASHED, is_hashed, is_kept_out
 from gotrace.sites.machine import machine_code
 from gotrace.sites.records import MAX_SIZE, SiteError, SiteForm

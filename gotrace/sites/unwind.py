@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gotrace.records import dataclass
 from gotrace.sites.machine import machine_code
 from gotrace.sites.records import SiteError, SiteForm
 from gotrace.sites.sites import Site, SiteKind, entry_site

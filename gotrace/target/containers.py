@@ -16,8 +16,8 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
+from gotrace.records import dataclass
 from gotrace.target.shortage import suppress_missing
 
 #: A container's number where a path ends: of Docker, containerd, CRI-O and Podman, by cgroupfs

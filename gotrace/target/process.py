@@ -12,10 +12,10 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from gotrace.errors import GotraceError, UsageError
+from gotrace.records import dataclass
 from gotrace.target.containers import processes_in
 
 #: The beginning of a word for a container's programs; its number, or how that begins, comes after.

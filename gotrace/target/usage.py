@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from gotrace.records import dataclass
 from gotrace.target.process import Process, ProcessError
 
 _TICK = os.sysconf("SC_CLK_TCK")

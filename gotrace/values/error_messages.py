@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from gotrace.records import dataclass
 from gotrace.values.model import (
     BytesValue,
     ErrorValue,

@@ -8,9 +8,11 @@ linker's name of a type, as in gotypes.types.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
+from dataclasses import field
 from typing import TYPE_CHECKING, Union
+
+from gotrace.records import dataclass
 
 if TYPE_CHECKING:
     from gotrace.gotypes.types import GoType
@@ -40,7 +42,7 @@ Value = Union[
 ]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class StringValue:
     """A string: the bytes that were captured, from its start, and its true length in bytes.
 
@@ -56,7 +58,7 @@ class StringValue:
         return len(self.text) != self.length
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class BytesValue:
     """A slice or array of bytes, or memory of an unknown type; ``capacity`` only for slices.
 
@@ -74,7 +76,7 @@ class BytesValue:
         return len(self.data) != self.length
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class NamedValue:
     """A bool, number or string of a declared type, or a uintptr or unsafe.Pointer."""
 
@@ -82,7 +84,7 @@ class NamedValue:
     value: Value
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PointerValue:
     """A pointer that is not nil; ``target`` is None where it was not followed."""
 
@@ -91,7 +93,7 @@ class PointerValue:
     target: Value | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class StructValue:
     """A struct: (name, value) of each field, in order of declaration."""
 
@@ -113,7 +115,7 @@ class StructValue:
         return named
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class SequenceValue:
     """The first elements of an array or slice, its true length, and a slice's capacity."""
 
@@ -128,7 +130,7 @@ class SequenceValue:
         return len(self.elements) != self.length
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class MapValue:
     """Some entries of a map, in the order in which they are in memory, and its true length.
 
@@ -146,7 +148,7 @@ class MapValue:
         return len(self.entries) != self.length
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ChanValue:
     """A channel: how many elements wait in its buffer, and the buffer's capacity."""
 
@@ -157,7 +159,7 @@ class ChanValue:
     closed: bool
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class FuncValue:
     """A function value: its code's address, and the function's name where it is known."""
 
@@ -166,7 +168,7 @@ class FuncValue:
     name: str | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class InterfaceValue:
     """An interface that is not nil.
 
@@ -177,10 +179,10 @@ class InterfaceValue:
     type: str
     dynamic: str | None
     value: Value | None
-    of: GoType | None = dataclasses.field(default=None, compare=False, repr=False)
+    of: GoType | None = field(default=None, compare=False, repr=False)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ErrorValue:
     """An error whose message is known; ``type`` is its dynamic type, ``value`` all of it.
 
@@ -197,7 +199,7 @@ class ErrorValue:
     known: str | None = None
     length: int | None = None
     guessed: bool = False
-    of: GoType | None = dataclasses.field(default=None, compare=False, repr=False)
+    of: GoType | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_cut(self) -> bool:
@@ -205,14 +207,14 @@ class ErrorValue:
         return self.known is not None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class DurationValue:
     """A time.Duration."""
 
     nanoseconds: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TimeValue:
     """A time.Time: seconds since 1970 UTC, nanoseconds within, and its zone.
 
@@ -228,7 +230,7 @@ class TimeValue:
     monotonic: int | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TextValue:
     """A value that Go prints by a String method that was followed here, such as net.IP."""
 
@@ -236,14 +238,14 @@ class TextValue:
     text: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Nil:
     """A nil pointer, slice, map, channel, function or interface of a type."""
 
     type: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class UnavailableValue:
     """A value that could not be read, and why."""
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from gotrace.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gotrace.abi.assign import CLOSURE_CONTEXT, FloatReg, IntReg, Piece, Place, Stack
 from gotrace.gotypes.types import ArrayType, GoType, Kind, StructType
+from gotrace.records import dataclass
 
 
 class EightbyteClass(enum.Enum):

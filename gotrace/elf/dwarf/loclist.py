@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from gotrace.records import dataclass
 
 if TYPE_CHECKING:
     from gotrace.elf.dwarf.units import Die, Unit, UnitTable

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from gotrace.elf import ElfError
@@ -26,6 +26,7 @@ from gotrace.elf.dwarf.loclist import (
 from gotrace.elf.dwarf.search import find_type
 from gotrace.elf.dwarf.subprograms import Shape, child_offsets, code_addresses
 from gotrace.elf.dwarf.units import Die, Unit, UnitTable, damage_is_reported
+from gotrace.records import dataclass
 
 if TYPE_CHECKING:
     from gotrace.elf.image import ElfImage

@@ -12,11 +12,11 @@ Sizes of attribute forms: DWARF 5, section 7.5.6.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.scan import read_uleb
+from gotrace.records import dataclass
 
 #: An abbreviation: tag, whether entries have children, and (attribute, form) pairs, in the names
 #: of pyelftools; what it has no name for is a number.

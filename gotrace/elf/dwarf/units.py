@@ -16,12 +16,13 @@ import io
 import resource
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import IO, Any, ParamSpec, TypeVar
 
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.dwarf.subprograms import Declaration, Shapes
 from gotrace.errors import GotraceError
+from gotrace.records import dataclass
 
 try:
     from elftools.common.exceptions import DWARFError, ELFError

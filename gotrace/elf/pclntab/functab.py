@@ -13,7 +13,6 @@ import struct
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import islice
 from operator import le, or_
@@ -25,6 +24,7 @@ from gotrace.elf.pclntab.header import PclntabFormat, PclntabHeader, find_pclnta
 from gotrace.elf.pclntab.moduledata import ModuleData, find_module_data
 from gotrace.elf.pclntab.pcvalue import first_value, value_at, values_at
 from gotrace.elf.symtab import symbol_value
+from gotrace.records import dataclass
 
 _WORD = struct.Struct("<I")
 _SIGNED = struct.Struct("<i")

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 
 from gotrace.elf import ElfError
 from gotrace.elf.image import ElfImage
 from gotrace.elf.scan import find_all
+from gotrace.records import dataclass
 
 
 class PclntabFormat(Enum):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Collection, Container, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 from gotrace.elf import ElfError
@@ -26,6 +25,7 @@ from gotrace.elf.pclntab.functab import (
 )
 from gotrace.elf.pclntab.header import PclntabFormat
 from gotrace.elf.pclntab.pcvalue import first_value, runs_within, value_at
+from gotrace.records import dataclass
 
 PCDATA_INLINE_TREE = 2
 

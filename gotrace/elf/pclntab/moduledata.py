@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from gotrace.elf import ElfError
 from gotrace.elf.image import PF_W, PT_LOAD, ElfImage
 from gotrace.elf.pclntab.header import PclntabFormat, PclntabHeader
 from gotrace.elf.scan import find_all
+from gotrace.records import dataclass
 
 #: Bytes to read: up to the last known ``gofunc``.
 _SIZE = 352

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from gotrace.goroutines.model import State
 from gotrace.profiles.rows import Line, PprofLocation, ProfileForm, ProfileRow, ValueType
+from gotrace.records import dataclass
 from gotrace.results.rows import Row
 from gotrace.session.oncpu.naming import CpuNames, NamedSamples
 from gotrace.session.oncpu.wall import STATUSES, WallRow

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gotrace.goroutines.groups import stacks_with
@@ -22,6 +21,7 @@ from gotrace.profiles.rows import (
     ProfileRow,
     ValueType,
 )
+from gotrace.records import dataclass
 from gotrace.results.rows import Row
 from gotrace.session.oncpu.meter import CpuMeter, CpuRow
 from gotrace.session.row_cells import RowBy, RowStack

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from gotrace.goroutines.live import LiveGoroutines
 from gotrace.goroutines.model import DumpedGoroutine, Stack, State
 from gotrace.kernel.attach import Attached, attach
 from gotrace.kernel.kept_stacks import KeptStacks
+from gotrace.records import dataclass
 from gotrace.session.budget import counting_hits
 from gotrace.session.oncpu.meter import CpuMeter, CpuPeriod, CpuRequest
 from gotrace.session.plan import ProbePlan

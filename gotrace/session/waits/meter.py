@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from gotrace.goroutines.groups import check_reasons
@@ -21,6 +21,7 @@ from gotrace.goroutines.program import CodeNames
 from gotrace.gotypes.wait_reasons import WaitFor, WaitReasons, meaning_of
 from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.kept_stacks import KeptStacks
+from gotrace.records import dataclass
 from gotrace.session.budget import counting_hits
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing

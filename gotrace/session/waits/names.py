@@ -8,7 +8,6 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from gotrace.errors import UsageError
 from gotrace.goroutines.interrupted import InterruptedStacks
@@ -22,6 +21,7 @@ from gotrace.kernel.kept_stacks import KeptStacks
 from gotrace.kernel.program import BpfProgram, Map
 from gotrace.kernel.syscall_names import errno_name, syscall_name
 from gotrace.kernel.syscalls import online_cpus
+from gotrace.records import dataclass
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, RunRequest

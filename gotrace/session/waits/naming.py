@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from gotrace.goroutines.groups import matcher, stacks_with
@@ -12,6 +12,7 @@ from gotrace.goroutines.model import Stack
 from gotrace.goroutines.program import CodeNames
 from gotrace.gotypes.wait_reasons import WaitFor, meaning_of
 from gotrace.profiles.rows import Line, PprofLocation, ProfileForm, ProfileRow, ValueType
+from gotrace.records import dataclass
 from gotrace.results.rows import Json, Row
 from gotrace.session.row_cells import RowStacks
 from gotrace.session.symbols import is_plumbing

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, IntEnum
 
 from gotrace.errors import GotraceError
 from gotrace.gotypes.wait_reasons import WaitFor, WaitReasons, meaning_of
 from gotrace.kernel.program import Map
+from gotrace.records import dataclass
 
 #: What wait reasons' names begin with.
 BLOCKED, GC = "blocked: ", "gc: "

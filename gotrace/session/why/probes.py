@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from gotrace.errors import GotraceError
 from gotrace.kernel.program import BpfProgram
+from gotrace.records import dataclass
 from gotrace.session.scheduler import (
     SchedulerFile,
     SchedulerProbes,
