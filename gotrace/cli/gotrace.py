@@ -36,7 +36,6 @@ from gotrace.cli.trace_options import GotraceOptions
 from gotrace.cli.why import PriceWatch, add_why_options, why_of
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
-from gotrace.profiles.execution import is_execution_trace
 from gotrace.profiles.folded import folded
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.write import write_profile
@@ -275,10 +274,19 @@ def _request(options: GotraceOptions, target: Target) -> TraceRequest:
             min(depth, MAX_STACK_FRAMES),
             cpu=options.cpu,
             roots=roots,
-            states=options.critical or is_execution_trace(options.files.requests or ""),
+            states=options.critical or _is_for_go_tool(options.files.requests),
         ),
         only={name: number for name, number in filters.items() if number is not None},
     )
+
+
+def _is_for_go_tool(path: str | None) -> bool:
+    """Return whether a file is one for ``go tool trace``."""
+    if path is None:
+        return False
+    from gotrace.profiles.execution import is_execution_trace
+
+    return is_execution_trace(path)
 
 
 def _trace(options: GotraceOptions, request: TraceRequest, output: Output) -> ProbePlan:

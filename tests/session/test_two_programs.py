@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,16 +65,24 @@ def test_sites_at_one_address_are_refused_where_only_that_tells_them_apart(
         attach(CountSettings(counters=1), groups, AttachMethod.ADDRESS)
 
 
+def inode_of(pid: int) -> int | None:
+    """Return that of the program that a process runs, None while it changes from one to another."""
+    try:
+        return os.stat(f"/proc/{pid}/exe").st_ino
+    except FileNotFoundError:
+        return None
+
+
 def test_process_that_runs_another_program_before_the_first_look() -> None:
     with subprocess.Popen(
         ["sh", "-c", "read word; exec sleep 100"], stdin=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin
         target = Target.of(process.pid, None)
+        shell = inode_of(process.pid)
         process.stdin.write("go\n")
         process.stdin.flush()
-        shell = Path(f"/proc/{process.pid}/exe").readlink()
-        while Path(f"/proc/{process.pid}/exe").readlink() == shell:
+        while inode_of(process.pid) in (shell, None):
             pass
         replaced = Lifetime(target, ProbePlan((), ())).replaced_program()
         process.kill()
