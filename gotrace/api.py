@@ -390,7 +390,6 @@ class Syscalls(list[Syscall], Table):
         self.stacks = stacks
 
     def __repr__(self) -> str:
-        """Return the sums."""
         calls, ns = sum(one.times.count for one in self), sum(one.times.sum for one in self)
         return f"<gotrace.Syscalls: {calls:,} calls of {len(self):,} names, {ns:,} ns>"
 
@@ -436,7 +435,6 @@ class WallTime(list[GoroutineTime], Table, _Profiled):
         self._profile = StackProfile(WALL_FORM, found, "goroutines' time", names.mappings(), now)
 
     def __repr__(self) -> str:
-        """Return the sum."""
         return f"<gotrace.WallTime: {len(self):,} groups, {self.wall_ns:,} ns>"
 
     def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
@@ -1655,7 +1653,7 @@ class _Stream(_Iteration[_T]):
             if self._opened.is_closing:
                 raise UsageError("this trace was closed meanwhile")
             if time.monotonic() >= self._next_reading:
-                # What is done with a call may take long, and the kernel's buffers fill meanwhile.
+                # Handling a call may take long, and the kernel's buffers fill meanwhile.
                 self._next_reading = time.monotonic() + _PERIOD
                 self._reader.fill()
             if not self._made:

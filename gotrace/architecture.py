@@ -82,7 +82,6 @@ class Architecture:
     was_tried: bool
 
     def dwarf_number(self, register: str) -> int:
-        """Return DWARF's number of a register."""
         return next(n for n, name in self.dwarf_registers.items() if name == register)
 
     def __reduce__(self) -> tuple[object, ...]:

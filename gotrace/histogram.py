@@ -243,7 +243,6 @@ class ValueHistogram:
     unknown: int = 0
 
     def __repr__(self) -> str:
-        """Return it in a line, as a Histogram is."""
         return _in_a_line(self)
 
     def merge(self, other: ValueHistogram) -> None:

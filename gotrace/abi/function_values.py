@@ -162,7 +162,6 @@ class FunctionValues:
 
 
 def _registers(names: Sequence[str], architecture: Architecture) -> dict[str, Place]:
-    """Return the places of registers, by their names."""
     order = architecture.int_registers
     return {name: IntReg(order.index(name)) if name in order else CLOSURE_CONTEXT for name in names}
 

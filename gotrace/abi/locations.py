@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: The hidden dictionary is listed as a parameter of this name since Go 1.27.
 _DICTIONARY_NAME = ".dict"
-#: What the compiler calls a result without a name.
+#: The compiler's name for a result without a name.
 _RESULT_NUMBER = re.compile(r"~r[0-9]+")
 
 _SHIFTED = "unnamed parameters before it may be missing from the debug information"

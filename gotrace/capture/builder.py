@@ -67,7 +67,6 @@ class PlanNode:
     __slots__ = ("align", "extends", "flat", "size", "type")
 
     def __init__(self, go_type: GoType) -> None:
-        """Take the type."""
         self.type = go_type
         self.size = go_type.size
         self.align = max(go_type.align, 1)
@@ -307,7 +306,7 @@ class Builder:
 
     def _block(self, op: Op, end: int, size: int) -> int | None:
         number = op.reg
-        # What an operation skips has to be there: else it would go on after the plan's END.
+        # The operations that it skips must be there: else it would go on after the plan's END.
         if len(self.ops) + op.skip >= self._max_ops or end > _MAX_AT:
             return None
         if number + max(0, op.skip - 1) >= self._most_blocks:

@@ -339,12 +339,10 @@ class IndirectNode(PlanNode):
     __slots__ = ("_pointer",)
 
     def __init__(self, pointer: PlanNode) -> None:
-        """Take the pointer's node."""
         super().__init__(pointer.type)
         self._pointer = pointer
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
-        """Plan to follow the pointer."""
         return _IndirectReader(self._pointer.plan(builder, position))
 
 

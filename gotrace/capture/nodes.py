@@ -90,7 +90,6 @@ class ScalarNode(PlanNode):
     __slots__ = ("format",)
 
     def __init__(self, go_type: GoType) -> None:
-        """Take a type of one of the kinds."""
         super().__init__(go_type)
         self.format = _FORMATS[go_type.kind]
         self.flat = _flat_scalar(go_type, self.format)
@@ -155,7 +154,6 @@ class OpaqueNode(PlanNode):
     __slots__ = ()
 
     def __init__(self, go_type: GoType) -> None:
-        """Take the type."""
         super().__init__(go_type)
         name, size = go_type.name, go_type.size
         self.flat = lambda data, at: BytesValue(name, data[at : at + size], size)
@@ -167,7 +165,6 @@ class WordReader(Reader):
     __slots__ = ("_position",)
 
     def __init__(self, position: Position) -> None:
-        """Take the word's position."""
         self._position = position
 
     def read(self, payload: PayloadReader) -> Value:
@@ -179,7 +176,6 @@ class WordReader(Reader):
         return value
 
     def location(self) -> FieldRef:
-        """Return the word's location."""
         return FieldRef(self._position.block, self._position.offset, 8, True)
 
     def key(self) -> Sequence[Op]:
@@ -356,7 +352,6 @@ class StructNode(PlanNode):
     __slots__ = ("_fields",)
 
     def __init__(self, go_type: StructType, nodes: Sequence[PlanNode]) -> None:
-        """Take the type and its fields' nodes, in order."""
         super().__init__(go_type)
         self._fields = tuple(
             (field.name, field.offset, node)
@@ -531,7 +526,6 @@ class UnreadNode(PlanNode):
     __slots__ = ("_why",)
 
     def __init__(self, go_type: GoType, why: str) -> None:
-        """Take the type and the reason."""
         super().__init__(go_type)
         self._why = why
 
@@ -541,7 +535,6 @@ class UnreadNode(PlanNode):
         return True
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
-        """Plan nothing."""
         return FixedReader(UnavailableValue(self._why))
 
 
@@ -573,7 +566,6 @@ class PointerNode(PlanNode):
             self.extends = target is not None
 
     def location_at(self, position: Position) -> FieldRef:
-        """Return where the address is."""
         return FieldRef(position.block, position.offset, 8, False)
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:

@@ -142,7 +142,7 @@ class Status(enum.IntEnum):
 
 #: A header with this is the size of what could be read of a block, up to the end of a page.
 BLOCK_CUT = 0x40000000
-#: What can be in memory or not by itself. Pages may be larger: no copy is (_PHASE_BYTES of
+#: The unit that can be in memory or not by itself. Pages may be larger: no copy is (_PHASE_BYTES of
 #: session/trace_plan.py), so that the one boundary within what cannot be read is a page's end.
 MEMORY_PAGE = 4096
 

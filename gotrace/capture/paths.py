@@ -78,7 +78,7 @@ class Assertion:
 #: on the way are followed by DEREF only; promoted fields are reached through the embedded ones.
 PathStep = str | int | PathMark | Assertion
 
-#: What is read of an interface that holds a value of another type than the path asks for, or none.
+#: The value of an interface that holds another type than the path asks for, or nothing.
 OTHER_TYPE = UnavailableValue("it holds a value of another type")
 
 _INT = basic_type(Kind.INT)
@@ -262,7 +262,7 @@ class _PathNode(PlanNode):
     def _enter(builder: Builder, at: Position, area: _Region) -> tuple[int | None, int]:
         """Plan to copy an area; return its block and where in it the way goes on."""
         if not area.stride:
-            # What is of no size is copied nowhere, but its pointer has to be one.
+            # A value without a size is copied nowhere, but its pointer has to be one.
             return builder.deref(at, max(area.size, 1), area.start), 0
         limit = (area.index + 1) * area.stride
         return builder.deref_n(at, at.plus(_WORD), area.stride, limit), area.start

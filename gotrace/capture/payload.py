@@ -29,7 +29,7 @@ _WORD = 8
 _MAX_BYTES = 1 << 15
 _NOWHERE = 1 << 32  # beyond any payload
 
-# What PayloadReader.lengths says a block is: bytes, or one of these.
+# PayloadReader.lengths has a block's bytes, or one of these.
 _ABSENT = -1
 _NIL = -2
 _FAULT = -3
@@ -104,7 +104,7 @@ class PayloadReader:
         self.floats: frozenset[int] | None = None
         self.no_floats = ""
         self._steps = steps
-        # What is missing of long texts and slices: all of a payload, and where it is of this part.
+        # The missing parts of long texts and slices: all of a payload, and their places here.
         self._noted: list[tuple[Rest, PayloadReader, int]] = []
         self._rests: dict[int, tuple[int, int]] = {}
 
@@ -396,7 +396,6 @@ class PointedReader(Reader):
         self.block: int | None = None
 
     def location(self) -> FieldRef:
-        """Return where the pointer is."""
         return FieldRef(self._position.block, self._position.offset, _WORD, False)
 
     def read(self, payload: PayloadReader) -> Value:
@@ -425,11 +424,9 @@ class FixedReader(Reader):
     __slots__ = ("_value",)
 
     def __init__(self, value: Value) -> None:
-        """Take the value."""
         self._value = value
 
     def read(self, payload: PayloadReader) -> Value:
-        """Return the value."""
         return self._value
 
 

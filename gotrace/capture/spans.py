@@ -41,7 +41,6 @@ class SpanNode(PlanNode):
     __slots__ = ("_measured", "_part")
 
     def __init__(self, part: SpanPart, measured: bool) -> None:
-        """Take what is wanted."""
         kind = Kind.BOOL if part is SpanPart.SAMPLED else Kind.STRING
         super().__init__(_INT if measured else basic_type(kind))
         self.size = 2 * _WORD

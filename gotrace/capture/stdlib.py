@@ -38,7 +38,6 @@ class TimeNode(PlanNode):
     __slots__ = ("_location",)
 
     def __init__(self, go_type: StructType) -> None:
-        """Take the type."""
         super().__init__(go_type)
         self._location = _location_offsets(go_type)
 
@@ -151,7 +150,6 @@ class NetipAddrNode(PlanNode):
     __slots__ = ("_has_detail",)
 
     def __init__(self, go_type: StructType) -> None:
-        """Take the type."""
         super().__init__(go_type)
         field = go_type.field("z")
         self._has_detail = field is not None and isinstance(field.type, StructType)

@@ -143,7 +143,7 @@ class _Files:
         self._name = options.files.recording or ""
         self._output = output
         self._number = 0
-        #: What is to be said of files, in order: where nobody reads that, files are written still.
+        #: Notices on files, in order: if nobody reads them, files are written still.
         self._unsaid: list[Notice] = []
         self.calls = 0
         self._is_default = options.max_events is None and NUMBER in self._name
@@ -172,7 +172,6 @@ def _calls(recording: Recording) -> int:
 
 
 def _written(path: str, recording: Recording) -> Notice:
-    """Return a notice about a file's contents."""
     calls, lost = _calls(recording), recording.lost
     took = recording.end_ns - recording.begin_ns
     after = recording.after_ns

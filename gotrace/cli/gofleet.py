@@ -36,7 +36,7 @@ from gotrace.results.merging import Merged, merge
 from gotrace.target.wait import Interrupts
 from gotrace.text import counted, printable
 
-#: What can be added up.
+#: Tools whose results can be added up.
 _TOOLS = ("gofunccount", "gofunclatency", "gooffcpu", "gooncpu", "gostacks")
 _AT_ONCE, _SECONDS = 64, 600.0
 #: Options for hosts, and those for pods, with what they are if they are not given.

@@ -96,7 +96,6 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _count(options: CallsOptions, request: CountRequest, output: Output) -> ProbePlan:
-    """Count until the end and return what was counted."""
     with running(request, output) as run:
         for notice in opened_notices(options, run, request.done):
             output.notice(notice)

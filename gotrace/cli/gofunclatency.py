@@ -170,7 +170,6 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _measure(options: GofunclatencyOptions, request: LatencyRequest, output: Output) -> ProbePlan:
-    """Measure until the end and return what was measured."""
     watch = PriceWatch(options, output)
     with running(request, output, watch.accept) as run:
         meter, plan = run.meter, run.plan
@@ -286,7 +285,7 @@ class _Tracing:
 
     plan: ProbePlan
     calibration: Calibration[ProbeCost]
-    #: What was hit so far.
+    #: Reads the hits so far.
     read: Callable[[], HitCounts]
     files: Sequence[TargetBinary] = ()
     _totals: dict[str, Histogram] = field(default_factory=dict)

@@ -298,7 +298,6 @@ def _write(
     name: str,
     arguments: Arguments | None,
 ) -> None:
-    """Write one dump in the form that was asked for."""
     if isinstance(output, JsonOutput):
         _write_json(options, dump, chosen, output, arguments)
     elif options.output or options.speedscope or options.folded:

@@ -45,7 +45,7 @@ examples:
   gotop -b -n 3 -d 1 --json -p 1234     three times, a second apart, for a script
 """
 
-#: What is shown of each table in a batch, where the number is not given.
+#: Rows of each table in a batch, if the number is not given.
 _TOP = 20
 _WIDTH = 120
 #: Programs that are watched at once: what the processes of a name can be.
@@ -196,7 +196,6 @@ def _accepting(options: GotopOptions, output: Output | None) -> AcceptPrice:
 
 
 def _batch(options: GotopOptions, monitors: Sequence[Monitor], waiter: SignalWaiter) -> None:
-    """Print snapshots until the end."""
     output = make_output(options)
     accept = _accepting(options, output)
     waiter.on_first = _interrupted
@@ -231,7 +230,7 @@ def _batch(options: GotopOptions, monitors: Sequence[Monitor], waiter: SignalWai
         if waiter.asked is not None or left == 0:
             return
         tick = max(tick + options.delay, time.monotonic())
-        # What is attached has something to say of the time up to the end.
+        # Attached probes have something to say of the time up to the end.
         if alive and waiter.wait(tick) is Reason.ASKED and not is_attached:
             return
 
@@ -258,7 +257,6 @@ def _interrupted() -> None:
 
 
 def _write(options: GotopOptions, monitor: Monitor, snapshot: Snapshot, output: Output) -> None:
-    """Write one snapshot in the form that was asked for."""
     groups = snapshot.groups[: options.top] if options.top else snapshot.groups
     if isinstance(output, JsonOutput):
         write_snapshot_json(output, snapshot.ts, snapshot.head, groups)

@@ -290,7 +290,6 @@ def _is_for_go_tool(path: str | None) -> bool:
 
 
 def _trace(options: GotraceOptions, request: TraceRequest, output: Output) -> ProbePlan:
-    """Trace until the end and return what was traced."""
     watch = PriceWatch(options, output)
     with running(request, output, watch.accept) as run:
         tracer, traced, calibration = run.meter, run.traced, run.calibration

@@ -87,7 +87,7 @@ _OF_TOOLS: dict[str, dict[str, str]] = {
     "gotop": dict.fromkeys(("-o", "--output"), "type gotop -b --json -p PID > FILE"),
 }
 
-#: What an option takes, where nothing follows it.
+#: Advice on the value of an option that is given without one.
 _VALUES = {
     "-c/--cmd": "-c starts a command, as in -c './server -v', and gofunccount counts calls",
     "-g/--goroutine": "-g takes the number of a goroutine, and without it all are shown",

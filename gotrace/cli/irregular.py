@@ -15,7 +15,7 @@ from gotrace.text import counted
 if TYPE_CHECKING:  # counting does without
     from gotrace.session.decode import Undecided
 
-#: What was not read in time, for ``unread_notices``: calls that are shown, or records of any kind.
+#: Things that were not read in time, for ``unread_notices``: shown calls, or records of any kind.
 CALLS = (
     "{} call{s} lost, the latest: they came faster than they could be shown; try a predicate, or"
     " GOTRACE_DRAIN=30, which goes on for as many seconds after the end"

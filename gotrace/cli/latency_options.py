@@ -58,7 +58,6 @@ class GofunclatencyOptions(CallsOptions, PartsOptions):
 
     @property
     def value(self) -> str | None:
-        """Return the expression of ``--of``."""
         return self.of
 
     @property

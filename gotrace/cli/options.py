@@ -471,7 +471,6 @@ class FunctionOptions(RunOptions):
 
     @property
     def is_run(self) -> bool:
-        """Return whether functions are traced at all."""
         return True
 
     @property
@@ -526,7 +525,6 @@ class CallsOptions(FunctionOptions, SummaryOptions):
 
     @property
     def names_target(self) -> bool:
-        """Return whether a command or functions are given."""
         return bool(self.named.command or self.patterns)
 
     @property
@@ -578,7 +576,6 @@ def profile_in(path: str | None) -> str | None:
 
 
 def adds_nothing(profile: str | None) -> bool:
-    """Return whether ``-f`` adds nothing to a profile."""
     return profile is not None and profile.endswith(".folded")
 
 

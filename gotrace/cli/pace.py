@@ -65,7 +65,6 @@ def running(
 
 
 def _warning_to(output: Output) -> Callable[[str], None]:
-    """Return a function that writes a warning to ``output``."""
     return lambda text: output.notice(Notice(NoticeKind.WARNING, text))
 
 
@@ -216,7 +215,6 @@ def _abandon() -> NoReturn:
 
 
 def _signal(number: int) -> str:
-    """Return a signal's name, or its number if it has none."""
     with suppress(ValueError):
         return signal.Signals(number).name
     return f"signal {number}"

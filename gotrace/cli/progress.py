@@ -25,7 +25,6 @@ class Progress:
     """
 
     def __init__(self, name: str) -> None:
-        """Begin for a command of this name."""
         self._name = name
         self._begun = time.monotonic()
         self._over = threading.Event()

@@ -114,7 +114,7 @@ def open_output(
     return JsonOutput(file, words, patience=patience) if as_json else words
 
 
-#: What is to be done at the end, the last first: results' files are closed.
+#: Actions at the end, the last first: results' files are closed.
 _to_end: list[Callable[[], None]] = []
 
 

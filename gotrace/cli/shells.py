@@ -26,7 +26,7 @@ _gotrace_complete() {
 complete -o nospace -o default -o bashdefault -F _gotrace_complete @COMMAND@
 """
 
-#: What is completed is a word as bash would have it, escaped; zsh inserts it as it is.
+#: The completed word is as bash would have it, escaped; zsh inserts it as it is.
 _ZSH = """\
 #compdef @COMMANDS@
 @HEAD@

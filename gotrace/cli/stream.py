@@ -19,7 +19,7 @@ from gotrace.report.output import Patience
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-#: What a pipe that poll(2) calls writable takes without waiting: PIPE_BUF of pipe(7).
+#: Bytes that a pipe takes without waiting if poll(2) calls it writable: PIPE_BUF of pipe(7).
 _PIECE = 4096
 _LOOK = 0.05
 

@@ -342,7 +342,6 @@ def package_programs(
 
 
 def _compiler_name(files: Sequence[str]) -> str:
-    """Return the names and versions of BCC and LLVM."""
     version = getattr(import_binding(), "__version__", "of unknown version")
     llvm = sorted({found[1] for path in files if (found := _LLVM.search(path))})
     return " with ".join([f"BCC {version}", *(f"LLVM {each}" for each in llvm)])

@@ -13,7 +13,7 @@ _SECCOMP_FILTER = 2  # SECCOMP_MODE_FILTER, include/uapi/linux/seccomp.h
 _IDENTITY = ["0", "0", str(2**32 - 1)]  # the initial user namespace's map: user_namespaces(7)
 
 
-# What CAP_SYS_ADMIN has included since these were split off it: capabilities(7).
+# Capabilities within CAP_SYS_ADMIN since these were split off it: capabilities(7).
 _IN_SYS_ADMIN = {Capability.PERFMON, Capability.BPF}
 
 

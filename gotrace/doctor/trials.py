@@ -101,7 +101,7 @@ def _here() -> SiteSettings:
     return Target(process=Process(os.getpid())).settings()
 
 
-# What the commands need, at their usual sizes.
+# The needs of the commands, at their usual sizes.
 
 
 def _callers() -> TaskSettings:

@@ -29,7 +29,7 @@ _FLAG_BIG_ENDIAN, _FLAG_INLINE = 1, 2
 #: Longest string to accept: that of a development release has some hundred characters.
 _MAX_STRING = 1 << 16
 
-#: What the compiler names itself in the DWARF attribute DW_AT_producer of each compile unit.
+#: The compiler's name for itself in the DWARF attribute DW_AT_producer of each compile unit.
 _PRODUCER = re.compile(rb"Go cmd/compile (go[^\0;]{1,60})")
 
 _RELEASE = re.compile(r"\bgo(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?")
@@ -179,7 +179,7 @@ def _content(image: ElfImage, address: int, size: int) -> bytes:
     return image.read(address, size)
 
 
-#: What debug.BuildInfo prints: path, mod, dep, build, each a line with tabs between its words.
+#: The output of debug.BuildInfo: path, mod, dep, build, each a line with tabs between its words.
 _MODULE = re.compile(rb"\nmod\t([^\t\n]+)\t")
 _MAX_MODULES = 1 << 12
 

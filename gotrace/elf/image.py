@@ -214,7 +214,6 @@ class ElfImage:
             raise
 
     def __enter__(self) -> ElfImage:
-        """Return the image itself."""
         return self
 
     def __exit__(
@@ -223,7 +222,6 @@ class ElfImage:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the image."""
         self.close()
 
     def close(self) -> None:

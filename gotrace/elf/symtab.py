@@ -128,7 +128,6 @@ def _named(
 
 
 def _tables(image: ElfImage, kind: int) -> tuple[Section, Section] | None:
-    """Return a symbol table's section and its string table's."""
     for section in image.sections:
         if section.type == kind:
             for strings in image.sections:

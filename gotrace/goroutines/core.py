@@ -96,7 +96,6 @@ class CoreMemory:
             raise
 
     def close(self) -> None:
-        """Close the file."""
         self._data.close()
 
     def lay_under(self, module: Module) -> None:
@@ -252,7 +251,6 @@ class CoreGoroutines:
         return Arguments(self.program, self._memory, self._layout)
 
     def close(self) -> None:
-        """Close the files."""
         self._memory.close()
         for binary in self._binaries:
             binary.close()

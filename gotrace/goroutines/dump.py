@@ -88,12 +88,12 @@ _MAX_KEPT = 1 << 20
 _MAX_STACK = 2 << 30
 #: Functions that leave one stack for another, which up to Go 1.16 have no mark that says so.
 _SWITCHES = frozenset({"runtime.mcall", "runtime.morestack", "runtime.gogo"})
-#: What can be an address of user space.
+#: The range of addresses of user space.
 _MIN_ADDRESS, _MAX_ADDRESS = 4096, 1 << 56
 #: Words of the frame of runtime.semacquire1, in which the sudog is looked for.
 _MAX_SEMAPHORE_FRAME = 64
-#: What the runtime lowers SP by on arm64 before an interrupted function calls sigpanic: there it
-#: keeps the link register (sigctxt.preparePanic, pushCall).
+#: Words by which the runtime lowers SP on arm64 before an interrupted function calls sigpanic: it
+#: keeps the link register there (sigctxt.preparePanic, pushCall).
 _SIGNAL_WORDS = 2
 
 #: Functions that wait for a semaphore of a lock, where the reason does not say which lock it is.
@@ -120,7 +120,6 @@ class Dump:
     labels: Mapping[int, Labels] = field(default_factory=dict)
 
     def labels_of(self, one: DumpedGoroutine) -> Labels:
-        """Return the pprof labels of a goroutine."""
         return self.labels.get(one.labels, NO_LABELS)
 
     @property
@@ -251,12 +250,10 @@ class _Images:
         return column
 
     def byte_column(self, offset: int) -> bytes:
-        """Return a byte of all images."""
         with memoryview(self.words) as words, words.cast("B") as raw:
             return raw[offset :: 8 * self.stride].tobytes()
 
     def image(self, place: int) -> array[int]:
-        """Return the words of one image."""
         return self.words[place * self.stride : (place + 1) * self.stride]
 
     def chosen(self, places: Iterable[int], window: int) -> _Images:
@@ -354,7 +351,7 @@ class GoroutineReader:
         #: Whether g.waiting leads to the sudog of a semaphore as well (since Go 1.26).
         self._is_waiting_set = layout.sudog_elem != 24
         self._sudog_size = max(layout.sudog_c, layout.sudog_elem) + 8
-        #: What is read goes here, batch after batch.
+        #: Reads go here, batch after batch.
         self._buffer = array("Q")
 
     def read(
@@ -623,7 +620,6 @@ class GoroutineReader:
         walks: Sequence[_Walk],
         moved: Iterable[bool],
     ) -> Iterator[DumpedGoroutine]:
-        """Return the goroutines whose images these are."""
         fields, now = self._fields, self._now
         since = images.column(fields.waitsince)
         waiting: Iterable[int | None] = repeat(None)
@@ -653,11 +649,10 @@ class GoroutineReader:
             stacks,
             strict=False,
         )
-        # What Goroutine._make does, in a third of the time.
+        # The same as Goroutine._make, in a third of the time.
         return map(tuple.__new__, repeat(DumpedGoroutine), columns)
 
     def _are_system(self, started: Sequence[int], stacks: Sequence[Stack]) -> list[bool]:
-        """Return whether goroutines are the runtime's own."""
         known = self._system
         for address in set(started).difference(known):
             name = self._program.function_name(address) if address else ""
@@ -753,7 +748,6 @@ class GoroutineReader:
             at = after + size
 
     def _lock(self, reason: str, stack: Stack, semaphore: int) -> Awaited | None:
-        """Return the lock that a semaphore is of; None where that is not known."""
         wait_for, _, lock = meaning_of(reason)
         if wait_for is WaitFor.SEMAPHORE:
             lock = self._lock_of(stack)
@@ -795,7 +789,6 @@ def stride_of(addresses: Sequence[int], size: int) -> int:
 
 
 def _differing(one: Sequence[int], other: Sequence[int]) -> Iterable[int]:
-    """Return the places at which two columns differ."""
     if one == other:
         return ()
     return (place for place, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)

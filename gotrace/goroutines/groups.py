@@ -19,8 +19,8 @@ from gotrace.goroutines.labels import NO_LABELS, Labels
 from gotrace.goroutines.model import Awaited, DumpedGoroutine, Frame, Stack, State
 from gotrace.goroutines.program import CodeNames
 
-#: What makes goroutines alike: state, reason, the frames that are shown, where they were created,
-#: and their values of labels if these are asked for.
+#: The properties that a group's goroutines share: state, reason, shown frames, the place of their
+#: creation, and values of labels if these are asked for.
 GroupKey = tuple[State, str, tuple[Frame, ...], Frame | None, Labels]
 
 # A tenth of the time of attributes one by one.
@@ -127,7 +127,6 @@ class GoroutineGroup:
 
     @property
     def frames(self) -> tuple[Frame, ...]:
-        """Return the frames that are shown."""
         return self.key[2]
 
     @property

@@ -26,8 +26,8 @@ class WorkKind(Enum):
 
 #: Functions below which a goroutine works for the collector, in proportion to what it allocates.
 _ASSISTS = ("runtime.gcAssistAlloc", "runtime.deductSweepCredit")
-#: What the collector's own goroutines run, and what begins and ends a cycle, in src/runtime of Go
-#: 1.15 to 1.27.
+#: Functions of the collector's own goroutines, and those that begin and end a cycle, in
+#: src/runtime of Go 1.15 to 1.27.
 _COLLECTOR = (
     "runtime.GC",
     "runtime.bgscavenge",
@@ -40,7 +40,7 @@ _COLLECTOR = (
     "runtime.gcSweep",
     "runtime.sweepone",
 )
-#: What is between two goroutines on a thread, and what looks after the threads.
+#: Functions between two goroutines on a thread, and those that look after the threads.
 _SCHEDULER = frozenset(
     {
         "runtime.exitsyscall0",

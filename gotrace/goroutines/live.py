@@ -208,7 +208,6 @@ class LiveGoroutines:
         return time.clock_gettime_ns(time.CLOCK_MONOTONIC) + _clock_offset(self._process)
 
     def sample(self) -> Iterable[Sample]:
-        """Sample the process's threads."""
         return sample_threads(self._process.threads())
 
     def words(self, *places: tuple[int, int]) -> array[int]:

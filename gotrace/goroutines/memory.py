@@ -14,7 +14,7 @@ from typing import Protocol
 from gotrace.goroutines.program import Module
 from gotrace.target.process import Process, ProcessError
 
-#: What one system call reads: UIO_MAXIOV, include/uapi/linux/uio.h.
+#: Pieces that one system call reads: UIO_MAXIOV, include/uapi/linux/uio.h.
 MAX_AT_ONCE = 1024
 #: Up to and including minpc and maxpc in all layouts of runtime.moduledata.
 _MODULE_DATA_WORDS = 24
@@ -95,7 +95,6 @@ class ProcessMemory:
             raise ProcessError(f"there is no process {self._pid}") from None
 
     def close(self) -> None:
-        """Close the memory."""
         if self._file is not None:
             os.close(self._file)
 

@@ -98,7 +98,6 @@ class Frame(NamedTuple):
         return cls(name, *place, None, bool(frame.get("inlined")), False, is_shown)
 
     def to_json(self) -> dict[str, object]:
-        """Return the fields that a frame has in JSON."""
         return {"func": self.function, "file": self.file, "line": self.line}
 
 

@@ -56,12 +56,12 @@ _JUDGES_INLINED_SINCE = (1, 17)
 #: (runtime.isSystemGoroutine), and those that always do.
 SOMETIMES_SYSTEM = frozenset({"runtime.runfinq", "runtime.runFinalizers", "runtime.runCleanups"})
 _NEVER_SYSTEM = frozenset({"runtime.main", "runtime.handleAsyncEvent", "runtime.corostart"})
-#: What functions that C calls begin with, in a goroutine that was not started by a go statement.
+#: The first functions of a call from C, in a goroutine that was not started by a go statement.
 _CALLED_BY_C = frozenset({"runtime.cgocallback", "runtime.cgocallback_gofunc"})
 
 #: Stacks whose frames are kept.
 _MAX_STACKS = 1 << 16
-#: What a frame of Go code can have at most.
+#: The largest frame of Go code, in bytes.
 _MAX_FRAME = 1 << 30
 
 

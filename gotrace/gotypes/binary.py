@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gotrace.gotypes.runtime import RuntimeLayout
     from gotrace.gotypes.wait_reasons import WaitReasons
 
-#: What takes megabytes of a large program.
+#: Parts that take megabytes for a large program.
 _PARTS = ("functions", "dwarf", "types", "rtypes", "contexts")
 
 
@@ -39,9 +39,9 @@ class Binary:
     def __init__(self, image: ElfImage) -> None:
         """Take over an open image."""
         self.image = image
-        #: What is wrong with the debugging information, None while nothing is.
+        #: The fault of the debugging information, None if none is known.
         self.dwarf_problem: str | None = None
-        #: What is wrong with the runtime's type descriptors, None while nothing is.
+        #: The fault of the runtime's type descriptors, None if none is known.
         self.rtypes_problem: str | None = None
 
     @cached_property
@@ -130,7 +130,6 @@ class Binary:
         self.image.rest()
 
     def close(self) -> None:
-        """Close the file."""
         self.image.close()
 
     def __enter__(self) -> Binary:

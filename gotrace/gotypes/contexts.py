@@ -25,7 +25,7 @@ _API = "go.opentelemetry.io/otel/trace"
 #: The type of one constant, 0: the key of the span.
 _SPAN_KEY = f"{_API}.traceContextKeyType"
 _SPAN_CONTEXT = f"{_API}.SpanContext"
-#: What spans call their own; a recordingSpan has its parent's as well.
+#: The names of a span's own context; a recordingSpan has its parent's as well.
 _OWN = ("spanContext", "sc")
 _PARENT = "parent"
 #: Spans that belong to no trace.

@@ -41,13 +41,13 @@ _WORD = 8
 #: No type nests arrays and structs by value as deep as this; a circle of damaged DWARF does.
 _MAX_NESTING = 64
 
-#: What the compiler writes before the names of types that cannot be compared.
+#: The compiler's prefix for names of types that cannot be compared.
 _UNCOMPARED = "noalg."
 
 #: Typedefs, which may only rename, and C's qualifiers.
 RENAMING_TAGS = ("DW_TAG_typedef", "DW_TAG_const_type", "DW_TAG_volatile_type")
 
-#: What C's base types (DW_AT_encoding, size in bytes) are in Go's terms.
+#: C's base types (DW_AT_encoding, size in bytes) in Go's terms.
 _C_KINDS = {
     (2, 1): Kind.BOOL,
     (4, 4): Kind.FLOAT32,
@@ -74,7 +74,6 @@ class DwarfTypes:
     """
 
     def __init__(self, reader: DwarfReader) -> None:
-        """Take the reader of the binary's debugging information."""
         self._reader = reader
         self._types: dict[int, GoType] = {}
         self._nesting = 0

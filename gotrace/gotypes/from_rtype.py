@@ -53,7 +53,7 @@ _UINT64 = basic_type(Kind.UINT64)
 _UINTPTR = basic_type(Kind.UINTPTR)
 _POINTER = basic_type(Kind.UNSAFE_POINTER)
 
-#: What a bucket's fields are called in its descriptor and in DWARF.
+#: The names of a bucket's fields in its descriptor -> those in DWARF.
 _BUCKET_FIELDS = {"topbits": "tophash", "elems": "values"}
 
 #: Words of a map type's descriptor: key, element, and bucket (Go <= 1.23) or group.
@@ -176,7 +176,7 @@ def _pointer(name: str, target: Callable[[], GoType]) -> PointerType:
 #: Stars and brackets, import path, and what follows: package name, dot, type's name.
 _SHAPE = re.compile(r"((?:\*|\[\d*\])*)([^\[\](){} ]*/)?(.*)", re.DOTALL)
 
-#: What may be a package's name for itself, which cannot be derived from its path.
+#: Possible names of a package for itself, which cannot be derived from its path.
 _PACKAGE = rb"[^\x00-\x20./*\[\](){}]{1,128}"
 
 #: Wrong matches to put up with: of a type's name in names, and of a name's offset.
@@ -341,7 +341,6 @@ class Rtypes:
         return self._table.start
 
     def __contains__(self, address: int) -> bool:
-        """Return whether a descriptor can be at an address."""
         return self._table.contains(address)
 
     def name(self, address: int) -> str:
@@ -428,7 +427,7 @@ class Rtypes:
         Each comes once. Damaged descriptors end it with RtypeError.
         """
         table = self._table
-        # What descriptors say takes place in the file; texts are shared by two or three of them.
+        # Descriptors and their texts are in the file; two or three of them share a text.
         budget = 4 * (table.end - table.start)
         seen = {*table.roots(), *(target for _, *pair in table.itabs for target in pair)}
         waiting = list(seen)

@@ -303,7 +303,6 @@ class _Parser:
         return self._declared(token, column)
 
     def _declared(self, name: str, column: int) -> GoType:
-        """Return the type of a name."""
         known = _BASICS.get(name)
         if known is not None:
             return known

@@ -56,7 +56,6 @@ class RtypeNames:
     """
 
     def __init__(self, table: RtypeTable) -> None:
-        """Take the table of the binary."""
         self._table = table
         self._names: dict[int, str] = {}
         self._nesting = 0

@@ -59,7 +59,6 @@ class Layout:
 
     @property
     def may_have_swiss_maps(self) -> bool:
-        """Return whether maps can be swiss tables."""
         return self.release >= SWISS_MAPS
 
     @property
@@ -216,11 +215,9 @@ class RtypeTable:
         return struct.unpack(f"<{count}Q", self.read(address, count * 8))
 
     def damaged(self, address: int, why: str) -> RtypeError:
-        """Return an error about one descriptor."""
         return RtypeError(f"{self.image.display}: type descriptor at {address:#x} {why}")
 
     def contains(self, address: int) -> bool:
-        """Return whether a descriptor can be at an address."""
         return self.start <= address <= self.end - _HEAD_SIZE and address % 8 == 0
 
     def record(self, address: int) -> Record:

@@ -134,7 +134,6 @@ class PointerType(GoType):
 
     @property
     def elem(self) -> GoType:
-        """Return the type pointed to."""
         return self.elem_ref.get()
 
 
@@ -146,7 +145,6 @@ class SliceType(GoType):
 
     @property
     def elem(self) -> GoType:
-        """Return the type of the elements."""
         return self.elem_ref.get()
 
 
@@ -178,7 +176,6 @@ class StructType(GoType):
     fields: tuple[Field, ...]
 
     def field(self, name: str) -> Field | None:
-        """Return the field of a name, None when there is none."""
         return next((field for field in self.fields if field.name == name), None)
 
     @property
@@ -205,12 +202,10 @@ class MapType(GoType):
 
     @property
     def key(self) -> GoType:
-        """Return the type of the keys."""
         return self.key_ref.get()
 
     @property
     def elem(self) -> GoType:
-        """Return the type of the values."""
         return self.elem_ref.get()
 
     @property
@@ -237,7 +232,6 @@ class ChanType(GoType):
 
     @property
     def elem(self) -> GoType:
-        """Return the type of the elements."""
         return self.elem_ref.get()
 
     @property

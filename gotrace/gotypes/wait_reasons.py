@@ -175,7 +175,6 @@ def _arrays(image: ElfImage) -> Iterator[int]:
 
 
 def _text_addresses(image: ElfImage, text: bytes) -> list[int]:
-    """Return where a text is in memory."""
     found: list[int] = []
     for offset in find_all(image.data, text):
         try:

@@ -71,7 +71,7 @@ class Kubernetes:
     image: str
     seconds: int
     namespace: str | None = None
-    #: What the kernel demands for uprobes before Linux 6.6.
+    #: CAP_SYS_ADMIN, which the kernel demands for uprobes before Linux 6.6.
     is_sys_admin: bool = False
     _places: dict[str, Place] = field(default_factory=dict)
     _nodes: dict[str, _Node] = field(default_factory=dict)
@@ -277,7 +277,6 @@ def _has_ended(pod: _Object) -> bool:
 
 
 def _status(pod: _Object, name: str) -> _Object:
-    """Return a container's status in that of its pod; empty if it is not there."""
     found: Iterable[_Object] = pod.get("containerStatuses", ())
     return next((one for one in found if one["name"] == name), {})
 

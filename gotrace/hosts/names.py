@@ -11,7 +11,7 @@ from gotrace.records import dataclass
 
 _MOST = 10_000
 _RANGE = re.compile(r"\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\]")
-#: What a name can have in it, so that no shell and no ssh takes it for anything else.
+#: The characters of a name, so that no shell and no ssh takes it for anything else.
 _NAME = re.compile(
     r"(?:[A-Za-z0-9._][A-Za-z0-9._-]*@)?(?:[A-Za-z0-9._][A-Za-z0-9._-]*|\[[0-9a-fA-F:.]+\])"
 )
@@ -34,7 +34,6 @@ class PodSelection:
 
 
 def are_pods(place: str) -> bool:
-    """Return whether a place of ``--on`` means pods."""
     return place.startswith(_PODS)
 
 

@@ -24,7 +24,7 @@ from typing import IO, Protocol
 from gotrace.errors import GotraceError
 from gotrace.hosts.bundle import Bundle
 
-#: What the host says before the command runs: whether it has the bundle, or which one it needs.
+#: The host's first words, before the command runs: whether it has the bundle, or which it needs.
 _HAVE, _NEED = b"gofleet: have\n", b"gofleet: need "
 _ATTACHED = b'{"kind":"attached"'
 _KEPT = 16 << 20  # bytes of output in memory

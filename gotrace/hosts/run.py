@@ -21,7 +21,7 @@ from gotrace.hosts.remote import (
 )
 from gotrace.records import dataclass
 
-#: What kubectl says after a command's own words: the status, which it has as well.
+#: kubectl's line after a command's own words: the status, which it has as well.
 _OF_KUBECTL = "command terminated with exit code "
 
 

@@ -91,7 +91,7 @@ class Attached:
     began: float = 0.0
     _halted: Map | None = None
     _stopped: float | None = None  # when, by time.monotonic
-    #: What is forked from this process shares the maps, and must not stop what goes on here.
+    #: A process forked from this one shares the maps, and must not stop the probes here.
     _owner: int = field(default_factory=os.getpid)
 
     def add(self, groups: Sequence[ProbeGroup], parts: Sequence[int] = ()) -> None:
@@ -291,12 +291,11 @@ class _Probes:
         numbers = {self.failed[point].errno for point in group.points}
         untried = self.method is AttachMethod.MULTI and len(self.descriptors) == 1
         if untried and numbers == {errno.EINVAL}:
-            # What a kernel that does not know the attachment answers, whatever the point.
+            # A kernel that does not know the attachment answers so, whatever the point.
             return f"{_NO_MULTI}, or another tracer, such as bcc's, has probes there: end that one"
         return refusal(self.failed[group.points[0]])
 
     def held(self) -> list[int]:
-        """Return all descriptors."""
         return [descriptor for group in self.descriptors for descriptor in group]
 
     def change(self, asked: tuple[Sequence[ProbeGroup], Sequence[int]]) -> dict[Point, OSError]:
@@ -398,7 +397,8 @@ def _attach_on(
             attached.program.map("halted").update(_ZERO, _ONE)  # whatever it attaches by itself
             prepare(attached.program)
         if method is not AttachMethod.MULTI:
-            # What would refuse them comes before what they would cost; the keeper inherits it.
+            # A limit on descriptors must refuse them before the price is announced. The keeper
+            # inherits the limit.
             for group in wanted:
                 _need_descriptors(_DESCRIPTORS[method] * len(group.points), group)
         if announce is not None and method is not AttachMethod.MULTI:

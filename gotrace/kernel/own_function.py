@@ -81,7 +81,6 @@ class OwnFunction:
     address: int
 
     def call(self) -> None:
-        """Call the function, which takes and returns nothing."""
         ctypes.CFUNCTYPE(None)(self.address)()
 
 

@@ -382,7 +382,6 @@ def _create_map(shape: MapShape, max_entries: int) -> Map:
 
 
 def _verifier_log(program: Linked, license_text: str, kind: int, attach_type: int) -> str:
-    """Return the verifier's log on a program that was refused."""
     for size in _LOG_SIZES:
         log = bytearray(size)
         try:

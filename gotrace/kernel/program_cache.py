@@ -51,7 +51,7 @@ from gotrace.kernel.instructions import CALL, INSTRUCTION
 from gotrace.records import dataclass
 from gotrace.settings import ProgramSettings
 
-#: What the format of a file begins with; changes with how programs are compiled or put down.
+#: The beginning of a file; changes with how programs are compiled or put down.
 _FORMAT = b"gotrace compiled program 1\n"
 _NAME = re.compile(r"[0-9a-f]{40}-[0-9a-f]{8}")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{40}-[0-9a-f]{8}\.[0-9a-f]{16}")
@@ -315,7 +315,7 @@ def _unpacked(data: bytes) -> Compiled | None:
         return None
     if hashlib.blake2b(rest).digest() != data[len(_FORMAT) : digest_end]:
         return None
-    # What has the digest was written here, by this format.
+    # A file with the digest was written here, by this format.
     text, _, code = rest.partition(b"\n")
     described = json.loads(text)
     functions, at = {}, 0
@@ -394,7 +394,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _PARTS = ("gotrace", "bpf")
 
 
-#: What a package says of its programs.
+#: A package's description of its programs.
 MANIFEST = "manifest.json"
 
 
@@ -436,7 +436,6 @@ def _packaged(key: str) -> Compiled | None:
 
 
 def is_packaged(settings: ProgramSettings) -> bool:
-    """Return whether the package has the program of these settings."""
     return _packaged(program_key(settings)) is not None
 
 

@@ -142,7 +142,7 @@ class Rings:
         The buffer that is furthest behind is read first. Return the time up to which all records
         have been taken, as far as each CPU's are in order, or None where all buffers are empty.
         """
-        # What comes meanwhile is left for the next time: a turn ends although writers do not.
+        # Records that come meanwhile are left for the next turn: it ends although writers go on.
         waiting = {id(ring): left for ring in self._rings if (left := ring.left())}
         rings = [ring for ring in self._rings if id(ring) in waiting]
         while rings and room > 0 and time.monotonic() < until:
@@ -171,7 +171,6 @@ class Rings:
                 yield records
 
     def close(self) -> None:
-        """Unmap the buffers."""
         while self._rings:
             self._rings.pop().close()
 
@@ -282,7 +281,6 @@ class PastRings:
             self._rings.append(PastRing(ring.cpu, ring.event, memory))
 
     def close(self) -> None:
-        """Unmap the buffers."""
         while self._rings:
             self._rings.pop().close()
 

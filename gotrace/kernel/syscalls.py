@@ -59,7 +59,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def _bpf(command: int, attributes: bytes | bytearray) -> int:
     kind = ctypes.c_char * len(attributes)
-    # What the kernel writes into a bytearray counts, whatever the result.
+    # Bytes that the kernel writes into a bytearray count, whatever the result.
     is_written = isinstance(attributes, bytearray)
     buffer = kind.from_buffer(attributes) if is_written else kind.from_buffer_copy(attributes)
     result: int = _libc.syscall(_SYS_BPF, command, buffer, len(attributes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: What a user has asked for, by the settings that only then are there, or have another value.
+#: The user's options, by the settings that exist, or have another value, only with them.
 _ASKED = {
     "WHY": "--why",
     "WHY_CALLERS": "--why",
@@ -62,7 +62,7 @@ def _names(definitions: frozenset[str]) -> set[str]:
     return {each.partition("=")[0] for each in definitions}
 
 
-#: What is there only with one of these: of --by, of floats, of processes, and of --why.
+#: Settings that exist only with one of these: of --by, of floats, of processes, and of --why.
 _WITH_THEM = {
     *("KEYS", "KEY_ROWS", "TIMES", "ROWS", "STRIPES", "HISTOGRAMS", "HISTOGRAM_ROWS", "WIDE"),
     *("FLOATS", "TASK_BLOCKED"),

@@ -86,7 +86,6 @@ class _History(Generic[_K]):
 
 
 def _passed(since: float) -> tuple[float, float]:
-    """Return how long ago a time was, and the time now."""
     now = time.monotonic()
     return now - since, now
 
@@ -116,7 +115,7 @@ class WaitWatch:
         self.seconds = 0.0
         self._history: _History[tuple[str, tuple[Frame, ...]]] = _History()
         self._wakers: dict[tuple[str, tuple[Frame, ...]], str] = {}
-        #: What was added up last, as gooffcpu prints it.
+        #: The latest sums, as gooffcpu prints them.
         self.latest: list[Row] = []
         self.others = (0, 0)
 
@@ -127,7 +126,6 @@ class WaitWatch:
 
     @property
     def attachment(self) -> Attachment:
-        """Return the attachment and its share of a CPU."""
         return Attachment("waits", self.share)
 
     def take(self) -> list[WaitGroupRow]:
@@ -162,7 +160,6 @@ class WaitWatch:
         return sorted(rows, key=lambda row: (-row.ns, -sum(row.history)))
 
     def close(self) -> None:
-        """Detach."""
         self._run.close()
 
     def __enter__(self) -> WaitWatch:
@@ -172,7 +169,7 @@ class WaitWatch:
         self.close()
 
 
-#: What the calls of a function are added up by to find its errors.
+#: The key by which a function's calls are added up to find its errors.
 _BY_FUNCTION = parse_key("$func")
 
 
@@ -202,7 +199,7 @@ class FunctionWatch:
             self._take_errors()  # of calls before that
             self._opened = opened.pop_all()
         self._history: _History[str] = _History()
-        #: What was measured last, as gofunclatency prints it.
+        #: The latest times, as gofunclatency prints them.
         self.latest: Measurement | None = None
         self._taken = self.run.began
         #: How long the latest reading is of.
@@ -249,7 +246,6 @@ class FunctionWatch:
 
     @property
     def attachment(self) -> Attachment:
-        """Return the attachment and its share of a CPU."""
         return Attachment(f"calls of {', '.join(self.patterns)}", self.share)
 
     def take(self) -> list[FunctionRow]:
@@ -260,7 +256,7 @@ class FunctionWatch:
         errors = self._take_errors()
         began = time.monotonic()
         self.latest = meter.take()  # last: it waits for programs that run, which can take seconds
-        # What comes while it waits is of the next interval.
+        # Calls that come while it waits are of the next interval.
         seconds, self._taken = began - self._taken, began
         self.seconds = seconds
         names = self.run.plan.names
@@ -286,7 +282,6 @@ class FunctionWatch:
         return errors
 
     def close(self) -> None:
-        """Detach."""
         self._opened.close()
 
     def __enter__(self) -> FunctionWatch:

@@ -51,7 +51,7 @@ class Monitor:
         self._before: tuple[float, Usage, HeapFigures | None] | None = None
         self._numbers: dict[tuple[GroupKey, bool], int] = {}
         self._groups: dict[int, GroupWatch] = {}
-        #: What is attached, None where it is not.
+        #: The attached probes, None for those that are not.
         self.waits: WaitWatch | None = None
         self.functions: FunctionWatch | None = None
         self.requests: Requests | None = None
@@ -59,7 +59,6 @@ class Monitor:
 
     @property
     def pid(self) -> int:
-        """Return the process's number."""
         return self._process.tgid
 
     def snapshot(self) -> Snapshot:

@@ -121,7 +121,6 @@ class _Traced:
             self._thread.join()
 
     def close(self) -> None:
-        """Detach."""
         self._join()
         self._run.close()
 
@@ -197,7 +196,6 @@ class Requests(_Traced):
 
     @property
     def attachment(self) -> Attachment:
-        """Return the attachment and its share of a CPU."""
         return Attachment(f"requests of {self.root}", self.share)
 
     @property
@@ -353,7 +351,6 @@ class Calls(_Traced):
 
     @property
     def attachment(self) -> Attachment:
-        """Return the attachment and its share of a CPU."""
         return Attachment(f"each call of {self.name}", self.share)
 
     def _add(self, records: Iterable[bytes]) -> None:
@@ -398,6 +395,5 @@ class Calls(_Traced):
         )
 
     def _caller(self, tgid: int, pc: int) -> StackFrame | None:
-        """Return where a call is, None if that is not known."""
         frames = self._symbols.frames_before(tgid, pc) if pc and self._symbols else []
         return StackFrame(*frames[0]) if frames else None

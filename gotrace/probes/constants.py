@@ -19,7 +19,7 @@ _UNSIGNED = {Kind.UINT, Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64, Kind.
 INTEGERS = SIGNED | _UNSIGNED
 FLOATS = {Kind.FLOAT32, Kind.FLOAT64}
 
-#: What the comparison operators say of two values that Python compares as Go does.
+#: The results of the comparison operators on two values that Python compares as Go does.
 RELATIONS: dict[BinaryOperator, Callable[[Any, Any], bool]] = {
     BinaryOperator.EQUAL: operator.eq,
     BinaryOperator.NOT_EQUAL: operator.ne,
@@ -127,7 +127,7 @@ def _float(value: int | Fraction, to: GoType) -> float:
 
 _MAX_SHIFT = 500
 _MAX_BITS = 512
-#: What the operators of arithmetic give of two whole constants.
+#: The results of the operators of arithmetic on two whole constants.
 _WHOLE: dict[BinaryOperator, Callable[[int, int], int]] = {
     BinaryOperator.ADD: operator.add,
     BinaryOperator.SUBTRACT: operator.sub,

@@ -66,7 +66,7 @@ from gotrace.values.model import (
     unwrapped,
 )
 
-#: What the ``$`` names mean in one call; text as str, durations in nanoseconds, stacks as values.
+#: The values of the ``$`` names in one call; text as str, durations in ns, stacks as values.
 Specials = Mapping[SpecialName, int | str | SequenceValue]
 
 
@@ -93,7 +93,7 @@ _FLOAT_OPERATIONS: dict[BinaryOperator, Callable[[float, float], float]] = {
 }
 #: The value of the results of a call that did not return.
 NO_RESULT = UnavailableValue("the call did not return")
-#: What does not exist, and so makes no condition true.
+#: Values that do not exist, and so make no condition true.
 _NOTHING = (NIL_POINTER, NO_RESULT, OTHER_TYPE, DIVIDED_BY_ZERO)
 
 
@@ -322,7 +322,6 @@ class _Evaluation:
 
 
 def _numeric(number: int | float, of: GoType) -> Value:
-    """Return a number as a value of a type."""
     if of.name == "time.Duration":
         return DurationValue(int(number))
     if of.kind is Kind.FLOAT32:
@@ -348,7 +347,7 @@ def _float_arithmetic(how: BinaryOperator, left: float, right: float, of: GoType
     return rounded
 
 
-#: What a function makes of each character.
+#: The results of functions on each character.
 _CHANGES: dict[ChangeFunction, Callable[[str], str]] = {
     ChangeFunction.LOWER: lambda character: character.lower()[0],  # as strings.ToLower
 }
@@ -372,7 +371,6 @@ def _changed(value: Value, change: Callable[[str], str]) -> Value:
 
 
 def _walked(value: Value, steps: Sequence[PathStep], of: GoType) -> Value:
-    """Return the value that steps lead to within a value."""
     for step in steps:
         if isinstance(value, UnavailableValue):
             return value
@@ -424,14 +422,12 @@ def _element(value: Value, index: int) -> Value:
 
 
 def _out_of_range(indices: Sequence[int], length: int | None = None) -> UnavailableValue:
-    """Return that indices are out of range; ``length`` is that of the value, if it is known."""
     of = "" if length is None else f" with length {length}"
     where = "".join(f"[{index}]" for index in indices)
     return UnavailableValue(f"{_OUT_OF_RANGE}{where}{of}: test len() first")
 
 
 def _is_nothing(value: Value) -> bool:
-    """Return whether a value does not exist."""
     missing = isinstance(value, UnavailableValue) and value.why.startswith(_OUT_OF_RANGE)
     return missing or value in _NOTHING
 

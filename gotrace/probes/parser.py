@@ -200,11 +200,11 @@ class BinaryExpr(Expression):
     right: Expression
 
 
-#: What is written with a dollar sign before it, and may have a context after it.
+#: Names that are written with a dollar sign before them, and may have a context after them.
 SPAN_NAMES = ("trace", "span", "sampled")
-#: What asks for a label of the goroutine.
+#: The name that asks for a label of the goroutine.
 LABEL = "$label"
-#: What else is asked of contexts, of probes that users do not write.
+#: Another name that is asked of contexts, by probes that users do not write.
 CONTEXTS = "contexts"
 
 _LEVELS = ("||", "&&", "== != < <= > >=", "+ - | ^", "* / % << >> & &^")
@@ -249,7 +249,6 @@ class Parser:
 
     @property
     def token(self) -> Token:
-        """Return the token that comes next."""
         return self._tokens[self._next]
 
     def at(self, operator: str) -> bool:

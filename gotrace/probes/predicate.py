@@ -98,7 +98,6 @@ class StringConstants:
     """The string constants of all predicates of a run, numbered, each content once."""
 
     def __init__(self) -> None:
-        """Begin without constants."""
         self._numbers: dict[bytes, int] = {}
 
     def number(self, content: bytes) -> int:

@@ -26,7 +26,7 @@ _REPEATED = {"signature", "name"}
 _NAME = re.compile(r"([A-Za-z_]\w*) = (.+)")
 #: Texts are passed over, and so is what is a field, or a function.
 _WORD = re.compile(r'"(?:\\.|[^"\\])*"|`[^`]*`|(?<![\w.$])[A-Za-z_]\w*(?![\w(])')
-#: What has to be in parentheses where it is put; * and / are in types as well.
+#: Text that is put into parentheses; * and / are in types as well.
 _OPERATOR = re.compile(r"[-+%&|^<>=!\s]")
 
 

@@ -367,7 +367,6 @@ class _Resolver:
         return SpecialOperand(name, SPECIAL_TYPES[name], span=special.span)
 
     def _step(self, expression: Expression) -> Typed:
-        """Resolve a field, an element or a dereference."""
         assert isinstance(expression, FieldExpr | IndexExpr | DerefExpr)
         operand = self._operand(expression.operand)
         of = _through_pointers(operand.type)[1]
@@ -668,7 +667,7 @@ class _Resolver:
         return TextTest(function, operand, needle.value, span=call.span)
 
 
-#: What a sign before a number means: an operation with another number on its left.
+#: The meaning of a sign before a number: an operation with another number on its left.
 _SIGNS = {
     UnaryOperator.NEGATE: (BinaryOperator.SUBTRACT, 0),
     UnaryOperator.PLUS: (BinaryOperator.ADD, 0),

@@ -70,7 +70,7 @@ class SpecialName(Enum):
     THROTTLED = "throttled"
 
 
-#: What a call's time went into, in the order of enum why_class in bpf/why.h.
+#: The parts of a call's time, in the order of enum why_class in bpf/why.h.
 PART_SPECIALS = (
     SpecialName.RUNNING,
     SpecialName.RUNNABLE,
@@ -88,7 +88,7 @@ LATE_SPECIALS = DURATION_SPECIALS | {SpecialName.PANICKED}
 
 #: Bytes of a label's key: as many as of the constants that the kernel compares with.
 MAX_LABEL_KEY = 64
-#: What has a context in its field ctx.
+#: A type that has a context in its field ctx.
 REQUEST = "net/http.Request"
 #: The name of the type of ``$stack``.
 STACK_TYPE = "stack"

@@ -34,7 +34,7 @@ _FINALISTS = 200  # names compared letter by letter
 # Made by the compiler, but not in place of another function: their calls are calls of their own.
 _TYPE_HELPERS = ("type:.", "type..")
 _NO_POINTER = str.maketrans("", "", "(*)")
-#: What the compiler adds to the name of a function, or of its receiver, if it compiles that for
+#: The compiler's suffix of a function's name, or of its receiver's, if it compiles that for
 #: vectors of several sizes (cmd/compile/internal/midway/rewrite.go, Go 1.27).
 _VARIANT = re.compile(r"@simd\d+")
 _ALIKE_LAST = 0.6  # difflib's own idea of close, for a name's last component
@@ -181,7 +181,7 @@ class Selector:
 
         def is_meant(pattern: Pattern, name: str) -> bool:
             found = pattern.match(NameList([name]))
-            # What it leaves out of import paths it leaves out of the same ones.
+            # If it leaves out the beginning of import paths, it must be the same one.
             return bool(found.rows) and found.heads in ((), match.heads)
 
         for row in sorted(rows):
@@ -209,7 +209,7 @@ class Selector:
 
         def rows(pattern: Pattern) -> Iterable[int]:
             match = pattern.match(found)
-            # What it leaves out of import paths it leaves out of the same ones.
+            # If it leaves out the beginning of import paths, it must be the same one.
             is_same = not match.heads or match.heads == pattern.match(selected).heads
             return match.rows if is_same else ()
 

@@ -26,7 +26,6 @@ class LiteralError(Exception):
     """
 
     def __init__(self, reason: str, at: int = 0) -> None:
-        """Take the reason and the place."""
         super().__init__(reason)
         self.reason = reason
         self.at = at

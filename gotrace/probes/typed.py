@@ -49,7 +49,6 @@ class Constant(Typed):
 
     @property
     def type(self) -> GoType:
-        """Return the type that the constant was converted to."""
         return self.of
 
 
@@ -63,7 +62,6 @@ class Operand(Typed):
 
     @property
     def type(self) -> GoType:
-        """Return the value's type."""
         return self.of
 
 
@@ -76,7 +74,6 @@ class SpecialOperand(Typed):
 
     @property
     def type(self) -> GoType:
-        """Return the value's type."""
         return self.of
 
 
@@ -131,7 +128,6 @@ class Arithmetic(Typed):
 
     @property
     def type(self) -> GoType:
-        """Return the result's type."""
         return self.of
 
 
@@ -144,7 +140,6 @@ class Changed(Typed):
 
     @property
     def type(self) -> GoType:
-        """Return the type of strings."""
         return _STRING
 
 
@@ -158,7 +153,6 @@ class Lookup(Typed):
 
     @property
     def type(self) -> GoType:
-        """Return the entry's type."""
         return self.of
 
 
@@ -172,7 +166,6 @@ class Walk(Typed):
 
     @property
     def type(self) -> GoType:
-        """Return the type at the end."""
         return self.of
 
 

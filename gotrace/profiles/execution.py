@@ -26,7 +26,7 @@ from gotrace.profiles.write import check_place, write_content
 from gotrace.records import dataclass
 from gotrace.text import counted
 
-#: What names of such files end in.
+#: The ending of such files' names.
 TRACE = ".trace"
 
 #: States of a goroutine, in the words of ``Change``.
@@ -201,7 +201,7 @@ def undisturbed() -> Iterator[None]:
             gc.enable()
 
 
-# What happens to a goroutine, in the order in which that is at one time.
+# The events of a goroutine, in the order in which they come at one time.
 _CREATE, _RUN, _BEGIN_TASK, _ANNOTATE, _END_TASK, _STOP, _FORGET, _END, _WAIT = range(9)
 _ORDER = (0, 1, 2, 3, 4, 5, 6, 7, 5)
 _BITS = 3
@@ -529,7 +529,7 @@ class _Trace:
             elif state == ENDED:
                 is_over = True
             elif state in (RUNNING, RUNNABLE):
-                # What is known at first is that it runs by then: before all that it does.
+                # At first it is only known that it runs by then: before all that it does.
                 if is_first and state == RUNNING and not goroutine.is_created:
                     at -= _BEFORE
                 kind = _RUN if state == RUNNING else _STOP
@@ -560,7 +560,6 @@ class _Trace:
                 self._change(goroutine, key >> _BITS, kind, rest, thread)
 
     def _change(self, goroutine: _Goroutine, at: int, kind: int, rest: bytes, thread: int) -> None:
-        """Change a goroutine's state."""
         state = goroutine.state
         if kind == _RUN:
             if state is not RUNNING:
@@ -718,7 +717,6 @@ def _day(at: int) -> str:
 
 
 def _begin_of(request: Recorded) -> int:
-    """Return when what is known of a request begins."""
     starts = (region.start for region in request.regions)
     changes = (change.at for change in request.changes)
     return min(min(starts, default=_NEVER), min(changes, default=_NEVER))

@@ -14,7 +14,7 @@ from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
 from gotrace.text import printable
 
-#: What the page shows the profile with; REUSE.toml says where it is from.
+#: The page's viewer of the profile; REUSE.toml says where it is from.
 VIEWER = Path(__file__).parent / "viewer"
 
 #: speedscope shows what is pasted. It reads the view from the address when it starts.

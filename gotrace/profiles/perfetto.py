@@ -17,7 +17,7 @@ from gotrace.errors import GotraceError
 from gotrace.profiles.protobuf import double, fixed, message, numbers, text
 from gotrace.records import dataclass
 
-#: What names of such files end in.
+#: The ending of such files' names.
 PERFETTO = ".pftrace"
 
 _PACKET = 1  # of Trace

@@ -16,7 +16,7 @@ from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
 
-#: What names of folded stacks end in.
+#: The ending of folded stacks' names.
 FOLDED = ".folded"
 
 #: Makes the content of a file.
@@ -31,7 +31,7 @@ _FORMS: dict[str, Make] = {
     ".html": html,
     ".htm": html,
 }
-#: What names of profiles end in.
+#: The endings of profiles' names.
 PROFILES = tuple(_FORMS)
 
 

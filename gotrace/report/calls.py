@@ -59,9 +59,9 @@ from gotrace.values.to_json import to_json
 
 #: The columns' heads, with the newline that every line made here has.
 CALL_HEADING = f"{'TIME':<15} {'PID':<8} {'TID':<8} {'GOID':<10} {'DURATION':<9} CALL\n"
-#: What precedes them with ``LineStyle.cpu``.
+#: The column that precedes them with ``LineStyle.cpu``.
 CPU_HEADING, CPU_PREFIX = f"{'CPU':<4} ", "%-4s "
-#: What all lines begin with, to be filled with time, pid, tid and goid. The duration follows.
+#: The beginning of all lines, to be filled with time, pid, tid and goid. The duration follows.
 TEXT_PREFIX = "%-15s %-8d %-8d %-10d "
 DURATION_WIDTH = 9
 #: Columns before a call, where no number is wider than its own.
@@ -70,7 +70,7 @@ PREFIX_WIDTH = 15 + 1 + 8 + 1 + 8 + 1 + 10 + 1 + DURATION_WIDTH + 1
 NO_DURATION = "-"
 
 _INDENT = " " * 8
-#: What is shown in place of the results of a call that did not return.
+#: The words in place of the results of a call that did not return.
 _UNWOUND = {Unwinding.PANIC: "panicked", Unwinding.GOEXIT: "ended by runtime.Goexit"}
 
 
@@ -144,7 +144,6 @@ class LineStyle:
         return short_name(elide_type_arguments(name)) if self.short else elide_type_arguments(name)
 
     def paint(self, text: str, colour: Colour | None) -> str:
-        """Return text in a colour where there are any."""
         return paint(text, colour) if self.colour else text
 
     def duration(self, nanoseconds: int | None) -> str:
@@ -182,7 +181,7 @@ def call_text(call: DecodedCall, style: LineStyle = PLAIN) -> str:
     return _message(call, style) if call.message is not None else _call(call, style)
 
 
-#: What functions that name a system call, or one of C, do it by.
+#: The functions by which those that name a system call, or one of C, do it.
 _ENTERS = re.compile(r"runtime[./]|internal/runtime/|syscall\.(Raw)?[Ss]yscall|0x")
 
 

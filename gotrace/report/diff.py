@@ -49,7 +49,6 @@ def write_diff(output: Output, found: Diff, top: int | None) -> None:
 
 
 def _lengths(found: Diff) -> str:
-    """Say how long the recordings are, and what figures are per."""
     per = f"figures are per {found.per}"
     if found.per == "dump":
         counts = [counted("{} dump{s}", round(one.units)) for one in (found.a, found.b)]

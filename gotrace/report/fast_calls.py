@@ -66,7 +66,7 @@ def line_of(decoder: CallDecoder, clock: Clock, as_json: bool, style: LineStyle 
 
     traced = decoder.traced
     compiled = traced.compiled
-    # What the kernel has decided by registers alone adds nothing to the record.
+    # A predicate that the kernel has decided by registers alone adds nothing to the record.
     if compiled is not None and (compiled.rest is not None or any(traced.paths.values())):
         return decoded
     if traced.spec.format is not None or len(traced.parts) > 1 or style.cpu:
@@ -159,7 +159,7 @@ def plain_phase(plan: PhasePlan, addresses: bool = False) -> PlainPhase | None:
         values.append(PlainValue(kind, location.offset, zero))
         if kind is Kind.STRING:
             blocks[location.bytes_block] = index
-    # What a pointer leads to is not plain while that is nil: all blocks left are such values'.
+    # A pointer that is followed is not plain: each block is a string's or an interface's.
     order = tuple(blocks[step.number] for step in usual)
     return PlainPhase(tuple(values), order, plan.image_size)
 

@@ -21,7 +21,7 @@ from gotrace.text import encodable, printable
 if TYPE_CHECKING:
     from gotrace.goroutines.arguments import Arguments, FrameArguments
 
-#: What Go's own dumps print of a stack: runtime.tracebackInnerFrames, tracebackOuterFrames.
+#: Frames that Go's own dumps print of a stack: runtime.tracebackInnerFrames, tracebackOuterFrames.
 _INNER_FRAMES = _OUTER_FRAMES = 50
 #: Goroutines, and things waited for, that are named in a group's lines.
 _MAX_NAMED = 8
@@ -141,7 +141,6 @@ def _placed(
 
 
 def _arguments_text(known: FrameArguments | None) -> str:
-    """Return the text between a frame's parentheses."""
     from gotrace.values.go_syntax import go_syntax
 
     if known is None:

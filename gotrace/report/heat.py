@@ -26,7 +26,7 @@ from gotrace.text import printable
 
 #: An hour of columns of 5 s: more than a screen has, and few megabytes for a hundred maps.
 MAX_COLUMNS = 720
-#: What is further than that is not kept; so many maps nobody looks at.
+#: Further maps are not kept; so many maps nobody looks at.
 MAX_MAPS = 1024
 
 
@@ -38,7 +38,6 @@ class HeatColumn(NamedTuple):
 
     @property
     def began(self) -> float:
-        """Return when it began."""
         return self.ended - self.seconds
 
 

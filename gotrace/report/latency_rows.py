@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _TOP_GOROUTINES = 10
 
-#: What the probes of a row's calls cost, None if that is not known.
+#: The cost of the probes of a row's calls, None if that is not known.
 _CostOf = Callable[[int], ProbeCost | None]
 
 

@@ -99,9 +99,9 @@ def list_functions(
     return tuple(failed)
 
 
-#: What is wrong with a function, after its name.
+#: The fault of a function, after its name.
 _PROBLEM = re.compile(r"(.+?)((?:: | cannot be | also ends ).*)", re.DOTALL)
-#: What differs in it from function to function.
+#: The part of it that differs from function to function.
 _DETAIL = re.compile(r"0x[0-9a-f]+|(?<=opcode) [0-9a-f ]+|\(\d+ bytes\)")
 _MAX_NAMED = 3
 

@@ -254,7 +254,6 @@ def merged_profile(merged: Merged) -> StackProfile | None:
 
 
 def _stack_of(row: _Row) -> Sequence[_Row] | None:
-    """Return the frames that a row is of."""
     if "stack" in row:
         return frames_of(row["stack"])
     stack = frames_of((row.get("by") or {}).get("$stack"))

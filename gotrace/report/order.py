@@ -42,7 +42,6 @@ def size_by(order: Order | None, usual: Order) -> Callable[[Histogram | ValueHis
 
 
 def share_of(part: int, whole: int) -> float:
-    """Return the share that a part has of a whole, for JSON."""
     return round(part / whole, 6) if whole else 0.0
 
 

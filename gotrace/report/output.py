@@ -96,7 +96,6 @@ class TextOutput:
         self._frame = frame or out
 
     def heading(self, text: str) -> None:
-        """Write the heads of columns."""
         if not self._quiet:
             self.out.write(text)
 

@@ -119,7 +119,7 @@ def _attached_line(head: Head) -> str:
     return f"attached: {', '.join(map(printable, each))}"
 
 
-#: What rows can be sorted by, the first by default.
+#: The orders of rows, the default first.
 GROUP_ORDERS: Mapping[str, Callable[[GroupRow], object]] = {
     "count": lambda row: (-row.count, row.number),
     "growth": lambda row: (-row.growth, -row.count),

@@ -15,7 +15,7 @@ from gotrace.text import printable
 
 #: Wakers that are named in a group's lines.
 _MAX_WAKERS = 4
-#: What one of each state is called, and many.
+#: The words for one of each state, and for many.
 _WORDS = {
     "waiting": ("wait", "waits"),
     "runnable": ("wait for a CPU", "waits for a CPU"),

@@ -100,7 +100,7 @@ class Rates:
     by: set[str] = field(default_factory=set)
     #: Lengths of intervals by when they ended.
     intervals: dict[float, float] = field(default_factory=dict)
-    #: What is missing from it, in words.
+    #: The parts that are missing from it, in words.
     lost: list[str] = field(default_factory=list)
 
     @classmethod

@@ -178,7 +178,7 @@ _DECLARED = (
         keeps_host=lambda row: "goid" in row,
         is_timed=True,
     ),
-    # What --of makes: written as a histogram, and told apart by ``of``.
+    # The rows of --of: written as a histogram, and distinguished by ``of``.
     RowKind(
         "values",
         "gofunclatency",
@@ -393,7 +393,7 @@ KINDS: Mapping[str, RowKind] = {kind.name: kind for kind in _DECLARED}
 TOOLS: dict[str, list[str]] = {}
 for _kind in _DECLARED:
     TOOLS.setdefault(_kind.tool, []).append(_kind.name)
-#: What begins each reading, and the rows that are compared of those that follow.
+#: The row that begins each reading, and those after it that are compared.
 HEADS = {"waits": "wait", "dump": "goroutine", "cpu": "cpu_stack", "wall": "wall_stack"}
 
 
@@ -405,14 +405,14 @@ def kind_of(row: Json) -> RowKind | None:
     return KINDS["values"] if name == "histogram" and "of" in row else KINDS.get(name)
 
 
-#: What ``attached`` says of the question, and ``detached`` of a run's length.
+#: The fields of ``attached`` about the question, and of ``detached`` about a run's length.
 ATTACHED = (
     RowField("patterns", each(is_text), needed=False),
     RowField("state", is_text, needed=False),
     RowField("hertz", is_number, needed=False),
 )
 DETACHED = (RowField("seconds", is_number, needed=False),)
-#: What begins recordings that are added up.
+#: The beginning of recordings that are added up.
 MERGED = (
     RowField("of", maybe(is_one_of(*TOOLS))),
     RowField("by_host", is_flag),

@@ -86,12 +86,10 @@ def is_one_of(*values: str) -> Shape:
 
 
 def maybe(shape: Shape) -> Shape:
-    """Return the shape of values that may be null."""
     return lambda value: value is None or shape(value)
 
 
 def each(shape: Shape) -> Shape:
-    """Return the shape of arrays."""
     return lambda value: isinstance(value, list) and all(map(shape, value))
 
 
@@ -291,7 +289,6 @@ class RowKind:
 
     @property
     def _when(self) -> tuple[RowField, ...]:
-        """Return the fields that say when a row was."""
         if self.is_head:
             return (_TS, _needless(self.length))
         return (_needless("ts"), _needless("interval_s")) if self.is_timed else ()

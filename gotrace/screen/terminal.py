@@ -21,7 +21,7 @@ from gotrace.text import printable
 #: Terminals that cannot move the cursor.
 _DUMB = frozenset({"", "dumb", "unknown", "network", "dialup"})
 _ESCAPE_MS = 25
-#: What ends a program that does not handle it, but for what a fault of its own sends.
+#: Signals that end a program that does not handle them, except those that its own faults send.
 _ENDS = (
     *(signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM),
     *(signal.SIGPROF, signal.SIGXCPU, signal.SIGXFSZ, signal.SIGTRAP, signal.SIGABRT, signal.SIGIO),

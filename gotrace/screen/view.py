@@ -204,7 +204,7 @@ class _View:
         self._shows_help = False
         self._message = ""
         self._entry: str | None = None
-        #: What is being attached, and what that asks.
+        #: The attaching of probes in another thread, and its question to the user.
         self._attaching: Meanwhile[None] | None = None
         self._asking = _Asking()
 
@@ -680,14 +680,14 @@ class _View:
                 return None
             if reason is Reason.TIME:
                 tick = time.monotonic() + self._delay
-                # What is being attached is in the hands of another thread.
+                # The probes that are being attached are in the hands of another thread.
                 if self._attaching is None and not self._is_paused:
                     self._look()
             self._draw()
         return None
 
 
-#: What keys move the choice by.
+#: The lines by which keys move the choice.
 _MOVES: Mapping[str, int | str] = {
     "KEY_UP": -1,
     "k": -1,

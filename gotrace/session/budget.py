@@ -122,7 +122,6 @@ class Spent:
     ns: int = 0
 
     def __add__(self, other: Spent) -> Spent:
-        """Return both together."""
         return Spent(self.hits + other.hits, self.ns + other.ns)
 
 

@@ -183,7 +183,6 @@ class Calibration(Generic[_T]):
     """
 
     def __init__(self, measure: Callable[[], _T]) -> None:
-        """Start ``measure`` there."""
         self._found: _T | Exception | None = None
         self._child: Child | None = None
         try:

@@ -91,7 +91,6 @@ class CallCounter(Probing):
         return counts
 
     def has_seen(self) -> bool:
-        """Return whether any call has been counted."""
         return any(self._map.sums())
 
 

@@ -382,7 +382,6 @@ class CallDecoder:
         specials: Specials,
         wanted: Sequence[Typed],
     ) -> list[Value]:
-        """Return the values of expressions."""
         most = self.traced.text_bytes
         return [
             _shortened(evaluated, most) if isinstance(value, Operand) else evaluated
@@ -393,7 +392,6 @@ class CallDecoder:
     def _extras(
         self, probe: ResolvedProbe, found: Mapping[AccessPath, Value], specials: Specials
     ) -> list[Value | None]:
-        """Return the values of a probe's extras."""
         return [
             None if value is None else evaluate(value, found, specials) for value in probe.extras
         ]
@@ -471,7 +469,6 @@ def call_decoders(
 
 
 def _shortened(value: Value, most: int) -> Value:
-    """Return a value with at most ``most`` bytes of a text."""
     if isinstance(value, NamedValue):
         return replace(value, value=_shortened(value.value, most))
     if isinstance(value, StringValue):

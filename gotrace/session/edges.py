@@ -50,7 +50,7 @@ class EdgeProbes(SchedulerProbes):
     is_lean: bool = False
 
     COUNTED: ClassVar[str] = "hands work on, or waits for it, {} times a second"
-    #: What a hit takes more than a program that counts: some of them send a record.
+    #: The cost of a hit beyond that of a program that counts: some of them send a record.
     PROGRAM_NS: ClassVar[int] = 400
 
     @property
@@ -116,7 +116,6 @@ class EdgeProbes(SchedulerProbes):
         return [group for group in self.groups() if group.function == _COLLECTED]
 
     def frequent(self) -> list[ProbeGroup]:
-        """Return the groups of all other probes."""
         return [group for group in self.groups() if group.function != _COLLECTED]
 
     def _edges(self) -> Iterator[tuple[TargetBinary, EdgeSite]]:

@@ -413,7 +413,6 @@ class KeyMeter(Paired):
                 self._keyless[row] = self._takes
 
     def _key(self, row: int) -> tuple[int, tuple[Value, ...]]:
-        """Return a row's function and values."""
         if row not in self._known:
             sample = self._samples.lookup(row.to_bytes(4, "little")) or bytes(HEADER.size)
             function = HEADER.unpack_from(sample)[5]
@@ -425,12 +424,10 @@ class KeyMeter(Paired):
         return self._known[row]
 
     def has_seen(self) -> bool:
-        """Return whether any call has been entered."""
         return bool(self._calls.used()) or self.open_calls() > 0
 
 
 def _asks(traced: TracePlan, name: SpecialName) -> bool:
-    """Return whether a key has a special name."""
     values = (value for call in traced.calls for value in call.probe.values)
     return any(isinstance(value, SpecialOperand) and value.special is name for value in values)
 

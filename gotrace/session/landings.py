@@ -523,11 +523,10 @@ class Landings:
         return bool(self._free) and landing.emulated and landing.address not in self._left
 
     def _probe(self, fresh: Sequence[_Landed]) -> None:
-        """Place probes at landings."""
         if not fresh:
             return
         self._watch_faults()
-        # What may have to be removed by itself is in a link of its own.
+        # A probe that may have to be removed by itself is in a link of its own.
         if plain := [one for one in fresh if not one.row]:
             together = self._group(plain)
             for one in plain:
@@ -747,7 +746,6 @@ class Landings:
         self._remove_needless()
 
     def _remove_needless(self) -> None:
-        """Remove the probes of landings that no function needs."""
         self._has_needless = False
         self._remove([one for one in self._landed.values() if one.group and not one.is_needed])
 

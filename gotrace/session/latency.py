@@ -217,7 +217,6 @@ class LatencyMeter(Paired):
         return Measurement(rows, *self._goroutines.take(half), why)
 
     def has_seen(self) -> bool:
-        """Return whether any call has been entered."""
         return self._rows.has_any() or self.open_calls() > 0
 
     def diagnostics(self) -> dict[Diagnostic, int]:

@@ -57,7 +57,7 @@ class Lifetime:
             self._program = target.process.program()
         self._command = target.command.path if target.command else None
         self._images = [plan.binary.image for plan in plan.binaries]
-        # What the process runs cannot be written to: that ends in ETXTBSY.
+        # The process's program cannot be written to: that ends in ETXTBSY.
         self._code = [
             _Code(binary)
             for binary in plan.binaries

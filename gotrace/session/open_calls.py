@@ -134,7 +134,6 @@ class Throttle:
         self._next = time.monotonic() + 1.0
 
     def __call__(self) -> None:
-        """Do it if it is time."""
         began = time.monotonic()
         if began >= self._next:
             self._action()

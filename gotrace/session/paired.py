@@ -25,7 +25,7 @@ _RETURNING = 0.2  # seconds, for open calls to return
 class Paired(Probing):
     """The probes of a run that pairs entries with returns; a context manager that detaches."""
 
-    #: What makes calls missing.
+    #: Causes of missing calls.
     LOSSES: tuple[Diagnostic, ...] = ()
 
     def _attach(

@@ -131,7 +131,7 @@ class Verdict:
     problems: tuple[str, ...] = ()
 
 
-#: What decides whether a function can be used.
+#: The decision whether a function can be used.
 Check = Callable[[FunctionSites], Verdict]
 
 
@@ -520,7 +520,7 @@ def _jumps(sites: FunctionSites, traced: Container[int]) -> Jumps:
     return Jumps.TRACED if is_indirect or any(t in traced for t in sites.jumps_to) else Jumps.AWAY
 
 
-#: What separates a binary from a pattern.
+#: Splits a binary from a pattern.
 Split = Callable[[str], tuple[str | None, str]]
 
 
@@ -681,7 +681,7 @@ def _with_libraries(
         return NoMatchError(f"{error}{hints}")
     from gotrace.probes.scope import listed  # few runs need it
 
-    # What the program has of similar names is not meant.
+    # The program's functions of similar names are not meant.
     (program,) = programs
     where = program.image.display
     where += "" if program.functions.is_go else ", which is not a Go program"

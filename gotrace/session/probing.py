@@ -101,11 +101,9 @@ class Prepared:
 
     @property
     def counts_hits(self) -> bool:
-        """Return whether programs count their hits."""
         return self.is_minded or self.is_priced or self.budget is not None
 
     def site_settings(self) -> SiteSettings:
-        """Return the settings of bpf/site.h."""
         return self.target.settings()
 
 
@@ -116,9 +114,9 @@ class Probing:
     """The probes of a run, which are stopped once. A context manager that detaches."""
 
     attached: Attached
-    #: What a hit takes more than one of a program that counts, in ns: an estimate.
+    #: The cost of a hit beyond that of a program that counts, in ns: an estimate.
     program_ns = 0
-    #: What is not as it was asked for.
+    #: A message about a part that is not as it was asked for.
     problem = ""
     #: Whether nothing that the probes have recorded can change any more.
     stopped = False

@@ -121,7 +121,7 @@ class FunctionRequest(RunRequest[M, C]):
     """
 
     asked: Asked
-    #: What the tool does to a function, for messages: in the present, and in the past.
+    #: The tool's verb for messages: in the present, and in the past.
     verb: str
     done: str
     is_strict: bool = True

@@ -39,7 +39,6 @@ class RowStack:
         return [one for one in self.frames if system or one.is_shown] or self.frames
 
     def to_json(self) -> list[dict[str, object]]:
-        """Return all frames."""
         return [{**frame.to_json(), "inlined": frame.is_inlined} for frame in self.frames]
 
 

@@ -99,7 +99,7 @@ class Run(Generic[M, C]):
         self.calibration = calibration
         #: How often what was hit, None if that is not counted.
         self.hits = hits
-        #: What ended it, None before.
+        #: The event that ended it, None before.
         self.end: End | None = None
         #: When it began, and when it ends if that is known (``time.monotonic``).
         self.began = 0.0
@@ -120,7 +120,6 @@ class Run(Generic[M, C]):
 
     @property
     def attached(self) -> Attached:
-        """Return the probes."""
         return self.meter.attached
 
     def warnings(self) -> Iterator[Note]:
@@ -280,7 +279,6 @@ class Run(Generic[M, C]):
         return False
 
     def _say_counted(self) -> None:
-        """Say how many calls were counted and not followed."""
         if self._budget is None or not self._levels:
             return
         for number, calls in self._budget.hits.counted().items():

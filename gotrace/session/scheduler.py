@@ -37,7 +37,7 @@ class SchedulerProbes(abc.ABC):
     tasks: Tasks
     files: tuple[SchedulerFile, ...]
 
-    #: What the program does when they are hit, so many times a second.
+    #: The program's action at a hit, so many times a second.
     COUNTED: ClassVar[str] = "changes {} states a second"
     #: The BPF functions of the probes that are hit most; of all if empty.
     OFTEN: ClassVar[tuple[str, ...]] = ()

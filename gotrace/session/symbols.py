@@ -57,7 +57,6 @@ class _File:
         return self._biases[tgid]
 
     def is_of(self, binary: TargetBinary) -> bool:
-        """Return whether it is this file."""
         return self._binary is binary
 
     def mapping(self) -> CodeMapping:
@@ -90,7 +89,6 @@ class Symbolizer:
 
     @classmethod
     def of(cls, files: Sequence[TargetBinary]) -> Symbolizer | None:
-        """Return a symbolizer of files' addresses, None if there are no files."""
         return cls(files) if files else None
 
     def _find(self, tgid: int, pc: int) -> tuple[_File, FuncInfo, int] | None:

@@ -51,7 +51,7 @@ class Tasks:
         if self.layout is None:
             return TaskSettings()
         if self.layouts:
-            # What a run asks why things take time of is alike in all files.
+            # A run's questions why things take time are alike in all files.
             return TaskSettings(
                 g_waitreason=self.layout.g_waitreason,
                 task_fsbase=task_fsbase_offset(),

@@ -79,7 +79,7 @@ MAX_EXTENDED_STEPS = 640
 #: The same where calls are added up by keys: each step can do more.
 MAX_KEYED_STEPS = 96
 _PHASE_BYTES = 3584  # of an entry, and of a return: both, floats and 94 frames fit 8192
-#: What is shown of a string at most, whatever is asked for.
+#: The most bytes of a string that are shown, whatever is asked for.
 MAX_TEXT_BYTES = _PHASE_BYTES // 2
 _NESTED_STEPS = 24  # allowed for each interface's subplan
 _MAX_PREDICATE = 40  # operations of one phase
@@ -421,7 +421,7 @@ def _together(parts: Sequence[tuple[ProbeSpec, ResolvedProbe]]) -> tuple[ProbeSp
         value for _, probe in parts for value in (*probe.values, *filter(None, probe.extras))
     )
     if predicate is None:
-        # What the others' predicates look at is captured with the values.
+        # Values that the others' predicates look at are captured with the values.
         values += tuple(probe.predicate for _, probe in parts if probe.predicate is not None)
     first = parts[0][0]
     is_plain = any(spec.format is None for spec, _ in parts)
@@ -646,7 +646,6 @@ class _Planner:
             return str(error)
 
     def _label(self, key: str) -> PlacedValue:
-        """Return where the goroutine's label of a key is found."""
         number = self._constants.number(key.encode("utf-8", "surrogateescape"))
         runtime = self._binary.runtime
         place = Label(0, number, runtime.g_labels, runtime.labels_are_map)

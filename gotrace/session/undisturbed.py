@@ -29,7 +29,6 @@ class Meanwhile(Generic[_T]):
     """
 
     def __init__(self, action: Callable[[], _T]) -> None:
-        """Start ``action``."""
         self._action = action
         self._found: _T | None = None
         self._error: BaseException | None = None

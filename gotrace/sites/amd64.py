@@ -99,7 +99,6 @@ class Amd64:
         return float_written(code)
 
     def swaps(self, code: bytes) -> bool:
-        """Return whether code compares and swaps."""
         return _COMPARE_AND_SWAP.search(code) is not None
 
     def is_call(self, code: bytes, at: int) -> bool:

@@ -150,7 +150,6 @@ class Arm64:
         return any(word & 0x3FA07C00 == 0x08A07C00 for word in _words(code))
 
     def is_call(self, code: bytes, at: int) -> bool:
-        """Return whether there is a direct call."""
         return _word(code, at) >> 26 == 0x25
 
     def may_branch(self, code: bytes, address: int) -> Iterator[tuple[int, bool, int]]:

@@ -105,5 +105,4 @@ _MACHINES: dict[str, MachineCode] = {AMD64.name: Amd64(), ARM64.name: Arm64()}
 
 
 def machine_code(arch: Architecture) -> MachineCode:
-    """Return the reader of an architecture's code."""
     return _MACHINES[arch.name]

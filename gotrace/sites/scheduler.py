@@ -109,7 +109,6 @@ def _code(table: FunctionTable, function: FuncInfo) -> bytes:
 
 
 def _site(table: FunctionTable, name: str) -> Site | None:
-    """Return a function's site, None where the program has no such function."""
     for function in _functions(table, name):
         sites = function_sites(table.image, function, returns=False, stack=False)
         if sites.entry is None:

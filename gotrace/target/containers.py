@@ -72,7 +72,7 @@ def container_of_cgroups(text: str) -> Container | None:
     """
     for line in text.split("\n"):
         path = line.split(":", 2)[-1]
-        # What runs below a container's own group, as systemd in one does, is in it, too.
+        # A group below a container's own, as of systemd in one, is in it, too.
         parts = path.split("/")
         for at in range(len(parts), 0, -1):
             if number := _CONTAINER.search(parts[at - 1]):

@@ -110,7 +110,6 @@ class Interrupts:
 
     @property
     def begun(self) -> bool:
-        """Return whether there was one."""
         return self._first is not None
 
     def ordinal(self) -> int:
@@ -132,7 +131,7 @@ class SignalWaiter(Waiter):
     def __init__(self) -> None:
         super().__init__()
         self._interrupts = Interrupts()
-        #: What is to be done at once, whatever is going on: at the first signal, and at a second.
+        #: Actions at once, whatever is going on: at the first signal, and at a second.
         self.on_first: Callable[[], None] | None = None
         self.on_second: Callable[[], None] | None = None
         self._previous: dict[signal.Signals, signal._HANDLER] = {}

@@ -49,7 +49,7 @@ class Message:
         if self.known is None:
             known = None if part.known is None else self.text + part.known
             return Message(self.text + part.text, known, _sum(self, part), guessed)
-        # What was cut says so within a message, and what replaces something does already.
+        # A cut text says so within a message, and a replacement does already.
         gap = "..." if self.known == self.text and part.text else ""
         return Message(self.text + gap + part.text, self.known, _sum(self, part), guessed)
 

@@ -88,7 +88,6 @@ class Printer:
     """Print values by one directive."""
 
     def __init__(self, directive: Directive) -> None:
-        """Take the directive."""
         self._directive = directive
         self._verb = directive.verb
         self._syntax = directive.go_syntax
@@ -265,7 +264,7 @@ class Printer:
                 return "[]"
             if kind is Kind.MAP:
                 return "map[]"
-            # What is within another value is not filled up.
+            # A value within another one is not filled up.
             is_inner = kind is Kind.INTERFACE and depth
             return "<nil>" if is_inner else filled("<nil>", self._directive)
         if kind is Kind.INTERFACE:
@@ -342,7 +341,6 @@ def _is_nil_interface(value: Value, of: GoType | None) -> bool:
 
 
 def _kind_of_nil(value: Nil, of: GoType | None) -> Kind:
-    """Return the kind of a nil, from its type or the type's name."""
     if of is not None and of.kind is not Kind.INVALID:
         return of.kind
     kinds = {"[]": Kind.SLICE, "map[": Kind.MAP, "interface {": Kind.INTERFACE}
@@ -380,7 +378,6 @@ class FormatError(UsageError):
     """A fault in a format, with its range of characters (from 0)."""
 
     def __init__(self, content: str, start: int, end: int, reason: str) -> None:
-        """Take the format, the place and the reason."""
         super().__init__(f"format {content!r}, column {start + 1}: {reason}")
         self.start = start
         self.end = end

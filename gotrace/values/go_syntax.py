@@ -36,7 +36,7 @@ from gotrace.values.scalars import Directive, floating, plain_text, quoted
 from gotrace.values.stdlib_text import duration_text, time_text
 
 _V = Directive("v")
-#: What comes before a message that is guessed from a field.
+#: The mark before a message that is guessed from a field.
 GUESSED = "~"
 #: Values nested deeper than this are not shown.
 MAX_DEPTH = 32

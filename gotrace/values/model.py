@@ -101,7 +101,6 @@ class StructValue:
     fields: tuple[tuple[str, Value], ...]
 
     def field(self, name: str) -> Value | None:
-        """Return the value of a field, None when there is no such field."""
         return next((value for key, value in self.fields if key == name), None)
 
     @property

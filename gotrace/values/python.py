@@ -438,7 +438,7 @@ def from_json(value: Any) -> Any:
     return Struct({name: from_json(inner) for name, inner in value.items()})
 
 
-#: What a text or bytes have that were cut: their length, or that it is not known.
+#: The keys of a text or bytes that were cut: their length, or that it is not known.
 _CUT = {"$len", "$cut"}
 
 

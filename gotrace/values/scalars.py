@@ -33,12 +33,10 @@ class Directive:
 
     @property
     def go_syntax(self) -> bool:
-        """Return whether this is ``%#v``."""
         return self.verb == "v" and "#" in self.flags and not self.is_misfit
 
     @property
     def field_names(self) -> bool:
-        """Return whether this is ``%+v``."""
         return self.verb == "v" and "+" in self.flags and not self.is_misfit
 
 

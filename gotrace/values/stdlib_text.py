@@ -12,7 +12,7 @@ import struct
 
 from gotrace.values.model import TimeValue
 
-#: What the time zone database calls a zone that is not known.
+#: The time zone database's name for a zone that is not known.
 UNKNOWN_ZONE = "-00"
 _UNITS = ((1_000_000, "ms"), (1_000, "\u00b5s"), (1, "ns"))
 _SECOND = 1_000_000_000

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CLONE = "the optimiser has changed how this copy of the function is called"
 _CONTRADICTED = "DWARF contradicts the place that the calling convention gives it"
-#: What gccgo calls the fields of the struct of several results where these have no names.
+#: gccgo's name for the fields of the struct of several results that have no names.
 _UNNAMED = "UNNAMED"
 
 

@@ -36,7 +36,7 @@ _NAMES_OF_STRUCTS: dict[tuple[str, ...], str] = {
     _INTERFACE: "interface { ... }",
     _EMPTY_INTERFACE: "interface {}",
 }
-#: What gccgo calls the structs of maps and channels; keys and elements are not described.
+#: gccgo's names for the structs of maps and channels; keys and elements are not described.
 _REFERENCES = {"runtime.hmap": "map", "__go_map": "map", "__go_channel": "chan"}
 _CLOSURE = "__go_descriptor"
 _MAX_SPELLED = 32

@@ -74,12 +74,10 @@ class FunctionSignature:
 
     @property
     def parameters(self) -> tuple[Variable, ...]:
-        """Return the receiver and the parameters."""
         return tuple(variable for variable in self.variables if not variable.is_result)
 
     @property
     def results(self) -> tuple[Variable, ...]:
-        """Return the results."""
         return tuple(variable for variable in self.variables if variable.is_result)
 
 

@@ -37,7 +37,6 @@ def find_type(units: UnitTable, name: str) -> int | None:
 
 
 def _shape_at(units: UnitTable, offset: int, name: int) -> Shape | None:
-    """Return the shape of the entry at ``offset`` whose name is at ``name``, if there is one."""
     try:
         unit = units.containing(offset)
         code, end = read_uleb(units.info, offset)

@@ -75,7 +75,6 @@ class Shape:
     low_pc_form: str | int
 
     def has(self, attribute: str | int) -> bool:
-        """Return whether entries of this shape have an attribute."""
         return any(name == attribute for name, _ in self.attributes)
 
 
@@ -162,7 +161,7 @@ def child_offsets(
         shape = shapes[code]
         if depth == 1 and wanted(shape):
             found.append(start)
-        # What _skip does, without a call for each entry.
+        # The same as _skip, without a call for each entry.
         for step in shape.steps:
             if step > 0:
                 pos += step

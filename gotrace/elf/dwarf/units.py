@@ -301,7 +301,6 @@ class UnitTable:
         self._named: dict[str, list[tuple[int, int, Unit]]] = {}
 
     def __iter__(self) -> Iterator[Unit]:
-        """Yield all units."""
         for row in range(len(self._extents)):
             yield self._unit(row)
 

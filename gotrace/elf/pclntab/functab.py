@@ -127,7 +127,6 @@ class FunctionRows:
         return 4 * (self.header.limit - self.header.start) + (1 << 20)
 
     def __len__(self) -> int:
-        """Return the number of functions."""
         return len(self._records)
 
     @property

@@ -226,7 +226,6 @@ class InlineTrees:
             yield indices, None if tree == _NO_DATA else base + tree
 
     def name_at(self, offset: int) -> str:
-        """Return the name at an offset in the name table."""
         return self._rows.name_at(offset)
 
     def calls_in(self, row: int, wanted: Container[int] | None = None) -> Iterator[InlinedCall]:
@@ -381,7 +380,6 @@ class InlinedCalls:
     """
 
     def __init__(self, trees: InlineTrees) -> None:
-        """Count the calls."""
         self._trees = trees
         self._calls: dict[int, dict[str, list[InlinedCall]]] = {}
         rows: dict[int, list[int]] = {}

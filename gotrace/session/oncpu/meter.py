@@ -97,7 +97,7 @@ class CpuMeter(Probing):
         #: Nanoseconds that a sample stands for.
         self.period: int = request.period
         self.files = GoFiles(target)
-        #: What names Go's addresses, None of a command that has not been started.
+        #: The names of Go's addresses, None of a command that has not been started.
         self.program = self.files.program() if target.has_started else None
         if target.has_started:
             self.files.code_name(0)  # while it is there

@@ -29,14 +29,14 @@ from gotrace.session.row_cells import RowBy, RowStack
 if TYPE_CHECKING:
     from gotrace.values.model import Value
 
-#: What runtime/pprof's CPU profile has.
+#: The types of runtime/pprof's CPU profile.
 FORM = ProfileForm(
     (ValueType("samples", "count"), ValueType("cpu", "nanoseconds")), 1, "nanoseconds"
 )
 _KERNEL = "[kernel]"
-#: What makes the main goroutine: runtime.rt0_go, since Go 1.17 through a wrapper.
+#: The maker of the main goroutine: runtime.rt0_go, since Go 1.17 through a wrapper.
 _STARTS = frozenset({"runtime.rt0_go", "runtime.newproc"})
-#: What makes the collector's goroutines: marking, sweeping, scavenging, and starting a cycle.
+#: Makers of the collector's goroutines: marking, sweeping, scavenging, and starting a cycle.
 _OF_COLLECTOR = ("runtime.gcBgMarkStartWorkers", "runtime.gcenable", "runtime.init")
 
 

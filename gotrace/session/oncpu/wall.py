@@ -77,7 +77,6 @@ class WallMeter(Probing):
             raise
 
     def stop(self) -> None:
-        """Stop both."""
         super().stop()
         self.cpu.stop()
 

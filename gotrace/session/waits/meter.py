@@ -209,7 +209,7 @@ class WaitMeter(Probing):
             count
             for number, count in enumerate(earlier)
             if self._probes.state is not WaitState.WAITING
-            # What is put aside for the collector is not a wait that began unseen.
+            # A goroutine put aside for the collector is not a wait that began unseen.
             or meaning_of(self._reason(number)).wait_for is not WaitFor.SUSPENDED
         )
         return WaitLosses(counted, unseen, stacks)

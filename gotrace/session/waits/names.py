@@ -36,7 +36,7 @@ SYSCALLS = 512
 
 _CALLS, _ERRORS, _STACKS, _ROWS = 1 << 15, 1 << 12, 1 << 13, 1 << 13
 
-#: What the kernel's program takes for any call above it.
+#: The number that the kernel's program takes for any call above it.
 _LAST = SYSCALLS - 1
 
 _ROW = struct.Struct("=QQ")  # struct syscall_row
@@ -45,7 +45,7 @@ _ERROR = struct.Struct("=II")  # struct syscall_error
 
 _COUNTING = 0.2  # seconds
 _TRIES, _TRIED = 8, 500  # calls of each
-#: What following a stack of Go takes more than one of those calls, in ns.
+#: The cost of following a stack of Go, beyond one of those calls, in ns.
 _STACK_NS = 300
 
 

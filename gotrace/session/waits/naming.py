@@ -19,7 +19,7 @@ from gotrace.session.symbols import is_plumbing
 from gotrace.session.waits.meter import EndedBy, WaitRow
 from gotrace.session.waits.probes import WaitState
 
-#: What runtime/pprof's block profile has.
+#: The types of runtime/pprof's block profile.
 FORM = ProfileForm(
     (ValueType("contentions", "count"), ValueType("delay", "nanoseconds")), 1, "nanoseconds"
 )
@@ -36,7 +36,7 @@ class WokenBy(Enum):
     RUNTIME = "runtime"
 
 
-#: What all waits end in: profiles begin with their callers, as Go's own block profile does.
+#: The end of all waits: profiles begin with their callers, as Go's own block profile does.
 _PARKING = frozenset({"runtime.gopark", "runtime.goparkunlock"})
 #: Functions of the runtime that make goroutines runnable that the network poller has found, by
 #: themselves or by runtime.injectglist (callers of netpoll in src/runtime/proc.go of Go 1.19 to

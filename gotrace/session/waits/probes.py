@@ -36,8 +36,8 @@ class WaitState(Enum):
 
 _STATUS = {WaitState.WAITING: 4, WaitState.RUNNABLE: 1, WaitState.SYSCALL: 3}
 
-#: What a hit takes more than a program that counts, in ns: two stacks are followed at every second
-#: one of waits, one at those of the other states.
+#: The cost of a hit beyond that of a program that counts, in ns: two stacks are followed at every
+#: second hit of waits, one at those of the other states.
 _PROGRAM_NS = {WaitState.WAITING: 500, WaitState.RUNNABLE: 350, WaitState.SYSCALL: 300, None: 500}
 
 

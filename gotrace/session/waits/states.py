@@ -44,7 +44,7 @@ _QUOTA_THREADS = 1 << 12
 _KEY = struct.Struct("=QQ")  # struct state_key
 _SUM = struct.Struct("=QQ")  # struct state_sum
 
-#: What a hit takes more than a program that counts, in ns.
+#: The cost of a hit beyond that of a program that counts, in ns.
 _PROGRAM_NS = 150
 
 

@@ -18,7 +18,7 @@ from gotrace.gotypes.wait_reasons import WaitFor, WaitReasons, meaning_of
 from gotrace.kernel.program import Map
 from gotrace.records import dataclass
 
-#: What wait reasons' names begin with.
+#: The beginnings of wait reasons' names.
 BLOCKED, GC = "blocked: ", "gc: "
 #: The part that is an estimate: what probes took within calls, taken out of running.
 TRACING = "tracing (estimate)"
@@ -232,7 +232,6 @@ class PartSums:
 
     @property
     def total(self) -> int:
-        """Return the time of all parts."""
         return sum(part.ns for part in self.parts.values())
 
     def merge(self, other: PartSums) -> None:

@@ -125,7 +125,7 @@ class WhyProbes(SchedulerProbes):
         return _PROGRAM_NS
 
 
-#: What on_status takes more than a program that counts, where the goroutine is in no traced call.
+#: The cost of on_status beyond that of a program that counts, in ns, outside of traced calls.
 _PROGRAM_NS = 100
 #: Since Go 1.20 the runtime says why it waits on the system stack before it does.
 _NAMED_SINCE = (1, 20)
