@@ -63,9 +63,7 @@ _MIN_CONTEXTS = 8
 #: The same of a function once two of its calls were given one.
 _MANY_CONTEXTS = 256
 _MAX_CONTEXTS = 1 << 16
-#: Spans of a channel's items that are known, and as how many other returns one of a thing counts
-#: that was taken for other work.
-_MAX_CHANNEL_SPANS = 64
+#: As how many other returns one of a thing counts that its taker has used for other work.
 _LENT = 4
 #: Spans of calls whose contexts say whose they are, of a goroutine.
 _MAX_GIVEN = 64
@@ -118,13 +116,14 @@ class Span:
 
     It is handed the work by ``above``, at its beginning, through ``link``; None above the root's,
     and of one whose work a ``context`` shows: of which process, and its address. If it
-    ``is_doubted``, something that the goroutine has done says that it worked for another request.
-    ``code`` is that of the function of the timer that has begun it, 0 if none has.
+    ``is_wrong``, something that the goroutine has done says that it worked for another request.
+    ``code`` is that of the function of the timer that has begun it, 0 if none has; ``channel`` is
+    what has brought its item.
     """
 
     __slots__ = (
-        *("above", "begin", "code", "context", "depth", "end", "goroutine", "is_doubted", "link"),
-        "work",
+        *("above", "begin", "channel", "code", "context", "depth", "end", "goroutine", "is_wrong"),
+        *("link", "work"),
     )
 
     def __init__(
@@ -144,11 +143,17 @@ class Span:
         self.above = above
         self.context = context
         self.depth: int = above.depth + 1 if above is not None else 0
-        self.is_doubted = False
+        self.is_wrong = False
         self.code = 0
+        self.channel: _Channel | None = None
         work.working += 1
         if len(work.spans) < _MAX_SPANS:
             work.spans.append(self)
+
+    @property
+    def is_doubted(self) -> bool:
+        """Return whether the goroutine is known to have worked for others, or may have."""
+        return self.is_wrong or (self.channel is not None and self.channel.lends)
 
 
 class _Mode(Enum):
@@ -266,7 +271,7 @@ class _Given:
         """Note that it has contexts of a request and works for others as well."""
         self.kept = work
         for span in self.spans:
-            span.is_doubted = span.is_doubted or span.work is work
+            span.is_wrong = span.is_wrong or span.work is work
 
 
 @dataclass(slots=True)
@@ -336,31 +341,33 @@ class _Item:
 class _Channel:
     """What is seen of a channel: of the items ``sent``, so many ``returned`` that came from it.
 
-    ``queue`` is how often the collector had run when the channel was last seen to be a queue.
-    ``spans`` are the latest that it has begun.
+    ``queue`` is how often the collector had run when the channel was last seen to be a queue. If it
+    ``lends``, another goroutine has given back what one had used for other work: it never hands
+    anything over, then, and what it seemed to has to be doubted.
     """
 
     queue: int = -1
     sent: int = 0
     returned: int = 0
-    spans: deque[Span] = field(default_factory=lambda: deque(maxlen=_MAX_CHANNEL_SPANS))
+    lends: bool = False
 
     @property
     def is_pool(self) -> bool:
-        return self.returned > 0 and 2 * self.returned >= self.sent
+        return self.lends or (self.returned > 0 and 2 * self.returned >= self.sent)
 
 
 @dataclass(slots=True)
 class _Lent:
     """Something that was taken from a channel, when the collector had run so often.
 
-    It was sent for the request that began then, 0 for none. It ``is_used`` if it was taken for work
-    that the channel has not brought.
+    It was sent for the request that began then, 0 for none. It ``is_used`` if its ``taker`` has
+    taken it for work that the channel has not brought.
     """
 
     collected: int
     began: int
     is_used: bool
+    taker: Task
 
 
 @dataclass(slots=True)
@@ -906,7 +913,7 @@ class Belonging:
                 goroutine.given.keeps(given[0].work)
         if span is None or span.above is None or span.work is work:
             return
-        span.is_doubted = True
+        span.is_wrong = True
         if goroutine is None:
             return
         goroutine.given.kept = span.work
@@ -993,11 +1000,9 @@ class Belonging:
         is_worker = goroutine is not None and goroutine.working.mode is _Mode.ITEM
         if span is not None and span.work.root.begin == lent.began and not is_worker:
             return False  # sent again by those who have sent it
+        # Its taker may try again with it what it has failed to do.
         channel.returned += _LENT
-        if channel.is_pool:
-            for begun in channel.spans:
-                begun.is_doubted = True
-            channel.spans.clear()
+        channel.lends = lent.taker != task or channel.is_pool
         return True
 
     def _gives(self, goroutine: _Goroutine, channel: _Channel, edge: Edge, word: int) -> None:
@@ -1128,8 +1133,8 @@ class Belonging:
         if then is _Then.WORK and above is not None:
             holding.queue, holding.second = edge.second, 0
             span = Span(above.work, task, edge.at, Link.ITEM, above)
+            span.channel = channel
             self._set(goroutine, edge.at, _Mode.ITEM, span)
-            channel.spans.append(span)
             above = None
         elif work is not None:
             self._set(goroutine, edge.at)
@@ -1152,7 +1157,7 @@ class Belonging:
         is_next = has_item and address == holding.channel
         is_inside = edge.depth > holding.depth and address != holding.channel
         is_back = holding.has_back(address, channel) and (is_inside or not has_item)
-        is_queue = not is_back and self._takes(goroutine, channel, edge, item)
+        is_queue = not is_back and self._takes(task, goroutine, channel, edge, item)
         sender, is_signal, is_lent = None, False, False
         if item is not None:
             sender, is_signal, is_lent = item.sender, item.word == NOTHING, item.is_lent
@@ -1192,7 +1197,12 @@ class Belonging:
         return channel is None or not channel.is_pool
 
     def _takes(
-        self, goroutine: _Goroutine, channel: _Channel, edge: Edge, item: _Item | None
+        self,
+        task: Task,
+        goroutine: _Goroutine,
+        channel: _Channel,
+        edge: Edge,
+        item: _Item | None,
     ) -> bool:
         """Note that a goroutine has an item; return whether its channel is seen to be a queue.
 
@@ -1217,7 +1227,7 @@ class Belonging:
             is_used = bool(goroutine.roots or goroutine.given.starter) or has_work
             key = (edge.tgid, address, word)
             began = item.span.work.root.begin if item.span is not None else 0
-            self._lent[key] = _Lent(collected, began, is_used)
+            self._lent[key] = _Lent(collected, began, is_used, task)
             self._lent.move_to_end(key)
             if len(self._lent) > self._limits.items:
                 self._lent.popitem(last=False)

@@ -570,6 +570,43 @@ def test_what_was_taken_for_a_pools_things_is_doubted_when_that_is_seen(played: 
     assert span.is_doubted
 
 
+def test_one_thing_that_is_given_back_is_enough(played: Played) -> None:
+    """However many new things come to a free list, before and then, and were taken from it."""
+    work = played.begin(ROOT)
+    played.begin(SECOND)
+    played.queue()
+    spans: list[Span] = []
+    for word in range(1000, 1100):
+        played.pass_on(ROOT, WORKER, POOL, SHALLOW, word)
+        spans += filter(None, [played.call(WORKER)])
+    assert len(spans) == 99  # the first shows that it is a queue, as it seems
+    assert {span.work for span in spans} == {work}
+    played.pass_on(ROOT, SECOND, POOL, DEEP, 20)
+    assert not any(span.is_doubted for span in spans)
+    played.add(EdgeKind.WRITE, WORKER, 20, POOL + 8, POOL)
+    assert all(span.is_doubted for span in spans)
+    played.add(EdgeKind.GO, SECOND, CHILD)
+    for word in range(3000, 3100):
+        played.call(CHILD)
+        before = played.of(CHILD)
+        played.pass_on(ROOT, CHILD, POOL, DEEP, word)
+        assert played.of(CHILD) is before is not work
+
+
+def test_what_its_taker_tries_again_is_not_lent(played: Played) -> None:
+    """Now and then: a queue whose items come back again and again is taken for a pool."""
+    played.begin(ROOT)
+    other = played.begin(SECOND)
+    played.add(EdgeKind.GO, SECOND, WORKER)
+    for word in range(10, 30):
+        played.call(WORKER)
+        played.pass_on(ROOT, WORKER, QUEUE, SHALLOW, word)
+    played.call(WORKER)
+    played.add(EdgeKind.WRITE, WORKER, 29, QUEUE + 8, QUEUE)
+    played.pass_on(SECOND, WORKER, QUEUE, SHALLOW, 30)
+    assert played.of(WORKER) is other
+
+
 def test_what_is_sent_again_by_those_who_have_sent_it_is_not_lent(played: Played) -> None:
     work = played.begin(ROOT)
     played.add(EdgeKind.GO, ROOT, WORKER)

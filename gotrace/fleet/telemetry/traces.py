@@ -215,7 +215,7 @@ class Traces(Generic[T, P]):
         self._belonging.forget(at)
         for waiting in list(self._room.by_work.values()):
             for spans in waiting.calls:
-                spans.is_doubted = True
+                spans.is_wrong = True
             waiting.work.is_doubted = True
             self._give_out(waiting, is_last=True)
         for work in self._kept:
