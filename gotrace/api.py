@@ -510,7 +510,7 @@ class Groups(list[Group], Table, _Profiled):
     """
 
     def __init__(self, run: Run[KeyMeter, Any], request: KeyRequest, period: KeyPeriod) -> None:
-        """Take what a run has added up."""
+        """Take the sums of a run."""
         super().__init__()
         self._key, self.others = request.key.texts, 0
         self._stacks: StackProfile | None = None
@@ -593,7 +593,7 @@ def path(file: str | os.PathLike[str]) -> Session:
 
 
 def _in_use(method: _F) -> _F:
-    """Have what a session has opened stay open while a method of it runs, or refuse to run it."""
+    """Keep a session open while a method of it runs, or refuse to run the method."""
 
     @wraps(method)
     def run(self: Session, *args: Any, **options: Any) -> Any:
@@ -1538,7 +1538,7 @@ class _Iteration(Iterator[_T]):
         return False
 
     def _check(self) -> None:
-        """Raise what is to be known at the end."""
+        """Raise the errors that are known at the end."""
 
     def _end(self) -> None:
         self._has_ended = True
@@ -1798,7 +1798,7 @@ def _by_function(names: Sequence[ProgramFunction], period: Measurement) -> dict[
 
 
 def _add_parts(times: Histogram, bands: Iterable[PartSums]) -> None:
-    """Add what durations went into to their histogram."""
+    """Add the parts of durations to their histogram."""
     for sums in bands:
         for name, totals in sums.parts.items():
             times.why[name] = times.why.get(name, 0) + totals.ns
@@ -1826,7 +1826,7 @@ def _budget(share: float | None) -> float | None:
 
 
 def _check_budget(run: Run[Any, Any], lossy: bool = False) -> None:
-    """Raise what a run has not measured to stay within its budget, or warn of that."""
+    """Raise an error for calls that the budget left unmeasured; if ``lossy``, warn of them."""
     texts = [note.text for note in run.news() if note.kind is NoteKind.BUDGET]
     if texts and not lossy:
         raise GotraceError("; ".join(texts))
@@ -1886,7 +1886,7 @@ def _several(name: str, patterns: Iterable[str]) -> tuple[str, ...]:
 
 @contextmanager
 def _os_errors() -> Iterator[None]:
-    """Turn what the system refuses into a GotraceError."""
+    """Turn the system's refusals into a GotraceError."""
     try:
         yield
     except OSError as error:

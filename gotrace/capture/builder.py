@@ -74,7 +74,7 @@ class PlanNode:
         self.extends = False
 
     def plan(self, builder: Builder, position: Position) -> Reader:
-        """Plan what the value at a position needs beyond its image; return what reads it."""
+        """Plan the operations that a value needs beyond its image; return its reader."""
         end = position.offset + self.size
         holes = builder.holes(position, self.size)
         if any(hole.is_vector and hole.has(position.offset, end) for hole in holes):
@@ -336,7 +336,7 @@ class Builder:
         (self._late if late else self._now).append((self.owner, task))
 
     def run(self) -> None:
-        """Run what has been deferred, level by level, until nothing is left.
+        """Run the deferred tasks, level by level, until nothing is left.
 
         In a level the plan's values take turns, so that a large one does not take all.
         """
@@ -361,7 +361,7 @@ class Builder:
         return True
 
     def run_extras(self, payload: int, ops: int) -> None:
-        """Run what more was asked for; ``payload``: bytes of all, ``ops``: of each kind."""
+        """Run the additions that were asked for; ``payload``: bytes of all, ``ops``: of each."""
         limits, usual = self.limits, self.usual
         is_asked = {
             Extra.TEXT: limits.text_bytes > usual.text_bytes,
@@ -400,7 +400,7 @@ class Builder:
         self._extra = None
 
     def run_pointers(self, ops: int) -> None:
-        """Run what more pointers than usual lead to, of a deep plan of what an interface holds."""
+        """Follow more pointers than usual, in a deep plan of an interface's value."""
         if Extra.POINTERS in self._extras:
             self._run_extra(Extra.POINTERS, ops)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Capture what a path such as ``r.URL.Path`` leads to, and nothing beside it."""
+"""Capture the end of a path such as ``r.URL.Path``, and nothing beside it."""
 
 from __future__ import annotations
 
@@ -367,7 +367,7 @@ class _Inside(PlanNode):
         self._start = start
 
     def plan(self, builder: Builder, position: Position) -> Reader:
-        """Plan what the part needs."""
+        """Plan the operations that the part needs."""
         start = position.offset + self._start
         end = min(start + self._node.size, position.end)
         return self._node.plan(builder, Position(position.block, start, end))

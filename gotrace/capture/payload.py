@@ -122,7 +122,7 @@ class PayloadReader:
         return at
 
     def follow(self) -> None:
-        """Find what block 0 leads to by the context alone."""
+        """Find the blocks to which block 0 leads by the context alone."""
         self._read_missing({}, {0}, 0)
 
     def _walk(self, at: int, nesting: int, unread: dict[int, BlockOp]) -> int:
@@ -185,7 +185,7 @@ class PayloadReader:
         return at
 
     def _find_rests(self, at: int, kind: Rest) -> int:
-        """Find what has been copied of the rests of a kind; return where that ends."""
+        """Find the copied rests of a kind; return where they end."""
         for noted, payload, number in self._noted:
             if noted is not kind:
                 continue
@@ -235,7 +235,7 @@ class PayloadReader:
                 read.add(number)
 
     def _run(self, step: BlockOp, nesting: int) -> bool:
-        """Do what the interpreter does at a step; return whether that has given a block bytes."""
+        """Do a step as the interpreter does; return whether that has given a block bytes."""
         most = step.more & ~MORE_ELEMENTS
         return (most > 0 and self._read(step, nesting, most)) or self._read(step, nesting, 0)
 

@@ -347,7 +347,7 @@ def _write_stacks(
 
 
 def _footer(meter: KeyMeter, plan: ProbePlan, others: int, calls: int) -> Iterator[Notice]:
-    """Yield what the rows do not hold; ``others`` of ``calls`` in them found no room."""
+    """Yield notices of gaps in the rows; ``others`` of ``calls`` found no room in them."""
     if others:
         yield Notice(
             NoticeKind.SUMMARY,

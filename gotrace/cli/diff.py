@@ -16,7 +16,7 @@ from gotrace.text import printable
 def compare(
     options: SummaryOptions, path: str | None, has_target: bool, quiet: bool = False
 ) -> int:
-    """Write what changed, to ``path`` if that is not None, and return the exit status.
+    """Write the changes, to ``path`` if that is not None, and return the exit status.
 
     ``has_target`` is whether the options name anything to read beside two files. Raises
     GotraceError.

@@ -16,7 +16,7 @@ from gotrace.text import printable
 
 
 def run_doctor(options: FunctionOptions) -> int:
-    """Check what tracing needs and return the exit status, 0 where it is possible.
+    """Check the needs of tracing and return the exit status, 0 if it is possible.
 
     With ``--debug`` the logs of compiler and verifier go to stderr. Raises UsageError where the
     options name something to trace.

@@ -78,7 +78,7 @@ def _opened(
 
 
 def run_flight(options: GotraceOptions, request: TraceRequest, output: Output) -> ProbePlan:
-    """Keep what is traced, write it whenever a condition holds, and return what was traced."""
+    """Keep the trace, write it whenever a condition holds, and return the plan."""
     assert options.flight is not None and options.memory is not None
     watch = PriceWatch(options, output, "--flight")
     with (
@@ -111,7 +111,7 @@ def run_flight(options: GotraceOptions, request: TraceRequest, output: Output) -
 
 
 def _missing(run: Run[CallTracer, ProbeCost], reader: RecordReader, calls: int) -> Iterator[Notice]:
-    """Yield what files do not have; ``calls`` is how many calls they do have."""
+    """Yield notices of gaps in files, which have so many ``calls``."""
     without = [Diagnostic.UNMATCHED, Diagnostic.EVENTS_LOST]
     yield from irregularities(run.meter, run.plan, "not recorded", calls, without)
     yield from unread_notices(reader.missing().gaps, calls)
@@ -162,7 +162,7 @@ class _Files:
             self._unsaid.append(Notice(NoticeKind.SUMMARY, text, {"what": "files"}))
 
     def say(self, until: float) -> None:
-        """Say what was written, as far as that is read until a time (``time.monotonic``)."""
+        """Print notices of the written files, as far as they are read until ``until``."""
         while self._unsaid and takes_more(self._output.out, until):
             _say(self._output, self._unsaid.pop(0))
 
@@ -194,7 +194,7 @@ def _written(path: str, recording: Recording) -> Notice:
 
 
 def _say(output: Output, notice: Notice) -> None:
-    """Say what a file has: that is the result of a run, and not beside it."""
+    """Print a notice of a file: it is a result of the run, and goes where results go."""
     if isinstance(output, JsonOutput):
         output.notice(notice)
     else:

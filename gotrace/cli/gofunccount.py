@@ -129,7 +129,7 @@ class _Hits:
             self._hits[form] += count
 
     def cost(self, seconds: float, each: Mapping[SiteForm, int]) -> Iterator[Notice]:
-        """Yield what the hits took, ``each`` so many ns."""
+        """Yield the cost of the hits, ``each`` so many ns."""
         emulated, stepped = (
             Spent(hits, hits * each.get(form, 0))
             for form in (SiteForm.EMULATED, SiteForm.FIRST)

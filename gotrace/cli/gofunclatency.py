@@ -334,7 +334,7 @@ class _Tracing:
         return cost
 
     def notices(self) -> Iterator[Notice]:
-        """Yield what there is to say of it at the end."""
+        """Yield notices of it at the end."""
         if not self._totals:
             return
         cost = self._measured()

@@ -279,7 +279,7 @@ class _Writer:
         return StackProfile(FORM, rows, name, self._meter.program.mappings(), self._began, length)
 
     def finish(self, output: Output) -> None:
-        """Write what is of the whole run."""
+        """Write the results of the whole run."""
         if wants_stacks(self._options):
             waits = self._named(self._rows)
             count = sum(wait["count"] for wait in waits)
@@ -287,7 +287,7 @@ class _Writer:
 
 
 def _footer(writer: _Writer, meter: _Meter) -> Iterator[Notice]:
-    """Yield what the sums do not hold."""
+    """Yield notices of gaps in the sums."""
     losses = meter.losses()
     if writer.open:
         count = sum(wait["count"] for wait in writer.open)

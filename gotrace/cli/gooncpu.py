@@ -291,7 +291,7 @@ class _Writer:
         return StackProfile(FORM, rows, name, self._names.mappings(), self._began, length)
 
     def finish(self) -> None:
-        """Write what is of the whole run."""
+        """Write the results of the whole run."""
         if wants_stacks(self._options):
             samples = self._names.named(self._rows, self._options.inside)
             count = sum(one.samples for one in samples)
@@ -300,7 +300,7 @@ class _Writer:
 
 
 def _say_lost(output: Output, stacks: int) -> None:
-    """Say what the sums have without a stack."""
+    """Print a notice of samples without a stack."""
     if stacks:
         text = counted("{} stack{s} of samples were not kept: there were too many", stacks)
         output.notice(Notice(NoticeKind.LOST, text, {"what": "stacks", "count": stacks}))

@@ -171,7 +171,7 @@ def _monitor(pid: int, opened: ExitStack) -> Monitor:
 
 
 def _attach(options: GotopOptions, monitor: Monitor, accept: AcceptPrice) -> None:
-    """Attach what the options ask for. Raises GotraceError."""
+    """Attach the probes that the options ask for. Raises GotraceError."""
     if options.waits:
         monitor.attach_waits(accept)
     if options.functions:

@@ -438,7 +438,7 @@ class _Printer:
             self._hits_ns[function] += hits_ns
 
     def notices(self, calibration: Calibration[ProbeCost] | None) -> Iterator[Notice]:
-        """Yield what there is to say of the durations at the end."""
+        """Yield notices of the durations at the end."""
         cost = probe_cost_of(calibration, _MAX_WAIT) if self._hits.total() else None
         if cost is not None:
             yield from mostly_tracing(
@@ -463,7 +463,7 @@ def _footer(
     unwound: int | None,
     hint: str = "",
 ) -> Iterator[Notice]:
-    """Yield what the lines do not show.
+    """Yield notices of calls that the lines do not show.
 
     ``taken`` is how many calls were taken from the kernel, ``unwound`` how many of them did not
     return, None if some were left. ``hint`` says how to see these.

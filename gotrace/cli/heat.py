@@ -64,7 +64,7 @@ class HeatDrawing:
         out.flush()
 
     def finish(self, notices: Sequence[Notice]) -> None:
-        """Draw what is of the whole run, and write the notices, which the page has in it as well.
+        """Draw the map of the whole run, and write the notices, which the page has in it as well.
 
         Raises GotraceError if the page cannot be written.
         """

@@ -124,7 +124,7 @@ seconds.__name__ = duration.__name__ = "length of time (5, 1.5s, 500ms, 1m30s)"
 
 
 def add_command_options(parser: argparse.ArgumentParser) -> None:
-    """Add what names the one process that is traced, or the command to be started."""
+    """Add the options that name the one traced process, or the command to start."""
     target = parser.add_mutually_exclusive_group()
     target.add_argument(
         "-p",
@@ -150,7 +150,7 @@ def add_target_options(
     metavar: str = "[BINARY:]PATTERN",
     help: str = "a function's name, or a pattern in which only * is special",
 ) -> None:
-    """Add what names the target and the functions in it; the words are for the latter's help."""
+    """Add the options of the target and its functions; the words are for the latter's help."""
     add_command_options(parser)
     parser.add_argument(
         "--uid", type=_user, metavar="USER", help="only processes of this user, by number or name"
@@ -207,7 +207,7 @@ def add_diff_option(parser: argparse._ActionsContainer) -> None:
 
 
 def add_sort_option(parser: argparse.ArgumentParser, orders: Sequence[Order]) -> None:
-    """Add what rows are ordered by, and chosen by ``--top``; the first order is the default."""
+    """Add the option of the rows' order, by which ``--top`` chooses; the first is the default."""
     words = ", ".join(order.value for order in orders)
     parser.add_argument(
         "--sort",
@@ -224,7 +224,7 @@ _WAITS = f"--why={WHY_WAITS}"
 
 
 def add_key_options(parser: argparse.ArgumentParser) -> None:
-    """Add what calls are grouped by."""
+    """Add the options for the keys that calls are grouped by."""
     parser.add_argument(
         "--by",
         action="append",
@@ -256,7 +256,7 @@ def add_key_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add what every run of chosen functions has: its length, its output, how to attach."""
+    """Add the options of runs of chosen functions: their length, their output, how to attach."""
     parser.add_argument(
         "-l", "--list", action="store_true", help="list what would be traced, and trace nothing"
     )
@@ -280,7 +280,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_watching_options(parser: argparse.ArgumentParser, has_budget: bool = True) -> None:
-    """Add what every run has: its length, the form of its output, how to attach."""
+    """Add the options of every run: its length, the form of its output, how to attach."""
     from gotrace.kernel.attach import AttachMethod
 
     parser.add_argument(

@@ -56,7 +56,7 @@ class Progress:
 
     @staticmethod
     def _write(data: bytes) -> None:
-        """Write what is taken at once: the start does not wait for a reader."""
+        """Write as much as is taken at once: the start does not wait for a reader."""
         with suppress(OSError):
             room = select.poll()
             room.register(2, select.POLLOUT)

@@ -227,7 +227,7 @@ def tracing_took(
     seconds: float,
     switches: Spent | None = None,
 ) -> Iterator[Notice]:
-    """Yield what hits took of the program's time, if that is 1% of one CPU and 5 ms or more.
+    """Yield the hits' part of the program's time, if that is 1% of one CPU and 5 ms or more.
 
     They are the hits whose instruction the kernel emulates, those that it single-steps, and those
     at switches of its scheduler. It is an estimate, and never more than there are CPUs.
@@ -252,7 +252,7 @@ def tracing_took(
 
 
 def hits_took(what: str, hits: HitCounts, cost: ProbeCost, seconds: float) -> Iterator[Notice]:
-    """Yield what the hits of a run took, as ``tracing_took`` does."""
+    """Yield the cost of a run's hits, as ``tracing_took`` does."""
     each = hits.emulated(cost), hits.single_stepped(cost)
     yield from tracing_took(what, *each, seconds, hits.switches)
 

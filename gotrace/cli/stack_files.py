@@ -64,7 +64,7 @@ def fold(output: Output, profile: StackProfile) -> None:
 
 
 def write_stacks(options: StackOptions, output: Output, profile: StackProfile, what: str) -> None:
-    """Write what is wanted of the whole run; ``what`` says how much the profile has."""
+    """Write the profiles of the whole run; ``what`` says how much they have."""
     if _folds_whole(options):
         fold(output, profile)
     for path, make in ((options.pprof, None), (options.speedscope, speedscope)):

@@ -65,7 +65,7 @@ def run_tree(
 
 
 def left_out_notices(options: GotraceOptions) -> Iterator[Notice]:
-    """Yield what ``with_own_functions`` has left out."""
+    """Yield notices of functions that ``with_own_functions`` has left out."""
     if left_out := options.left_out:
         text = counted("{} function{s} left out, which are called too often: ", len(left_out))
         shown = ", ".join(left_out[:_MAX_NAMES]) + (", ..." if left_out[_MAX_NAMES:] else "")
@@ -134,7 +134,7 @@ class _Printer:
             self._file.lost(lost)
 
     def finish(self) -> None:
-        """Count what could not be written in time as lost."""
+        """Count requests that could not be written in time as lost."""
         if self._left != 0:
             self._assembler.drop(self._reader.dropped[FIRST + EdgeKind.BEGIN])
 
@@ -162,7 +162,7 @@ class _Printer:
         return request.mapped(lambda call: call.as_call(self._clock.epoch))
 
     def notices(self, undecided: Undecided) -> Iterator[Notice]:
-        """Yield what the trees do not show."""
+        """Yield notices of calls that the trees do not show."""
         tally = self._assembler.tally
         without = tally.unattributed + tally.late
         if without:

@@ -22,7 +22,7 @@ _SECOND = 1.0
 
 
 def add_why_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says where time goes. ``parse`` knows ``--why=waits``: no pattern may follow it."""
+    """Add ``--why``. ``parse`` knows ``--why=waits``: no pattern may follow it."""
     parser.add_argument(
         "--why",
         action="store_const",
@@ -99,7 +99,7 @@ class PriceWatch:
 def say_price(
     options: ForceOptions, output: Output, price: Price, what: str, less: str = ""
 ) -> None:
-    """Say what watching a program will cost it; raise GotraceError if that is too much.
+    """Print the cost of watching a program before it is paid; raise GotraceError if it is too high.
 
     ``what`` has the number of changes in it, ``less`` is what costs less.
     """

@@ -12,7 +12,7 @@ from gotrace.doctor.target import examine_target
 
 
 def examine(pid: int | None = None) -> Iterator[Finding]:
-    """Yield what each check finds, of the process ``pid`` too when it is given.
+    """Yield the findings of each check, of the process ``pid`` too if it is given.
 
     What must be fixed is found first by looking; only where there is no such thing programs are
     loaded and attached for real, as everything else would fail for the same reason.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check what can be read off the machine: privileges, system calls, mounts, limits, libraries."""
+"""Check the machine's state: privileges, system calls, mounts, limits, libraries."""
 
 from __future__ import annotations
 

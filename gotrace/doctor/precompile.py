@@ -137,7 +137,7 @@ def _packaged() -> Iterator[ProgramSettings]:
 
 
 def _counts() -> Iterator[ProgramSettings]:
-    """Yield what counts, in each way: it is small, and all there is before Linux 5.12."""
+    """Yield settings that count, in each way: all are small, and no other is before Linux 5.12."""
     numbers = {f"tgid_{number}": 1 for number in range(1, 9)}
     for site in (SiteSettings(), _IN_CONTAINER, _BELOW):
         for chosen in (site, replace(site, **numbers)):
@@ -147,7 +147,7 @@ def _counts() -> Iterator[ProgramSettings]:
 
 
 def _why(callers: bool, classes: int | None, bands: int | None) -> Iterator[WhySettings]:
-    """Yield what says why, of the kernels that there are, and of Go before 1.20 and since."""
+    """Yield settings that say why, for the kernels that there are, and Go before 1.20 and since."""
     for kernel, unnamed in product(_KERNELS, _EITHER):
         yield WhySettings(
             why_parts=64,
@@ -190,7 +190,7 @@ def _latencies() -> Iterator[ProgramSettings]:
 
 
 def _edges() -> Iterator[EdgeSettings]:
-    """Yield what follows requests, with the states of their goroutines, kept for a flight too."""
+    """Yield settings that follow requests, with their goroutines' states, kept for a flight too."""
     values: dict[str, Any] = {each.name: 1 for each in EdgeSettings.fields()}
     for states, flight in ((None, None), (True, None), (True, True)):
         yield EdgeSettings(
@@ -256,7 +256,7 @@ def _traces() -> Iterator[ProgramSettings]:
 
 
 def _keyed() -> Iterator[ProgramSettings]:
-    """Yield what adds up by keys: calls, times, or values that are asked for."""
+    """Yield settings that add up by keys: calls, times, or values that are asked for."""
     small = TraceSettings.PAYLOADS[:4]
     saved: list[dict[str, Any]] = [{}, {"saved_words": True}, {"saved_blocks": True}]
     shared: dict[str, Any] = {"key": 256, "key_rows": 1, "keys": 1}
@@ -292,7 +292,7 @@ def _keyed() -> Iterator[ProgramSettings]:
 
 
 def _keyed_plainly() -> Iterator[TraceSettings]:
-    """Yield what adds up by keys of which no part is a stack, a label or a context."""
+    """Yield settings that add up by keys without a stack, a label or a context."""
     shared: dict[str, Any] = {"key": 256, "key_rows": 1, "keys": 1}
     counted = KeySettings(times=False, durations=_TIMES, **shared)
     timed = KeySettings(times=True, durations=_TIMES, **shared)
@@ -375,7 +375,7 @@ def precompile() -> CachedPrograms:
 
 @contextmanager
 def _compilers() -> Iterator[ThreadPoolExecutor]:
-    """Yield what compiles several programs: processes, as LLVM is a library with state."""
+    """Yield a compiler of several programs: processes, as LLVM is a library with state."""
     with suppress(NoCompilerError):  # what is kept needs none
         load_compiler()  # once, for all
     compile_apart()

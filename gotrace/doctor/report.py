@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Render what was found out about the machine: a line a check, or JSON lines."""
+"""Render the findings about the machine: a line a check, or JSON lines."""
 
 from __future__ import annotations
 

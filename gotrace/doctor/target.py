@@ -25,7 +25,7 @@ _QUIET = ("runtime.schedinit", "main.main", "main")
 
 
 def examine_target(pid: int, attach: bool) -> Iterator[Finding]:
-    """Yield what is found about the process ``pid``; ``attach``: also try to attach to it."""
+    """Yield findings about the process ``pid``; ``attach``: also try to attach to it."""
     try:
         target = Target.of(pid, None)
     except GotraceError as error:

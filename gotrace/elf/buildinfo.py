@@ -51,7 +51,7 @@ class GoVersion:
 
     @classmethod
     def parse(cls, text: str) -> GoVersion | None:
-        """Parse what ``runtime.Version()`` returns.
+        """Parse a result of ``runtime.Version()``.
 
         Understands "go1.21.13", "go1.22rc1", "devel go1.23-abcdef ...", suffixes such as "+auto"
         and " X:boringcrypto". Return None for text without a release number in it.

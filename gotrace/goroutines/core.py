@@ -99,7 +99,7 @@ class CoreMemory:
         self._data.close()
 
     def lay_under(self, module: Module) -> None:
-        """Take what the core file lacks from a file that was mapped."""
+        """Take memory that the core file lacks from a file that was mapped."""
         self._modules.append(module)
 
     def gather(self, places: Sequence[int]) -> bytearray:
@@ -110,7 +110,7 @@ class CoreMemory:
         return into
 
     def scatter(self, places: array[int], into: array[int], parts: array[int]) -> None:
-        """Copy what is at places to parts of ``into``; zeros where neither file has it."""
+        """Copy memory at places to parts of ``into``; zeros if neither file has it."""
         with memoryview(into) as words, words.cast("B") as raw:
             for address, size, at in zip(places[0::2], places[1::2], parts[0::2], strict=True):
                 raw[at : at + size] = self._read(address, size)
@@ -147,7 +147,7 @@ class CoreMemory:
         return b"".join(pieces)
 
     def _page_by_page(self, address: int, size: int) -> Iterator[bytes]:
-        """Yield what reaches over several segments."""
+        """Yield memory that reaches over several segments."""
         end = address + size
         while address < end:
             index = bisect_right(self._starts, address) - 1

@@ -704,7 +704,7 @@ class GoroutineReader:
         walks: Sequence[_Walk],
         awaited: list[Awaited | None],
     ) -> None:
-        """Read what goroutines wait for whose sudog only their stack leads to (up to Go 1.25).
+        """Find the semaphores of goroutines whose stack alone leads to their sudog (up to Go 1.25).
 
         It is believed, too, while the goroutine has not moved.
         """

@@ -140,7 +140,7 @@ class ProcessMemory:
         return into
 
     def scatter(self, places: array[int], into: array[int], parts: array[int]) -> None:
-        """Copy what is at places; raise ProcessError when the process has ended."""
+        """Copy memory at places; raise ProcessError if the process has ended."""
         with memoryview(into) as words, words.cast("B") as raw:
             self._scatter(places, raw, parts)
 

@@ -126,7 +126,7 @@ def _operands(code: bytes, start: int) -> Iterator[_Operand]:
 
 
 def _saved(code: bytes) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield what the first instructions after the frame was made save."""
+    """Yield the registers that the first instructions after the frame was made save."""
     at = _body(code)
     while at and (found := _SAVE.match(code, at)):
         rex = (found["rex"] or found["rex2"] or b"\0")[0]

@@ -199,7 +199,7 @@ class GoroutineWatch:
         now: Callable[[], int],
         sample: Callable[[], Iterable[Sample]],
     ) -> None:
-        """Take what reads goroutines: see ``dump.take_dump``."""
+        """Take the parts that read goroutines: see ``dump.take_dump``."""
         self.program = program
         self._memory = memory
         self._fields = fields

@@ -166,7 +166,7 @@ class RtypeNames:
         return f"({words}) {results}" if len(outputs) == 1 else f"({words}) ({results})"
 
     def _joined(self, separator: str, parts: Iterator[str]) -> str:
-        """Join what may be more than can be kept."""
+        """Join parts that may be more than can be kept."""
         length, kept = 0, []
         for part in parts:
             length += len(part) + 1

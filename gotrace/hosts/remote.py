@@ -61,7 +61,7 @@ class Reach(Protocol):
         """Have a host ready for commands, as long as none is asked to end. Raises HostError."""
 
     def close(self) -> None:
-        """Remove what is left of what was made ready."""
+        """Remove everything that was made ready."""
 
 
 def remote_script(words: Sequence[str], seconds: int, bundles: Sequence[Bundle] = ()) -> str:
@@ -128,7 +128,7 @@ class RemoteRun:
         self._is_killed = self._has_said_much = False
 
     def wait(self, attached: Callable[[], None]) -> int:
-        """Read what it says until it ends, and return its exit status.
+        """Read the command's output until it ends, and return its exit status.
 
         ``attached`` is called when it says that its probes are in place. Raises HostError if it
         says too much or does not end in time, OSError if there is no room for what it says.
@@ -157,7 +157,7 @@ class RemoteRun:
         return status
 
     def _read(self, begin: bytes, attached: Callable[[], None]) -> None:
-        """Keep what it says after its first words."""
+        """Keep the output after the first words."""
         said: bytes | None = b""  # the first of it, until it has said that it is attached
         length = 0  # of the last line so far
         for piece in chain([begin], self._pieces()):
@@ -178,7 +178,7 @@ class RemoteRun:
                     attached()
 
     def _pieces(self) -> Iterator[bytes]:
-        """Yield what it says until it ends or is given up. Raises HostError if it does neither."""
+        """Yield the output until it ends or is given up. Raises HostError if it does neither."""
         stream = self._process.stdout
         assert stream is not None
         end = time.monotonic() + self._seconds

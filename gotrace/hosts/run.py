@@ -40,7 +40,7 @@ class HostResult:
     is_timed_out: bool = False
 
     def lines(self) -> Iterator[str]:
-        """Yield what the host has printed, from the beginning."""
+        """Yield the lines that the host has printed, from the beginning."""
         self.output.seek(0)
         for line in self.output:
             if not line.isspace():

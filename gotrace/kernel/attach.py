@@ -170,7 +170,7 @@ class Attached:
     def _change_parts(
         self, more: Sequence[ProbeGroup], without: Sequence[ProbeGroup]
     ) -> dict[Point, OSError]:
-        """Do what ``change`` does by processes that begin and end."""
+        """Do the work of ``change`` by processes that begin and end."""
         refused: dict[Point, OSError] = {}
         for group in more:
             probes = _Probes(self.program, self.method, self.functions)

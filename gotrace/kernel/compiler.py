@@ -184,7 +184,7 @@ def compile_program(settings: ProgramSettings, arch: Architecture | None = HOST)
 
 
 def _taken_out(lib: Any, module: int) -> Compiled:
-    """Copy what BCC has compiled."""
+    """Copy the program that BCC has compiled."""
 
     def ask(name: str, result: Any, *arguments: int | bytes) -> Any:
         # Of most functions the binding does not declare that they take a pointer, and ctypes passes

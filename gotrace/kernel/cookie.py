@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encode what a site tells its BPF program: the attach cookie of bpf/site.h."""
+"""Encode a site's properties for its BPF program: the attach cookie of bpf/site.h."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Say what removing probes will take where each is a perf event of its own.
+"""Estimate the time of removing probes if each is a perf event of its own.
 
 The kernel waits for grace periods of RCU as it removes such a probe, and for one probe at a time,
 whoever closes their descriptors: perf_uprobe_destroy holds event_mutex around

@@ -362,7 +362,7 @@ _PROGRAMS: WeakSet[BpfProgram] = WeakSet()
 
 
 def _let_go() -> None:
-    """Close what attaches in a process that was forked: its end is not that of the run."""
+    """Close the attachments in a process that was forked: its end is not that of the run."""
     for program in list(_PROGRAMS):
         program._unlink()
 

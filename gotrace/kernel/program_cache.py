@@ -258,7 +258,7 @@ class _Folder:
         return found
 
     def _make_room(self) -> None:
-        """Remove what was used least recently, and what was never finished."""
+        """Remove the files that were used least recently, and those that were never finished."""
         kept, size, now = 0, 0, time.time()
         for used, file_size, name in sorted(self.entries(), reverse=True):
             kept, size = kept + 1, size + file_size

@@ -95,7 +95,7 @@ class _Ring:
         self.words[_DATA_TAIL] += size
 
     def order(self) -> None:
-        """Have what comes before happen before all that comes after, as other processors see it.
+        """Put all accesses before this call before all accesses after it, for other processors too.
 
         Python has no memory barriers. amd64 needs none: loads are not reordered with loads there,
         nor stores with earlier loads. Elsewhere a lock does it, which the C library's semaphores or

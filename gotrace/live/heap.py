@@ -38,7 +38,7 @@ class HeapReader:
     """A reader of the figures of one process."""
 
     def __init__(self, goroutines: LiveGoroutines) -> None:
-        """Take what reads the memory. Raises GotraceError if the figures are not known."""
+        """Take the reader of the memory. Raises GotraceError if the figures are not known."""
         main = goroutines.program.main
         self._goroutines = goroutines
         self._variables: HeapVariables = heap_variables(main.binary)

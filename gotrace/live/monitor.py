@@ -164,7 +164,7 @@ class Monitor:
         return views
 
     def attach_waits(self, accept: AcceptPrice | None = None) -> None:
-        """Attach what adds waits up; ``accept`` is shown the price first. Raises GotraceError."""
+        """Add waits up from now on; ``accept`` is shown the price first. Raises GotraceError."""
         from gotrace.live.attached import WaitWatch
 
         if self.waits is None:
@@ -202,30 +202,26 @@ class Monitor:
         self.calls = Calls(self._target, name, calls_s, accept)
 
     def finish(self) -> None:
-        """End what is traced; the next snapshot has all requests, also those not whole yet."""
+        """End the traces; the next snapshot has all requests, also those not whole yet."""
         if self.requests is not None:
             self.requests.finish()
 
     def detach_waits(self) -> None:
-        """Detach what adds waits up."""
         waits, self.waits = self.waits, None
         if waits is not None:
             waits.close()
 
     def detach_functions(self) -> None:
-        """Detach what measures calls."""
         functions, self.functions = self.functions, None
         if functions is not None:
             functions.close()
 
     def detach_requests(self) -> None:
-        """Detach what traces requests."""
         requests, self.requests = self.requests, None
         if requests is not None:
             requests.close()
 
     def detach_calls(self) -> None:
-        """Detach what looks at the calls of one function."""
         calls, self.calls = self.calls, None
         if calls is not None:
             calls.close()

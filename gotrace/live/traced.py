@@ -99,7 +99,7 @@ class _Traced:
         raise NotImplementedError
 
     def _check(self) -> None:
-        """Raise what has ended the thread."""
+        """Raise the error that has ended the thread."""
         if isinstance(self._error, GotraceError):
             raise self._error
         if self._error is not None:

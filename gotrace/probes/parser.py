@@ -342,7 +342,7 @@ class Parser:
         return FieldExpr(operand, name.text, span=TextRange(operand.span.start, name.span.end))
 
     def _assertion(self, operand: Expression) -> Expression:
-        """Parse what follows the dot of a type assertion."""
+        """Parse the type of a type assertion, after its dot."""
         opening, depth = self.take(), 1
         while depth:
             token = self.take()

@@ -453,7 +453,7 @@ class _Resolver:
         return self._stepped(operand, (step,), to, expression)
 
     def _of_span(self, name: str, context: Typed, at: Expression) -> Typed:
-        """Resolve what is asked of the span that a context holds, or the context of a request."""
+        """Resolve a name of the span in a context, or in the context of a request."""
         if not isinstance(context, Operand):
             reason = f"${name}() is of a parameter or result, or a field of one: of a context"
             raise self._error(at, reason)

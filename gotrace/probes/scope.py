@@ -137,7 +137,7 @@ class Scope:
     labels: Callable[[], str | None] | None = None
 
     def named(self, name: str) -> tuple[Root, GoType] | None:
-        """Find what a plain name means, None when it means nothing here."""
+        """Find the meaning of a plain name, None if it means nothing here."""
         for kind, parameters in self._groups():
             for index, parameter in enumerate(parameters):
                 if parameter.name == name and name != "_":

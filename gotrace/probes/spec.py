@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parse what the user typed for one probe: ``[BINARY:]PATTERN [(PREDICATE)] ["FORMAT", EXPR...]``.
+"""Parse the words of one probe: ``[BINARY:]PATTERN [(PREDICATE)] ["FORMAT", EXPR...]``.
 
 The pattern is a function's name, as in a Go traceback, or several by ``*``. Directly after a name
 may follow a signature, ``main.add(x int, y int) int``, for binaries that have no debugging

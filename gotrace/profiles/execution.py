@@ -378,7 +378,7 @@ class _Trace:
         return b"".join((_HEADER, *first, *self._batches, *self._tables.batches(), frequency))
 
     def _take(self, requests: Sequence[Recorded], before: str, after: str) -> None:
-        """Sort what was recorded by goroutines."""
+        """Sort the recorded events by goroutines."""
         if not requests:
             return
         begins = [_begin_of(one) for one in requests]
@@ -409,7 +409,7 @@ class _Trace:
                 self._say(request, offset, *said)
 
     def _say(self, request: Recorded, offset: int, before: str, after: str) -> None:
-        """Say what there is to say at the begin and the end of what is of no request."""
+        """Write messages at the begin and the end of a recording that is of no request."""
         runs = [(one.start, one.goid, one.tid) for one in request.regions]
         runs += ((one.at, one.goid, one.tid) for one in request.changes if one.state == RUNNING)
         if not runs:

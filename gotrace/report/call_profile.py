@@ -31,7 +31,7 @@ class CallProfile:
     """Calls by function and stack: how many, and how long together."""
 
     def __init__(self, decoders: Sequence[CallDecoder], symbols: Symbolizer | None) -> None:
-        """Take what decodes each function's records, and what names addresses."""
+        """Take the decoders of each function's records, and the names of addresses."""
         self._decoders = decoders
         self._symbols = symbols
         self._sums: dict[_Key, tuple[int, int]] = {}

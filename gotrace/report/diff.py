@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write what changed between two recordings: as text, as JSON, and as a flame graph."""
+"""Write the changes between two recordings: as text, as JSON, and as a flame graph."""
 
 from __future__ import annotations
 

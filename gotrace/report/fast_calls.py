@@ -289,7 +289,7 @@ def _holes(phase: PlainPhase | None, show: Callable[[Value], str]) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """Quote what Go would quote without a backslash; raise ValueError for anything else."""
+    """Quote a text that Go quotes without a backslash; raise ValueError for others."""
     if not text.isprintable() or '"' in text or "\\" in text:
         raise ValueError
     return f'"{text}"'

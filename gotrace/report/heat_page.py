@@ -175,7 +175,7 @@ class _Drawing:
             yield f'<path class="{name}" d="{"".join(points)}"/>'
 
     def bands(self, cells: Mapping[int, HeatCell], parts: Mapping[str, int]) -> Iterator[str]:
-        """Yield what the time of each column went into, one part above the other."""
+        """Yield the parts of each column's time, one above the other."""
         top = _TOP + self._height + 8
         yield (
             f'<text x="{_LEFT - 6}" y="{top + 10}" text-anchor="end">100%</text>'

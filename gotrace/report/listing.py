@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List what would be traced: functions, where they are, their sites, where they were inlined.
+"""List the functions of a trace, without tracing: places, sites, where they were inlined.
 
 A program may have 90,000 functions. Each is written as soon as its sites are chosen.
 """
@@ -186,7 +186,7 @@ class _Writer:
         raise NotImplementedError
 
     def end(self) -> None:
-        """Write what is left."""
+        """Write the remaining rows."""
         self._out.flush()
 
     def _count(self) -> None:

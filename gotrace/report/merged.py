@@ -102,7 +102,7 @@ _LARGEST_FIRST = ("wait", "syscall", "cpu_function", "cpu_stack", "goroutine")
 
 
 def _said(merged: Merged) -> Iterator[tuple[str, list[str]]]:
-    """Yield what is missing and not traced, each with the hosts that say so."""
+    """Yield notices of lost results and untraced functions, each with the hosts it is from."""
     found: dict[str, list[str]] = {}
     for notice in merged.notices:
         if notice["kind"] in ("lost", "warning"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carry what a run has to say beside its results, on a terminal and as JSON."""
+"""Print a run's messages beside its results, on a terminal and as JSON."""
 
 from __future__ import annotations
 

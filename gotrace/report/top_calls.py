@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write what a live program's snapshots have of single calls: requests, and a function's calls."""
+"""Write the single calls of a live program's snapshots: requests, and a function's calls."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Render what the time of calls went into: a table below a histogram, a bracket after a duration.
+"""Render the parts of calls' time: a table below a histogram, a bracket after a duration.
 
 In JSON a call has
 
@@ -60,7 +60,7 @@ def _totals(why: BucketParts, times: Histogram, tracing: int | None) -> dict[str
 
 
 def _take_tracing_out(sums: PartSums, tracing: int, calls: int) -> None:
-    """Make what probes took of running a part by itself, of all the calls."""
+    """Take the probes' time of all the calls out of running, and make it a part by itself."""
     running = sums.parts.get("running")
     if running and (taken := min(tracing, running.ns)):
         running.ns -= taken

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Add up recordings of several hosts: what each command would have said of all of them together.
+"""Add up recordings of several hosts: the results of each command on all of them together.
 
 Recordings are what gofunccount, gofunclatency, gooffcpu, gooncpu and gostacks write with
 ``--json``. Counts, sums, histograms and parts are added, and percentiles are those of the histogram

@@ -48,7 +48,7 @@ class Terminal:
     """The terminal, drawn on by curses; a context manager that gives it back."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        """Take what NO_COLOR is in."""
+        """Take the environment, in which NO_COLOR may be."""
         self._wants_colour = not environ.get("NO_COLOR")
         self._has_colour = False
         self._has_resized = False

@@ -248,7 +248,7 @@ class _View:
             self._read_level(self._levels[-1])
 
     def _read_level(self, level: _Level) -> None:
-        """Bring what the user has gone into up to date."""
+        """Bring the view that the user has opened up to date."""
         snapshot = self._current.snapshot
         if level.group is not None:
             self._read_group(level)
@@ -413,7 +413,7 @@ class _View:
     # what keys do
 
     def _keys(self) -> bool:
-        """Do what the keys say that were pressed; return whether to go on."""
+        """Handle the keys that were pressed; return whether to go on."""
         while (key := self._terminal.key()) is not None:
             if not self._do(key):
                 return False
@@ -587,7 +587,7 @@ class _View:
         self._look()
 
     def _attach(self, action: Callable[[AcceptPrice], None]) -> None:
-        """Do what attaches, in a thread of its own, and ask whether its price is to be paid.
+        """Attach in a thread of its own, and ask whether the price is to be paid.
 
         What keeps it from being attached is a message. A signal ends the wait at once; ``finish``
         waits for the thread then.

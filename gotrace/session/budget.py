@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold what tracing takes from a target to a budget.
+"""Hold the cost of tracing a target to a budget.
 
 The programs count their hits themselves (``hits`` of bpf/site.h), which takes no rights and is
 known at once. A hit costs what a trap was measured to cost, and what its program usually takes.
@@ -89,7 +89,7 @@ class Budget(Generic[K]):
         return max(now - (now if self._began is None else self._began), 0.1) * 1e9
 
     def forgive(self, key: K, spent: int) -> None:
-        """Forget what a probe has cost in this window."""
+        """Forget the cost of a probe in this window."""
         self._before[key] = spent
 
 
@@ -320,7 +320,7 @@ class RunBudget:
         return Exceeded({row - 1: share for row, share in over.items()}, rest, total)
 
     def forgive(self, functions: Collection[int]) -> None:
-        """Forget what functions have cost that cost less from now on."""
+        """Forget the cost of functions that cost less from now on."""
         if self._cost is None or not functions:
             return
         spent = self._spend(self._cost)

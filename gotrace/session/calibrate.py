@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what the probes themselves add to measured calls."""
+"""Measure the time that probes themselves add to measured calls."""
 
 from __future__ import annotations
 

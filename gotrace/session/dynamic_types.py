@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Know what interfaces can hold in a target: plans for their dynamic types, and names."""
+"""Know the dynamic types of interfaces in a target: their plans, and their names."""
 
 from __future__ import annotations
 

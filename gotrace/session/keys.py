@@ -182,7 +182,7 @@ class _Found:
     own: int | None = None
 
     def add(self, other: _Found) -> None:
-        """Add what another row has."""
+        """Add another row's sums."""
         self.calls += other.calls
         if self.own is not None and other.own is not None:
             self.own += other.own
@@ -289,7 +289,7 @@ class KeyMeter(Paired):
     def _open_maps(
         self, prepared: Prepared, options: KeyOptions, histograms: int, halves: int, is_wide: bool
     ) -> None:
-        """Open what the program adds up; ``is_wide``: values are measured, and not times alone."""
+        """Open the program's maps; ``is_wide``: values are measured, and not times alone."""
         program, why = self.attached.program, prepared.why
         self._samples = program.map("samples")
         self._keys, self._free = program.map("rows"), program.map("free_rows")

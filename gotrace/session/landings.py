@@ -313,7 +313,7 @@ class Landings:
         return _LOOK if self._watched and not self._is_over else self.PERIOD
 
     def step(self) -> None:
-        """Move what is to be moved now; to be called as often as ``pause`` says."""
+        """Move the functions that are to be moved now; to be called as often as ``pause`` says."""
         now = time.monotonic()
         is_due = now >= self._next
         if not (is_due or self._watched) or self._is_over or self._attached.stopped_at is not None:
@@ -546,7 +546,7 @@ class Landings:
         self._watched += [one for one in shared if one.group is not None]
 
     def _watch_faults(self) -> None:
-        """Probe what a fault between a return and its landing leads to."""
+        """Probe the path of a fault between a return and its landing."""
         if self._sees_faults:
             return
         self._sees_faults = True

@@ -14,7 +14,7 @@ from gotrace.target.target import Target
 
 
 class _Code:
-    """Remember what the traced functions of a file consisted of when their sites were chosen."""
+    """The code of a file's traced functions when their sites were chosen."""
 
     def __init__(self, plan: BinaryPlan) -> None:
         image = plan.binary.image
@@ -45,7 +45,7 @@ def _digest(pieces: Iterable[bytes]) -> bytes:
 
 
 class Lifetime:
-    """Compare what the target runs now with what it ran when the probes were attached."""
+    """A watch for changes of the target's program, and of the code of its traced files."""
 
     #: Seconds between two looks: neither change is announced by the kernel without more probes.
     PERIOD = 1.0

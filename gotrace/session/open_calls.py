@@ -93,7 +93,7 @@ class OpenCalls:
         return self._removed + open_now
 
     def remove_exited(self) -> None:
-        """Remove what ended processes have left."""
+        """Remove the entries of ended processes."""
         if not self._known:
             return
         keys = [key for key, _ in self._stacks.entries()]

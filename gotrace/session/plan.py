@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resolve what the user asked for into the functions and sites of the target's files.
+"""Resolve the user's patterns into the functions and sites of the target's files.
 
 The commands and the library ask alike: requests from patterns, then a plan for what is done.
 """

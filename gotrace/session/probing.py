@@ -139,7 +139,7 @@ class Probing:
         return None
 
     def drop_probes(self) -> Collection[int]:
-        """Remove what ``lighten`` has made needless.
+        """Remove the probes that ``lighten`` has made needless.
 
         Return the functions whose calls are only counted and cost no more than that since the last
         time. Raises AttachError or GotraceError.
@@ -154,7 +154,7 @@ class Probing:
         return False
 
     def settle(self) -> bool:
-        """Remove what ``lighten_all`` has made needless; to be called now and then.
+        """Remove the probes that ``lighten_all`` has made needless; to be called now and then.
 
         Return whether it was removed now.
         """

@@ -105,10 +105,10 @@ class RunRequest(abc.ABC, Generic[M, C]):
 
     @abc.abstractmethod
     def attach(self, prepared: Prepared) -> M:
-        """Attach what was planned. Raises AttachError or LoadError."""
+        """Attach the planned probes. Raises AttachError or LoadError."""
 
     def cost(self, prepared: Prepared) -> C:
-        """Measure what probes cost, in a process of its own."""
+        """Measure the cost of probes, in a process of its own."""
         raise NotImplementedError
 
 
@@ -136,7 +136,7 @@ class FunctionRequest(RunRequest[M, C]):
     PRICES_HITS: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be understood before anything is done. Raises UsageError."""
+        """Refuse texts that cannot be understood before anything is done. Raises UsageError."""
         can_limit = self.forced in (None, AttachMethod.MULTI)
         self.target.is_limited = multi_filters_by_process if can_limit else None
         self.requests  # noqa: B018
@@ -159,7 +159,7 @@ class FunctionRequest(RunRequest[M, C]):
         return found
 
     def _refuse(self, failed: Sequence[GotraceError]) -> None:
-        """Raise what is wrong with one of several patterns."""
+        """Raise the error of one of several patterns."""
         if self.is_strict and failed:
             raise failed[0]
 

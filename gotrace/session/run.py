@@ -123,7 +123,7 @@ class Run(Generic[M, C]):
         return self.meter.attached
 
     def warnings(self) -> Iterator[Note]:
-        """Yield what is not traced, or not as asked, and why."""
+        """Yield notes on functions that are not traced, or not as asked."""
         yield from self._presence
         if self.tasks is not None and self.tasks.warning:
             yield Note(NoteKind.TASKS, self.tasks.warning)
@@ -238,7 +238,7 @@ class Run(Generic[M, C]):
         return True
 
     def _is_over_budget(self) -> bool:
-        """Have what costs too much cost less; return whether only the end of the run is left."""
+        """Lighten probes that cost too much; return whether only the end of the run is left."""
         if self._budget is None:
             return False
         exceeded = self._budget.look(time.monotonic())

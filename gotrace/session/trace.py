@@ -207,7 +207,7 @@ class CallTracer(Paired):
         return int(self.attached.began * 1e9), int(end * 1e9)
 
     def acquire(self, until: float) -> list[bytes]:
-        """Take what the kernel has reported and return, in order, what need not wait any longer.
+        """Take the kernel's records and return, in order, those that need not wait any longer.
 
         Ends at ``until`` (``time.monotonic``) though there be more, which then waits in the
         kernel's buffers. To be called some forty times a second. Dynamic types that decoding has
@@ -235,7 +235,7 @@ class CallTracer(Paired):
             self._past.map_here()
 
     def fill(self, until: float) -> None:
-        """Take what the kernel has reported, as far as there is room, and keep it."""
+        """Take the kernel's records, as far as there is room, and keep them."""
         self._read(until)
 
     def _read(self, until: float) -> int | None:

@@ -106,13 +106,13 @@ class Amd64:
         return code[at] == _CALL
 
     def may_branch(self, code: bytes, address: int) -> Iterator[tuple[int, bool, int]]:
-        """Yield what may be direct calls and jumps: it may be within other instructions."""
+        """Yield bytes that may be direct calls and jumps: they may be within other instructions."""
         for match in _BRANCH.finditer(code):
             at, offset = match.start(), int.from_bytes(match[1], "little", signed=True)
             yield at, code[at] == _CALL, address + at + _BRANCH_SIZE + offset
 
     def jump_tables(self, code: bytes, address: int, loads: bool) -> Iterator[int]:
-        """Yield what may be addressed, if there is what may be a jump to a computed place."""
+        """Yield addresses that code may compute, if it has bytes that may be a computed jump."""
         if not _COMPUTED_JUMP.search(code):
             return
         for expression in (_LEA, _LOAD) if loads else (_LEA,):
@@ -157,7 +157,7 @@ class Amd64:
         return _NIL.search(before) is not None
 
     def addressed(self, code: bytes, address: int) -> Iterator[int]:
-        """Yield what instructions without an immediate operand may address relative to RIP.
+        """Yield addresses that instructions without an immediate operand may have relative to RIP.
 
         Each byte is taken for a ModRM byte of that form (mod 0, r/m 5), followed by its
         displacement.

@@ -153,7 +153,7 @@ class Arm64:
         return _word(code, at) >> 26 == 0x25
 
     def may_branch(self, code: bytes, address: int) -> Iterator[tuple[int, bool, int]]:
-        """Yield what may be direct calls and jumps: it may be a literal."""
+        """Yield words that may be direct calls and jumps: they may be literals."""
         for match in _CALLS.finditer(code[3::4]):
             at = match.start() * 4
             word = _word(code, at)
@@ -207,7 +207,7 @@ class Arm64:
         return _words(before)[-1] in (0xAA1F03E0, 0xD2800000)
 
     def addressed(self, code: bytes, address: int) -> Iterator[int]:
-        """Yield what ADRP and the instructions with its register after it may access.
+        """Yield addresses that ADRP and the instructions with its register after it may access.
 
         Words are taken in their order, whatever jumps over them.
         """

@@ -51,7 +51,7 @@ class MachineCode(Protocol):
         """Return whether there is a call that the kernel emulates, and not another branch."""
 
     def may_branch(self, code: bytes, address: int) -> Iterator[tuple[int, bool, int]]:
-        """Yield what may be direct calls and jumps in code at an address.
+        """Yield bytes that may be direct calls and jumps in code at an address.
 
         Of each the place in the code, whether it calls, and the address that it leads to.
         """

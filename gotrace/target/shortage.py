@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distinguish what is not there from what cannot be seen for a lack of descriptors or memory."""
+"""Distinguish missing files from those that cannot be seen for a lack of descriptors or memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Say what is traced: a process, every process that runs a file, or a command to be started."""
+"""The traced target: a process, every process that runs a file, or a command to be started."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Shapes(dict[int, Shape]):
         address_size: int,
         offset_size: int,
     ) -> None:
-        """Take what gives an abbreviation of a code, and the unit's sizes in bytes.
+        """Take a function that returns a code's abbreviation, and the unit's sizes in bytes.
 
         ``declaration`` raises KeyError for a code that there is not.
         """

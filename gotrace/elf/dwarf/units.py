@@ -65,7 +65,7 @@ _UNIT_REFERENCES = frozenset(f"DW_FORM_ref{size}" for size in ("1", "2", "4", "8
 
 
 def damage_is_reported(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Turn what decoding damaged bytes can raise, here and in pyelftools, into DwarfError."""
+    """Turn exceptions that damaged bytes cause, here and in pyelftools, into DwarfError."""
 
     @functools.wraps(function)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:

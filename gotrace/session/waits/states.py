@@ -189,7 +189,7 @@ class StateMeter(Probing):
         return {what: counts[what.value] for what in StateLoss}
 
     def forget(self, is_running: Callable[[int], bool]) -> None:
-        """Remove what processes have left that do not run the file any more.
+        """Remove the entries of processes that do not run the file any more.
 
         The kernel's helpers number processes as the initial pid namespace does: in another one it
         is not known which these are, and nothing is removed.

@@ -27,7 +27,7 @@ from gotrace.target.target import Target, TargetBinary
 
 @dataclass(frozen=True, slots=True)
 class WhyOptions:
-    """Say what to find out: system calls, who ended the longest wait, what predicates ask for."""
+    """The facts to find out: system calls, who ended the longest wait, parts for predicates."""
 
     syscalls: bool = True
     callers: bool = False
