@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trace live Go programs through BCC and uprobes.
 
-As a library, provisional: see docs/api.md. What tracing needs is imported on first use.
+As a library, provisional: see docs/api.md. The modules for tracing are imported on first use.
 
     with gotrace.attach(pid) as go:
         for call in go.trace("main.handle", limit=10):

@@ -1287,9 +1287,9 @@ class Session:
     ) -> WallTime:
         """Add up all of goroutines' time: running, runnable, in system calls and waiting.
 
-        That is for some ``seconds``, or until the target ends or ``stop``. What ran is divided by
-        samples: for ``hertz`` and ``kernel`` see ``on_cpu``; for the others see ``waits``, also for
-        what is raised.
+        That is for some ``seconds``, or until the target ends or ``stop``. Samples divide the
+        running time: for ``hertz`` and ``kernel`` see ``on_cpu``. The other times, and the
+        exceptions, are those of ``waits``.
         """
         _check(seconds)
         self._check_one("wall()")

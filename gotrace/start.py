@@ -15,7 +15,7 @@ def _start(module: str) -> int:
     """Run a command's module and return its exit status.
 
     Until it has a run to end, and probes to remove, SIGINT ends the process by itself: anywhere in
-    an import KeyboardInterrupt is a traceback. What is ignored (a shell's ``&``) remains so.
+    an import KeyboardInterrupt is a traceback. An ignored SIGINT (a shell's ``&``) remains so.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -39,10 +39,9 @@ _Task = Callable[[], None]
 class Extra(enum.IntEnum):
     """Additions that a user can ask for.
 
-    What is usual is planned first, as if nothing more had been asked for. Of the room that this
-    leaves, each kind has a part that is its own, whether the others were asked for or not: so none
-    of them takes away what another one shows. Within a kind, what a smaller limit shows comes
-    first.
+    The usual values are planned first, as if nothing more had been asked for. Of the room that this
+    leaves, each kind has a part of its own, whether the others were asked for or not: so no kind
+    takes room from another one. Within a kind, the values that a smaller limit shows come first.
     """
 
     TEXT = 0
@@ -162,8 +161,8 @@ class FloatHole:
 class Builder:
     """The operations of one plan under construction, its blocks numbered, within limits.
 
-    What is refused for a limit is None; the value then reads as Unavailable. ``usual``: the limits
-    of what is planned first.
+    If a limit refuses a value, its reader is None, and it reads as Unavailable. ``usual``: the
+    limits of the values that are planned first.
     """
 
     def __init__(

@@ -62,9 +62,9 @@ class PayloadReader:
     no bytes. ``floats``: whether the float registers' values have been put into block 0.
 
     The kernel reads no page that is not in memory, such as one of constants that the program has
-    yet to look at, or of memory that it has yet to write to. What the context knows of the memory
-    that it could not read is put after the payload in ``data``, and what that leads to is followed
-    here as the kernel would have.
+    yet to look at, or of memory that it has yet to write to. If the context knows memory that the
+    kernel could not read, its bytes are put after the payload in ``data``, and their pointers are
+    followed here as the kernel would have done.
     """
 
     __slots__ = (

@@ -17,8 +17,8 @@ from IFACE's own. So the same walk over the plan that wrote a payload finds ever
 that is ``PayloadReader.find_blocks``, after which values are read in any order, by block number.
 
 Values are planned breadth first, and by turns: what all values hold directly comes before what
-their pointers lead to, so that a limit cuts the deepest first. What is usual comes before what is
-there since more was asked for (``Extra``).
+their pointers lead to, so that a limit cuts the deepest first. The usual values come before the
+additions that were asked for (``Extra``).
 """
 
 from __future__ import annotations

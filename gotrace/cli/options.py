@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 class Options:
     """The options of a command; each has the name that its parser gives it.
 
-    A field with a default is no option: parsing finds it out. What several commands have in common
-    is not made by itself, and needs no constructor: to write one takes a millisecond.
+    A field with a default is no option: parsing finds it out. The class of options that several
+    commands share has no objects of its own, and needs no constructor: to write one takes a
+    millisecond.
     """
 
     json: bool

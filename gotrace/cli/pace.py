@@ -82,11 +82,11 @@ def pace(
 ) -> Iterator[float]:
     """Begin a run and yield, each time results are due, the seconds since the last time.
 
-    The last time is when the run is over, and nothing is recorded any more. What becomes of the
-    target is reported on ``output``. ``poll`` is called every ``poll_period`` seconds and can end
-    the run by returning true; it gets a function that returns whether the run is over, after which
-    it is to return soon. ``seen`` says whether any call has been seen. If it is false after
-    five seconds, a notice says why that may be. ``watch`` says what the run takes now.
+    The last time is when the run is over, and nothing is recorded any more. The target's end is
+    reported on ``output``. ``poll`` is called every ``poll_period`` seconds and can end the run by
+    returning true; it gets a function that returns whether the run is over, after which it is to
+    return soon. ``seen`` says whether any call has been seen. If it is false after five seconds, a
+    notice says why that may be. ``watch`` says what the run takes now.
     """
     run.begin(options.duration)
     began = time.monotonic()

@@ -18,7 +18,7 @@ _CLEAR = b"\r\x1b[K"
 class Progress:
     """One line on standard error that is there from a second after the start until ``end``.
 
-    What cannot take it back, a pipe, a file or a dumb terminal, gets it once, and later.
+    A pipe, a file or a dumb terminal cannot take it back: it gets the line once, and later.
 
     Written by another thread, with write(2) alone: this process forks meanwhile, and a lock that
     the thread holds would never be released in a child.

@@ -14,8 +14,8 @@ from gotrace.doctor.target import examine_target
 def examine(pid: int | None = None) -> Iterator[Finding]:
     """Yield the findings of each check, of the process ``pid`` too if it is given.
 
-    What must be fixed is found first by looking; only where there is no such thing programs are
-    loaded and attached for real, as everything else would fail for the same reason.
+    First it looks for faults that must be fixed. Only if there are none, programs are loaded and
+    attached for real: else all trials would fail for the same reason.
     """
     sound = True
     for finding in _machine():

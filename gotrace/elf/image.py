@@ -251,7 +251,7 @@ class ElfImage:
     def rest(self) -> None:
         """Let go of a copy and of all that was made of it, until more is asked for.
 
-        What others hold of it stays. Any thread may read meanwhile.
+        The parts that others hold stay. Any thread may read meanwhile.
         """
         if self._is_copied:
             self._data = None
@@ -348,8 +348,8 @@ class ElfImage:
     def section_bytes(self, section: Section) -> bytes | memoryview:
         """Return a section's contents, decompressed when SHF_COMPRESSED or named ``.zdebug_*``.
 
-        What is decompressed is kept; other contents are a view of the mapping, not a copy. Raise
-        ElfError for contents that do not decompress or claim an absurd size.
+        Decompressed contents are kept; others are a view of the mapping, not a copy. Raise ElfError
+        for contents that do not decompress or claim an absurd size.
         """
         if section.type == SHT_NOBITS:
             return b""

@@ -7,8 +7,8 @@ argument is read where all of it is in the frame at the call that the frame is i
 instruction after it, when no register holds what it held before the call. It is left out where a
 part is in a register, or nowhere. Arguments of inlined functions are left out.
 
-What DWARF says of a variable by a list is not certain by itself: it may be where an earlier value
-is. It is believed where the code shows that the argument was saved once and not written again
+A location list of DWARF is not certain by itself: it may lead to an earlier value of the variable.
+It is believed if the code shows that the argument was saved once and not written again
 (``spills``). A variable that DWARF has in one place throughout lives there.
 
 The goroutine is read again for that, with its stack, and has to be where it was before and after;

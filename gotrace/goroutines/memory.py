@@ -26,7 +26,7 @@ class Memory(Protocol):
     def gather(self, places: Sequence[int]) -> bytearray:
         """Return the bytes at places, one after the other.
 
-        ``places`` are an address and a size for each. What cannot be read is zeros.
+        ``places`` are an address and a size for each. Bytes that cannot be read are zeros.
         """
 
     def scatter(self, places: array[int], into: array[int], parts: array[int]) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of a function's arguments its code leaves alone in memory once they have been saved there.
 
-What DWARF says of an optimized function's variables is not certain: a variable that was given a new
-value can still be said to be where its old one is. So the code is asked. An argument that comes in
-a register is saved, where it is needed later, to a place that the caller has kept for it
+DWARF's places of an optimized function's variables are not certain: that of a variable with a new
+value can still be the place of its old one. So the code is asked. An argument that comes in a
+register is saved, where it is needed later, to a place that the caller has kept for it
 (abi-internal.md, "spill space"), mostly by the first instructions after the frame was made. If no
 other instruction writes there, what is there is what was passed, for as long as the call lasts.
 

@@ -29,8 +29,8 @@ class Binary:
     """An executable or shared library, with its functions, debugging information and types.
 
     Whatever passes a file on passes this on, so that nothing is opened, decompressed or searched
-    twice in a run. What reads a part is imported with the part: most commands need few of them, and
-    start sooner. A context manager that closes the file.
+    twice in a run. The reader of a part is imported with the part: most commands need few parts,
+    and start sooner. A context manager that closes the file.
 
     >>> with Binary(ElfImage.open("/usr/bin/caddy")) as binary:
     ...     binary.go_version, len(binary.functions)

@@ -79,8 +79,8 @@ def context_types(descriptors: Rtypes) -> dict[int, ContextType]:
     """Return types by the link-time addresses of their descriptors and itabs.
 
     Those that the program converts to the interfaces concerned, as its itabs say, and the spans of
-    OpenTelemetry itself. What cannot be read is left out. Raises RtypeError where lists of types
-    are damaged.
+    OpenTelemetry itself. Types that cannot be read are left out. Raises RtypeError if lists of
+    types are damaged.
     """
     key = descriptors.basic(_SPAN_KEY) or 0
     found: dict[int, ContextType] = {}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Go releases in which what gotrace reads or computes changed, each as (major, minor).
 
-What a release moved within a structure is in tables of its own, beside the code that reads it:
+The fields that a release moved within a structure are in tables beside the code that reads them:
 CONTRIBUTING.md, "Support a new Go release", lists them.
 """
 

@@ -4,8 +4,8 @@
 Sources, all read for Go 1.15 and 1.19 to 1.27: ``runtime/symtab.go`` (type moduledata),
 ``runtime/type.go`` and since Go 1.21 ``internal/abi/type.go`` (Type, what follows it by kind,
 Name), ``internal/abi/map*.go``, ``internal/abi/iface.go`` (ITab), ``runtime/iface.go``
-(addModuleItabs). What is said of 1.16, 1.17, 1.18 and 1.20 was checked with programs built by
-these: no type of them then contradicts itself.
+(addModuleItabs). The rules for 1.16, 1.17, 1.18 and 1.20 were checked with programs built by these:
+by the rules, none of their types contradicts itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read Go's linker symbol names: package, receiver, function, instance, closure, kind.
 
-The grammar is written down nowhere in one place. What is known comes from cmd/internal/objabi
+The grammar is written down nowhere in one place. This knowledge comes from cmd/internal/objabi
 (``PathToPrefix``, the ``%2e`` escapes), cmd/compile/internal/ir (``closureName``: ``func1``,
 ``gowrap1``, ``deferwrap1``, ``-range1``; ``MethodSymSuffix``: ``-fm``), cmd/compile/internal/
 pkginit (``init.0``, ``map.init.0``), cmd/compile/internal/reflectdata (``type:.eq.``; ``type..``

@@ -248,8 +248,8 @@ class Attached:
     def close(self) -> None:
         """Remove all probes and unload the program.
 
-        What takes longer than ``detach`` waits goes on without this process. Raises AttachError
-        where the probes were gone before that: the results are not whole.
+        If the removal takes longer than ``detach`` waits, it goes on without this process. Raises
+        AttachError if the probes were gone before that: the results are not whole.
         """
         if os.getpid() != self._owner:
             return

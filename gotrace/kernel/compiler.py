@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """BPF programs compiled: their C sources joined, and BCC used as a compiler without kernel headers.
 
-What comes out says nothing of the run that it was compiled for, so that it can be kept
+A compiled program does not depend on the run that it was compiled for, so that it can be kept
 (``kernel.program_cache``): instructions name maps by number, and have marks in the place of values.
 """
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that BPF programs call, put after the program that calls them.
 
-What is inlined the verifier follows once for each way that leads there: the body of a loop for each
-turn. What the kernel calls a global function it follows once, by itself, with any argument. For
-that it wants to know the function's type: Linux 5.12, commit e5069b9c23b3 ("bpf: Support pointers
+The verifier follows inlined code once for each way that leads there: the body of a loop for each
+turn. It follows a "global" function, as the kernel calls these, once: by itself, with any argument.
+For that it must know the function's type: Linux 5.12, commit e5069b9c23b3 ("bpf: Support pointers
 in global func args"). The programs concerned need 5.12 in any case (``bpf/atomic.h``). BCC compiles
 no calls between functions, so the caller is compiled with a mark in place of the call: ``CALLED``
 of ``bpf/common.h``.

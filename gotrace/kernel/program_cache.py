@@ -2,8 +2,8 @@
 """Compiled programs kept from one run to the next, so that a start needs no compiler.
 
 They are in the user's own cache, ``gotrace/bpf`` in ``XDG_CACHE_HOME`` or ``~/.cache``, a file for
-each source and shape. What is in it is loaded into the kernel: it is used only where no other user
-could have written it. It can be removed at any moment.
+each source and shape. Its programs are loaded into the kernel: they are used only if no other user
+could have written them. It can be removed at any moment.
 
 A file is found by a digest of the sources and of the settings that shape them; it says which files
 the compiler consisted of, and the kernel. Where one of these has changed, the program is compiled

@@ -3,8 +3,8 @@
 
 An operand that cannot be read, through a nil pointer for example, makes what is compared with it
 unknown. ``&&`` and ``||`` follow Kleene: false && unknown is false, true || unknown is true, else
-unknown stays unknown; a predicate that is unknown does not keep the call. What is unknown since it
-was not captured, such as the rest of a long string, has a truth all the same: where that would
+unknown stays unknown; a predicate that is unknown does not keep the call. A comparison with bytes
+that were not captured, such as the rest of a long string, has a truth all the same: if that could
 make the predicate true, the call is undecided, and callers count it.
 """
 

@@ -103,8 +103,8 @@ class Recorded:
     """The recording of a request: its calls, that of the root first, and changes of states.
 
     ``changes`` of a goroutine are in the order of time. The first one is its state from when it is
-    known on; the last one is ``UNKNOWN`` or ``ENDED``. What is of no request ``is_request`` not: it
-    has no task, and may have no call.
+    known on; the last one is ``UNKNOWN`` or ``ENDED``. If not ``is_request``, it is of no request:
+    it has no task, and may have no call.
     """
 
     pid: int

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make lines of raw records of functions whose values are all plain, without decoding by type.
 
-For each function a Python function is generated once that knows where in the record its values
-are. What it makes is byte for byte what text_line and json_line make; whatever it does not expect
-in a record (a string that was cut, is not UTF-8 or could not be read, an error, a stack) it leaves
-to them. Closures in place of generated source deliver fewer calls without loss: docs/performance.md
+For each function a Python function is generated once that knows where in the record its values are.
+Its lines are those of text_line and json_line byte for byte; whatever it does not expect in a
+record (a string that was cut, is not UTF-8 or could not be read, an error, a stack) it leaves to
+them. Closures in place of generated source deliver fewer calls without loss: docs/performance.md
 has the figures.
 """
 

@@ -102,8 +102,9 @@ def write_goroutines(
 ) -> None:
     """Write goroutines one by one, as runtime.Stack does, but for arguments.
 
-    What a goroutine waits for is last in the brackets. ``system``: the runtime's functions and
-    wrappers are shown as well. ``arguments`` reads those of frames, where they are wanted.
+    The thing that a goroutine waits for is last in the brackets. ``system``: the runtime's
+    functions and wrappers are shown as well. ``arguments`` reads those of frames, where they are
+    wanted.
     """
     for one in goroutines:
         notes = [one.status]

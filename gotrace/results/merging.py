@@ -3,10 +3,10 @@
 
 Recordings are what gofunccount, gofunclatency, gooffcpu, gooncpu and gostacks write with
 ``--json``. Counts, sums, histograms and parts are added, and percentiles are those of the histogram
-that comes of it. What cannot be added is left out (percentiles without a histogram), or stays with
-the name of its host (slow calls, goroutines by number). Whatever the order of recordings, and
-however they are split, the result is the same. It is written in the form of a recording: so it can
-be compared, and merged again.
+that comes of it. Figures that cannot be added are left out (percentiles without a histogram), or
+stay with the name of their host (slow calls, goroutines by number). Whatever the order of
+recordings, and however they are split, the result is the same. It is written in the form of a
+recording: so it can be compared, and merged again.
 """
 
 from __future__ import annotations

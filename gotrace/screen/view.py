@@ -589,8 +589,8 @@ class _View:
     def _attach(self, action: Callable[[AcceptPrice], None]) -> None:
         """Attach in a thread of its own, and ask whether the price is to be paid.
 
-        What keeps it from being attached is a message. A signal ends the wait at once; ``finish``
-        waits for the thread then.
+        A failure to attach becomes a message. A signal ends the wait at once; ``finish`` waits for
+        the thread then.
         """
         asking, done = _Asking(), threading.Event()
 

@@ -2,9 +2,9 @@
 """Add calls up by values of theirs, in the kernel (bpf/rows.h).
 
 A call is not reported: its key, made of captured values, finds a row, which has the number of such
-calls and, where that is asked for, the histogram of their durations or of a value of theirs. What a
-key means is decoded from a sample, the first call that had it. Rows that decode to the same values
-are one row to the user: keys are finer where a value holds more than is shown of it.
+calls and, where that is asked for, the histogram of their durations or of a value of theirs. A
+key's values are decoded from a sample, the first call that had it. Rows that decode to the same
+values are one row to the user: keys are finer where a value holds more than is shown of it.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ def _as_keyed(value: Value) -> Value:
 class _AsCaptured(ReadContext):
     """A context that knows types and functions, but not the program's memory.
 
-    What the kernel could not read is not in a key: calls that differ in it share a row, and what
-    the first of them had there is not known of the others.
+    Memory that the kernel could not read is not in a key: calls that differ in it share a row, and
+    the first one's value there is not known of the others.
     """
 
     def __init__(self, context: ReadContext) -> None:

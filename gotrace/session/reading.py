@@ -39,8 +39,9 @@ class Missing:
 class RecordReader:
     """The records of a run, for a consumer that takes them.
 
-    What the consumer leaves of a turn is due in the next one. Until it has taken that, no more is
-    read than there is room for: the rest waits in the kernel's buffers, which bounds memory here.
+    Records that the consumer leaves in a turn are due in the next one. Until it has taken them, no
+    more are read than there is room for: the rest waits in the kernel's buffers, which bounds
+    memory here.
     """
 
     #: How calls may be missing, in the order of ``losses``.

@@ -98,9 +98,9 @@ class Arm64:
         """Return where a function branches and returns.
 
         A jump to a register that the instruction before loads from a table, or computes by
-        addition, is a switch and stays in the function; others leave it. What is read as a literal
-        is no instruction. A return that checks a signature of its address (``retaa``) is one that
-        the kernel allows no probe on: the code counts as undecodable there.
+        addition, is a switch and stays in the function; others leave it. A word that is read as a
+        literal is not an instruction. A return that checks a signature of its address (``retaa``)
+        is one that the kernel allows no probe on: the code counts as undecodable there.
         """
         returns: list[int] = []
         branches: list[Branch] = []
@@ -543,8 +543,9 @@ def _is_harmless(effect: _Effect, values: bool, lowered: int, stack: bool) -> bo
 def _last_of_sequence(code: bytes) -> int:
     """Return where the assembler's sequence ends that a function begins with, 0 without one.
 
-    All of it but the last instruction makes R27, which the last one reads. What reads memory by
-    another register into R27 is no part of one: so the compiler checks a pointer for nil.
+    All of it but the last instruction makes R27, which the last one reads. An instruction that
+    reads memory by another register into R27 is not part of one: the compiler checks a pointer for
+    nil with it.
     """
     at = 0
     for word in _words(code[: 4 * _MAX_CHECK]):

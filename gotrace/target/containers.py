@@ -42,7 +42,7 @@ _MAX_NAMES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container as its node knows it. What is not known is None; without a pod so is the rest."""
+    """A container as its node knows it. Unknown fields are None; without a pod also its others."""
 
     id: str
     pod_uid: str | None = None

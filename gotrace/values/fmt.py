@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decoded values formatted by Go's verbs, as fmt.Printf does (src/fmt/print.go).
 
-What differs, because the program's own code is never run: of methods, only those of errors and of
-the types that decoding knows are followed; a function prints as its name where that is known. What
-was cut when it was captured says so, and how long it is. What is not printable is escaped.
+There are differences, as the program's own code is never run. Of methods, only those of errors and
+of types that decoding knows are followed. A function prints as its name if that is known. A value
+that was cut at its capture says so, with its length. Characters that are not printable are escaped.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 Go's bool, integers, floats and complex numbers are Python's; a string is a ``str`` (bytes that are
 not UTF-8 are surrogate escapes), a slice or array of bytes ``bytes``, other slices and arrays are
 lists, maps are dicts, and nil is None. A pointer that was followed is what it points to. A declared
-type is what it is made of. What Python has no type for is a class of this module. Whatever is
-longer than what was captured of it is a ``Cut...``, which knows its true ``length``. A value that
-could not be read is ``Unavailable``, which says why and equals nothing.
+type is what it is made of. A type that Python lacks is a class of this module. Whatever is longer
+than what was captured of it is a ``Cut...``, which knows its true ``length``. A value that could
+not be read is ``Unavailable``, which says why and equals nothing.
 
 >>> to_python(StringValue(b"GET", 3))
 'GET'

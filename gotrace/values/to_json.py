@@ -3,8 +3,8 @@
 
 JSON has numbers, strings, booleans and null for Go's; arrays for arrays and slices, but strings for
 those of bytes; objects for structs, with their fields, and for maps with keys that are strings or
-integers; a pointer is what it points to; an error or interface is the value in it. What JSON has no
-form for is an object with keys that begin with ``$``, which no field of a struct does:
+integers; a pointer is what it points to; an error or interface is the value in it. Values without a
+form in JSON are objects with keys that begin with ``$``, as no field of a struct does:
 
 ===========================================  =====================================================
 {"$unavailable": why}                        could not be read

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debugging information (DWARF 2 to 5): functions, their variables, types, and code addresses.
 
-Start reading at ``reader``. What DWARF's encoding is about is pyelftools' job, which ``units``
-alone imports: unit headers, abbreviations, attribute forms, range lists, location lists and
-expressions. What has to be done for thousands of entries works on the sections' bytes instead:
-``subprograms`` steps over entries undecoded, ``search`` finds a type's name.
+Start reading at ``reader``. DWARF's encoding is the job of pyelftools, which ``units`` alone
+imports: unit headers, abbreviations, attribute forms, range lists, location lists and expressions.
+Work on thousands of entries reads the sections' bytes instead: ``subprograms`` steps over entries
+undecoded, ``search`` finds a type's name.
 
 Importing ``reader``, ``units`` or ``search`` loads pyelftools, which takes longer than reading a
 small program's DWARF: modules that commands load at start import them in functions.

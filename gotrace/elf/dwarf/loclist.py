@@ -54,8 +54,8 @@ class LocationPiece:
 def location_of(die: Die) -> LocationAttribute | None:
     """Return a variable's DW_AT_location, None when it has none.
 
-    What is a block is an expression: Go writes DW_FORM_block1 in DWARF 5 too, where the standard,
-    and with it pyelftools' LocationParser, expects DW_FORM_exprloc.
+    A block is an expression: Go writes DW_FORM_block1 in DWARF 5 too, where the standard, and with
+    it pyelftools' LocationParser, expects DW_FORM_exprloc.
     """
     value = die.values.get("DW_AT_location")
     if isinstance(value, bytes):

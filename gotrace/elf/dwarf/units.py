@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Units of .debug_info, and their entries, as pyelftools decodes them.
 
-The only module that imports pyelftools (0.29 or newer). What a damaged file makes it raise becomes
-DwarfError here, and how much it may read for one question is rationed here: it has no bounds of
-its own.
+The only module that imports pyelftools (0.29 or newer). Its exceptions on a damaged file become
+DwarfError here. Its reads for one question are rationed here: it has no bounds of its own.
 """
 
 from __future__ import annotations
