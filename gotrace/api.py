@@ -61,6 +61,7 @@ from gotrace.session.oncpu.meter import HERTZ, CpuPeriod, CpuRequest
 from gotrace.session.oncpu.naming import FORM as CPU_FORM
 from gotrace.session.oncpu.naming import CpuNames, function_rows
 from gotrace.session.oncpu.wall import WallRequest
+from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProgramFunction
 from gotrace.session.probing import Probing, ReturnMode
 from gotrace.session.reading import RecordReader
@@ -87,6 +88,7 @@ from gotrace.tables import Table
 from gotrace.target.process import ProcessError, process_numbers
 from gotrace.target.target import Target
 from gotrace.target.wait import Reason, Waiter
+from gotrace.text import counted
 from gotrace.values.python import to_python
 
 if TYPE_CHECKING:  # loaded where they are made
@@ -645,13 +647,17 @@ class Session:
     def functions(
         self, *patterns: str, exclude: Iterable[str] = (), regexp: bool = False
     ) -> list[Function]:
-        """Return the functions that patterns select, by file and address.
+        """Return the functions that patterns and recipes select, by file and address.
 
         Raises NoMatchError, which says what is near, where a pattern selects nothing.
         """
         with _STARTING, _os_errors():
             asked = self._asked(patterns, exclude, regexp)
-            found = CountRequest(target=self._target, asked=asked, verb="trace").select()
+            if asked.has_recipes:
+                choices = TraceChoices.of(None, None, entry_only=True, floats=False)
+                found = TraceRequest(target=self._target, asked=asked, choices=choices).select()
+            else:
+                found = CountRequest(target=self._target, asked=asked, verb="trace").select()
             functions: dict[tuple[int, int, int], Function] = {}
             programs = found.program_names
             for selected in found.selected:
@@ -1061,6 +1067,7 @@ class Session:
                 counts = meter.diagnostics()
             _check_budget(run, lossy)
         _check_lost(run, lossy, {what.name.lower(): counts[what] for what in meter.LOSSES})
+        _warn_of_unwound(counts)
         names = run.plan.names
         return _by_goroutine(names, period) if by_goroutine else _by_function(names, period)
 
@@ -1086,6 +1093,7 @@ class Session:
                 counts = meter.diagnostics()
             _check_budget(run, lossy)
         _check_lost(run, lossy, {what.name.lower(): counts[what] for what in meter.LOSSES})
+        _warn_of_unwound(counts)
         return groups
 
     @_in_use
@@ -1904,6 +1912,13 @@ def _warn(run: Run[_M, _C]) -> None:
         _warn_caller(text)
     if len(texts) > _MAX_WARNINGS:
         _warn_caller(f"and {len(texts) - _MAX_WARNINGS} more warnings")
+
+
+def _warn_of_unwound(counts: Mapping[Diagnostic, int]) -> None:
+    """Warn of calls that have no time, and no results."""
+    if calls := counts[Diagnostic.UNWOUND]:
+        text = "{} call{s} did not return, unwound by a panic or runtime.Goexit: not in the results"
+        _warn_caller(counted(text, calls))
 
 
 def _warn_caller(text: str) -> None:

@@ -233,6 +233,23 @@ def test_counts_and_latencies_are_exact(fixture: Fixture) -> None:
         assert len({goroutine.goid for goroutine in by_goroutine}) == 2
 
 
+def test_calls_that_did_not_return_are_told(fixture: Fixture) -> None:
+    with gotrace.attach(fixture.ready) as go:
+        truth: dict[str, int] = {}
+
+        def work() -> None:
+            truth.update(fixture.work("crash"))
+            go.stop()
+
+        with pytest.warns(gotrace.TracingWarning, match="^20000 calls did not return, unwound by"):
+            times = go.latency("main.crashed", ready=work)
+        assert truth["Crashed"] == 20000
+        assert times["main.crashed"].count == truth["Calls"] - truth["Crashed"]
+        with pytest.warns(gotrace.TracingWarning, match="^20000 calls did not return, unwound by"):
+            groups = go.count("main.crashed", by="$ret > 0", ready=work)
+        assert sum(group.calls for group in groups) == truth["Calls"] - truth["Crashed"]
+
+
 def test_a_command_is_traced_from_its_first_call() -> None:
     """The fixture's child calls a function seven times and ends."""
     command = [str(build(FIXTURES / "live_brief", newest())), "child"]
@@ -257,6 +274,13 @@ def test_all_processes_that_run_a_file(fixture: Fixture) -> None:
         assert Counter(call.pid for call in calls) == {fixture.ready: 1200, other.ready: 1200}
         with pytest.raises(gotrace.GotraceError, match="wait\\(\\) needs a command"):
             go.wait()
+
+
+def test_functions_of_a_recipe(fixture: Fixture) -> None:
+    with gotrace.attach(fixture.ready) as go:
+        assert "runtime.gopanic" in {function.name for function in go.functions("@panics")}
+        with pytest.raises(gotrace.UsageError, match="there is no recipe @nothing"):
+            go.functions("@nothing")
 
 
 def test_functions_say_where_they_are(fixture: Fixture) -> None:

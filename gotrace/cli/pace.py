@@ -37,6 +37,7 @@ M = TypeVar("M", bound=Probing)
 C = TypeVar("C")
 
 _SILENT = 5.0  # seconds
+_STOPPED = 1.0  # seconds in which this process has not run: longer than any turn
 _POLL, _TURN = 0.025, 0.06  # seconds between two turns of reading records, and of each
 _DRAINING = 0.8  # seconds after the end of the run, in which what is left is written
 _SKIPPED = "{:,} hit{s} not seen: the kernel did not let a program begin within another on that CPU"
@@ -93,10 +94,11 @@ def pace(
     since = run.began
     interval = options.interval if isinstance(options, SummaryOptions) else None
     tick = began + interval if interval else math.inf
+    looked, silent = began, began + _SILENT
     output.patience.ended = lambda: run.asked
     over = False
     while not over:
-        due = tick if seen is None else min(tick, began + _SILENT)
+        due = tick if seen is None else min(tick, silent)
         over = run.is_over(min(poll_period, due - time.monotonic()))
         for note in run.news():
             kind = _KINDS.get(note.kind, NoticeKind.WARNING)
@@ -109,7 +111,10 @@ def pace(
         if not over and watch is not None:
             watch.look(run.hits)
         now = time.monotonic()
-        if seen is not None and now >= began + _SILENT:
+        if now - looked > poll_period + _STOPPED:  # calls that came meanwhile are shown in a moment
+            silent = max(silent, now + _STOPPED)
+        looked = now
+        if seen is not None and now >= silent:
             if not over and not seen():
                 output.notice(_silent(options, run.target))
             seen = None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import AttachMethod
 from gotrace.kernel.features import multi_filters_by_process
+from gotrace.probes.pattern import is_recipe
 from gotrace.records import dataclass
 from gotrace.session.plan import (
     BinaryRequest,
@@ -53,6 +54,10 @@ class Asked:
     exclude: Sequence[str] = ()
     regexp: bool = False
     file: str | None = None
+
+    @property
+    def has_recipes(self) -> bool:
+        return any(map(is_recipe, self.patterns))
 
     def requests(self, target: Target) -> list[BinaryRequest]:
         """Return the selection in each file. Raises UsageError."""
