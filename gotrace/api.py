@@ -42,6 +42,7 @@ from gotrace.requests.flight import FlightReader, flight_of, flight_size, probes
 from gotrace.requests.model import Request
 from gotrace.requests.recording import Recorder, Recording
 from gotrace.results.rows import Row
+from gotrace.session.choices import HERTZ, MAX_STACK_FRAMES, ReturnMode, WaitState
 from gotrace.session.count import CountRequest
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import function_of
@@ -57,18 +58,18 @@ from gotrace.session.keys import (
 )
 from gotrace.session.latency import LatencyOptions, LatencyRequest, Measurement
 from gotrace.session.oncpu.groups import WALL_FORM, WallGroup, wall_groups
-from gotrace.session.oncpu.meter import HERTZ, CpuPeriod, CpuRequest
+from gotrace.session.oncpu.meter import CpuPeriod, CpuRequest
 from gotrace.session.oncpu.naming import FORM as CPU_FORM
 from gotrace.session.oncpu.naming import CpuNames, function_rows
 from gotrace.session.oncpu.wall import WallRequest
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProgramFunction
-from gotrace.session.probing import Probing, ReturnMode
+from gotrace.session.probing import Probing
 from gotrace.session.reading import RecordReader
 from gotrace.session.request import Asked, RunRequest
 from gotrace.session.run import End, NoteKind, Run, open_run
 from gotrace.session.scheduler import SchedulerProbes
-from gotrace.session.trace import MAX_STACK_FRAMES, CallTracer, TraceOptions, TraceRequest
+from gotrace.session.trace import CallTracer, TraceOptions, TraceRequest
 from gotrace.session.trace_plan import TraceChoices
 from gotrace.session.undisturbed import Opened
 from gotrace.session.waits.meter import WaitRequest
@@ -79,7 +80,6 @@ from gotrace.session.waits.naming import (
     named_waits,
     profile_rows,
 )
-from gotrace.session.waits.probes import WaitState
 from gotrace.session.why.parts import PartSums
 from gotrace.session.why.price import MAX_SHARE, price_of
 from gotrace.session.why.price import Price as CountedPrice

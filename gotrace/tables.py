@@ -7,7 +7,6 @@ Names come from traced programs: everything is escaped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from importlib import import_module
 from itertools import islice
 from typing import Any
@@ -37,6 +36,8 @@ class Table:
 
 def html_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table as HTML, with its first rows."""
+    from html import escape
+
     rest = iter(rows)
     lines = [
         "".join(f"<td>{escape(_cell(cell))}</td>" for cell in row) for row in islice(rest, _SHOWN)

@@ -53,3 +53,8 @@ def encodable(text: str) -> str:
 def _escaped(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
+
+
+def quote(text: str) -> str:
+    """Put a name or pattern in single quotes, printable."""
+    return f"'{printable(text)}'"

@@ -176,7 +176,7 @@ BESIDE = {
             "report",
             "screen",
             "doctor",
-            "kernel.attach",
+            "kernel.methods",
             "gotypes.symbols",
             "sites.records",
         ),

@@ -22,11 +22,10 @@ from gotrace.elf.name_cache import kept_names
 from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.model import State
 from gotrace.gotypes.symbols import short_name
-from gotrace.kernel.attach import AttachMethod
+from gotrace.kernel.methods import AttachMethod
 from gotrace.probes.pattern import NameList, split_target
 from gotrace.report.order import Order
-from gotrace.session.probing import ReturnMode
-from gotrace.session.waits.probes import WaitState
+from gotrace.session.choices import ReturnMode, WaitState
 from gotrace.target.command import resolve_command
 from gotrace.target.process import file_test, process_numbers, runs_go
 from gotrace.target.target import Target, TargetBinary

@@ -10,10 +10,10 @@ import os.path
 import re
 
 from gotrace.errors import UsageError
-from gotrace.probes.pattern import quote
 from gotrace.profiles.execution import TRACE
 from gotrace.profiles.perfetto import PERFETTO
 from gotrace.profiles.write import PROFILES
+from gotrace.text import quote
 
 #: Of tables; of either kind, ``.gz`` after it compresses.
 _JSON = (".ndjson", ".json", ".jsonl")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from gotrace.cli.command import run_command
 from gotrace.cli.options import (
     OptionParser,
     Options,
@@ -21,7 +22,6 @@ from gotrace.cli.options import (
     positive,
     seconds,
 )
-from gotrace.cli.run import run_command
 from gotrace.cli.stream import result_file, result_stream
 from gotrace.errors import GotraceError, UsageError
 from gotrace.hosts.bundle import Bundle, read_bundles

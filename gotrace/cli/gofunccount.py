@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from gotrace.cli.command import run_command
 from gotrace.cli.options import (
     CallsOptions,
     OptionParser,
@@ -25,7 +26,6 @@ from gotrace.cli.run import (
     asked_of,
     opened_notices,
     probe_cost_of,
-    run_command,
     run_output,
     status_of,
     target_of,

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from gotrace.cli.command import run_command
 from gotrace.cli.irregular import irregularities
 from gotrace.cli.latency_options import GofunclatencyOptions
 from gotrace.cli.options import (
@@ -19,6 +20,7 @@ from gotrace.cli.options import (
     add_run_options,
     add_sort_option,
     add_target_options,
+    add_why_options,
     new_parser,
     parse,
 )
@@ -29,13 +31,12 @@ from gotrace.cli.run import (
     hits_took,
     mostly_tracing,
     opened_notices,
-    run_command,
     run_output,
     status_of,
     target_of,
     together,
 )
-from gotrace.cli.why import PriceWatch, add_why_options, why_of
+from gotrace.cli.why import PriceWatch, why_of
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost, RunCost

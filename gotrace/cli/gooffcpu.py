@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from gotrace.cli.command import run_command
 from gotrace.cli.conflicts import Conflict, Needs, check_options
 from gotrace.cli.options import (
     OptionParser,
@@ -20,7 +21,7 @@ from gotrace.cli.options import (
     parse,
 )
 from gotrace.cli.pace import pace, running
-from gotrace.cli.run import process_of, run_command, run_output
+from gotrace.cli.run import process_of, run_output
 from gotrace.cli.stack_files import (
     STACK_CONFLICTS,
     StackOptions,
@@ -37,11 +38,11 @@ from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.report.syscalls import syscall_row, write_syscalls
 from gotrace.report.waits import write_waits
 from gotrace.results.rows import Row
+from gotrace.session.choices import WaitState
 from gotrace.session.request import RunRequest
 from gotrace.session.waits.meter import WaitMeter, WaitPeriod, WaitRequest, WaitRow, sum_rows
 from gotrace.session.waits.names import SyscallMeter, SyscallRequest, syscall_price
 from gotrace.session.waits.naming import FORM, WaitChoice, named_waits, profile_rows, waits_head
-from gotrace.session.waits.probes import WaitState
 from gotrace.target.target import Target
 from gotrace.text import counted
 

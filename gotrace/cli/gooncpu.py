@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
+from gotrace.cli.command import run_command
 from gotrace.cli.conflicts import ONE_OF, Conflict, Needs, check_options
 from gotrace.cli.options import (
     OptionParser,
@@ -21,7 +22,7 @@ from gotrace.cli.options import (
     positive,
 )
 from gotrace.cli.pace import pace, running
-from gotrace.cli.run import process_of, run_command, run_output
+from gotrace.cli.run import process_of, run_output
 from gotrace.cli.stack_files import (
     STACK_CONFLICTS,
     StackOptions,
@@ -35,15 +36,9 @@ from gotrace.profiles.rows import StackProfile
 from gotrace.report.cpu import write_cpu
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.report.wall import write_wall
+from gotrace.session.choices import HERTZ
 from gotrace.session.oncpu.groups import WALL_FORM, wall_groups, wall_head
-from gotrace.session.oncpu.meter import (
-    HERTZ,
-    CpuMeter,
-    CpuPeriod,
-    CpuRequest,
-    CpuRow,
-    sum_samples,
-)
+from gotrace.session.oncpu.meter import CpuMeter, CpuPeriod, CpuRequest, CpuRow, sum_samples
 from gotrace.session.oncpu.naming import FORM, CpuNames, NamedSamples, cpu_head, function_rows
 from gotrace.session.oncpu.wall import WallRequest
 from gotrace.session.probing import Probing

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gotrace.cli.command import run_command
 from gotrace.cli.conflicts import ONE_OF, Conflict, Needs, check_options
 from gotrace.cli.options import (
     OptionParser,
@@ -25,7 +26,7 @@ from gotrace.cli.options import (
     positive,
     seconds,
 )
-from gotrace.cli.run import make_output, run_command
+from gotrace.cli.run import make_output
 from gotrace.errors import NoMatchError
 from gotrace.goroutines.core import CoreGoroutines
 from gotrace.goroutines.dump import Dump

@@ -11,9 +11,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gotrace.cli.command import run_command
 from gotrace.cli.conflicts import Needs, check_options
 from gotrace.cli.options import OptionParser, Options, new_parser, parse_plain, positive, seconds
-from gotrace.cli.run import make_output, run_command
+from gotrace.cli.run import make_output
 from gotrace.errors import GotraceError, UsageError
 from gotrace.live.model import Snapshot
 from gotrace.live.monitor import Monitor

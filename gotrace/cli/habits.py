@@ -8,15 +8,13 @@ bpftrace, perf, strace, ltrace, Delve and pprof. tests/tools/habits.txt has whol
 from __future__ import annotations
 
 import argparse
-import difflib
 import os.path
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gotrace.errors import UsageError
-from gotrace.probes.pattern import quote
-from gotrace.target.process import processes_called
+from gotrace.text import quote
 
 _BARE = "a function is given without an option, as in 'main.handle'"
 _PROCESS = "-p PROCESS takes the number or the name of a process"
@@ -136,6 +134,8 @@ def _instead(parser: argparse.ArgumentParser, word: str) -> str:
         option = option[:2]
     if found := _OF_TOOLS.get(parser.prog, {}).get(option) or _ELSEWHERE.get(option):
         return found
+    import difflib
+
     known = [name for name in parser._option_string_actions if name.startswith("--")]
     alike = difflib.get_close_matches(option, known, 1) if option.startswith("--") else []
     return f"did you mean {alike[0]}?" if alike else ""
@@ -219,8 +219,14 @@ def _check_patterns(
                 f"{quote(word)} is a file: type {quote(f'{word}:{others[0]}')} for all processes"
                 f" that run it, {tool} {quote(others[0])} -- {word} to start it"
             )
-        if others and not has_process and word.isidentifier() and processes_called(word):
+        if others and not has_process and word.isidentifier() and _is_process(word):
             raise UsageError(f"{quote(word)} is not a function: -p {word} is for the process")
+
+
+def _is_process(name: str) -> bool:
+    from gotrace.target.process import processes_called
+
+    return bool(processes_called(name))
 
 
 def check_shell(text: str) -> None:

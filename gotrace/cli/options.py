@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import pwd
 import re
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, NoReturn, TypeVar
+from typing import ClassVar, Generic, NamedTuple, NoReturn, TypeVar
 
 from gotrace import __version__, units
 from gotrace.cli.conflicts import Conflict, Rule, check_options
@@ -24,12 +22,9 @@ from gotrace.cli.habits import (
     which_functions,
 )
 from gotrace.errors import GotraceError, UsageError
+from gotrace.kernel.methods import AttachMethod
 from gotrace.report.order import Order
-from gotrace.target.process import cgroup_number, process_numbers
-
-if TYPE_CHECKING:
-    from gotrace.kernel.attach import AttachMethod
-    from gotrace.session.probing import ReturnMode
+from gotrace.session.choices import ReturnMode
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -224,6 +219,19 @@ WHY_ALL, WHY_WAITS = "all", "waits"
 _WAITS = f"--why={WHY_WAITS}"
 
 
+def add_why_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--why``. ``parse`` knows ``--why=waits``: no pattern may follow it."""
+    parser.add_argument(
+        "--why",
+        action="store_const",
+        const=WHY_ALL,
+        help="show what the time of calls went into; --why=waits: without system calls",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="use --why whatever it takes of the program's time"
+    )
+
+
 def add_key_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for the keys that calls are grouped by."""
     parser.add_argument(
@@ -282,8 +290,6 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def add_watching_options(parser: argparse.ArgumentParser, has_budget: bool = True) -> None:
     """Add the options of every run: its length, the form of its output, how to attach."""
-    from gotrace.kernel.attach import AttachMethod
-
     parser.add_argument(
         "-d",
         "--duration",
@@ -319,8 +325,6 @@ def add_watching_options(parser: argparse.ArgumentParser, has_budget: bool = Tru
 
 def add_return_options(parser: argparse.ArgumentParser) -> None:
     """Add where calls are seen returning."""
-    from gotrace.session.probing import ReturnMode
-
     where = (
         "see calls return at RETs (ret) or, which costs a tenth, in their callers (landing);"
         " auto, the default: in the callers of functions that are called often"
@@ -584,6 +588,8 @@ def _user(text: str) -> int:
     """Parse a user's number or name."""
     if text.isdecimal() and text.isascii() and int(text) < 1 << 32:
         return int(text)
+    import pwd
+
     try:
         return pwd.getpwnam(text).pw_uid
     except (KeyError, ValueError):
@@ -592,6 +598,8 @@ def _user(text: str) -> int:
 
 def _cgroup(text: str) -> int:
     """Return the number of a control group by its directory's path."""
+    from gotrace.target.process import cgroup_number
+
     try:
         return cgroup_number(text)
     except GotraceError as error:
@@ -634,11 +642,15 @@ def parse(parser: OptionParser[_R], arguments: Sequence[str]) -> _R:
 
 def _named(options: RunOptions, command: list[str] | None) -> Named:
     """Return the named target; ``command`` follows ``--``. Raises UsageError."""
+    from gotrace.target.process import process_numbers
+
     pids = process_numbers(options.processes)
     by_name = any(re.search("[^0-9, ]", text) for text in options.processes)
     if command is not None and (options.cmd or pids):
         raise UsageError(two_targets(command))
     if options.cmd:
+        import shlex
+
         check_shell(options.cmd)
         try:
             command = shlex.split(options.cmd)

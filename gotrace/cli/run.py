@@ -3,24 +3,23 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from gotrace.cli.command import to_end
 from gotrace.cli.options import FunctionOptions, Named, Options, RunOptions
 from gotrace.cli.progress import Progress
-from gotrace.cli.stream import open_standard_streams, result_file, result_stream
+from gotrace.cli.stream import result_file, result_stream
 from gotrace.errors import GotraceError
-from gotrace.report.colour import Colour, paint, wants_colour
 from gotrace.report.durations import duration
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, Patience, TextOutput
 from gotrace.target.process import one_process
 from gotrace.target.target import Target
-from gotrace.text import counted, printable
+from gotrace.text import counted
 
 if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes, does without
     from gotrace.overhead import ProbeCost
@@ -39,7 +38,6 @@ _MAX_PROBLEMS = 5
 _MOSTLY = 0.5  # share of the time
 _NOTABLE = 0.01  # of one CPU
 _LEAST_NS = 5_000_000  # of a short run a few hits can be a large share
-_INTERRUPTED = 130  # what shells make of an end by SIGINT
 
 
 def asked_of(options: FunctionOptions) -> Asked:
@@ -101,7 +99,7 @@ def open_output(
     before = None
     if starting is not None:
         progress = Progress(starting)
-        _to_end.append(progress.end)
+        to_end.append(progress.end)
         before = progress.end
     if path is None:
         if as_json:
@@ -109,13 +107,9 @@ def open_output(
         # Folded stacks are alone on standard output.
         return TextOutput(out, err, quiet, err if folded else out, before, patience)
     file = result_file(path)
-    _to_end.append(file.close)
+    to_end.append(file.close)
     words = TextOutput(file, err, quiet, out, before, patience)
     return JsonOutput(file, words, patience=patience) if as_json else words
-
-
-#: Actions at the end, the last first: results' files are closed.
-_to_end: list[Callable[[], None]] = []
 
 
 def opened_notices(options: FunctionOptions, run: Run[_M, _C], done: str) -> Iterator[Notice]:
@@ -268,64 +262,3 @@ def probe_cost_of(calibration: Calibration[_T] | None, wait: float = 0.8) -> _T 
 def status_of(failed: Sequence[GotraceError]) -> int:
     """Return a run's exit status: that of the first probe that came to nothing, else 0."""
     return failed[0].exit_code if failed else 0
-
-
-def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
-    """Run a command and turn how it ends into an exit status.
-
-    Prints an error as one line on stderr, with a traceback only under ``--debug``. A reader that
-    has closed standard output ends the command quietly.
-    """
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    debug = "--debug" in own
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A locale that lacks a letter of a name is not a reason to end.
-        sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        open_standard_streams()
-        try:
-            return run(arguments)
-        finally:
-            while _to_end:
-                _to_end.pop()()
-    except GotraceError as error:
-        if debug:
-            _explain(getattr(error, "log", ""))
-        text = f"{name}: {printable(str(error))}"
-        colour = Colour.ERROR if wants_colour(sys.stderr) else None
-        print(paint(text, colour), file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:
-        _discard_output()
-        return 0
-    except OSError as error:
-        # Whatever concerns the target has been turned into a GotraceError where it was met: what
-        # names no file is a write to standard output.
-        if debug:
-            _explain()
-        what = error.filename or "cannot write the results"
-        reason = error.strerror or error
-        print(f"{name}: {printable(str(what))}: {reason}", file=sys.stderr)
-        _discard_output()
-        return 1
-    except MemoryError:
-        if debug:
-            _explain()
-        print(f"{name}: out of memory: raise ulimit -v, or trace fewer functions", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:  # before tracing began
-        return _INTERRUPTED
-
-
-def _explain(log: str = "") -> None:
-    """Print where the error being handled was raised, and the compiler's messages."""
-    import traceback
-
-    for line in f"{traceback.format_exc()}{log}".splitlines():
-        print(printable(line), file=sys.stderr)
-
-
-def _discard_output() -> None:
-    """Let the interpreter's last flush of standard output, at exit, go nowhere."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -9,7 +9,6 @@ import io
 import os
 import select
 import stat
-import sys
 import time
 import zlib
 from typing import TYPE_CHECKING, TextIO
@@ -72,23 +71,6 @@ class _Compressed(gzip.GzipFile):
 def takes_more(stream: TextIO, until: float) -> bool:
     """Wait until a stream that has been flushed takes more, at most until ``until``."""
     return not isinstance(stream, _InterruptibleText) or stream.raw.takes_more(until)
-
-
-def open_standard_streams() -> None:
-    """Make sure of file descriptors 0 to 2: where one is closed, the next file would get it.
-
-    Then what is meant for standard error would be written to that file. Raise OSError where
-    standard output is closed.
-    """
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
-    if sys.stderr is None:
-        sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), write_through=True)
-    if sys.stdout is None:
-        raise OSError(errno.EBADF, "standard output is closed")
 
 
 class _InterruptibleWriter(io.RawIOBase):

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from gotrace.cli.conflicts import Conflict, Needs, check_options
 from gotrace.cli.options import (
@@ -17,7 +17,9 @@ from gotrace.cli.options import (
     is_json,
     profile_in,
 )
-from gotrace.session.trace_plan import TraceChoices
+
+if TYPE_CHECKING:
+    from gotrace.session.trace_plan import TraceChoices
 
 _COLUMNS, _ROWS = 80, 3  # columns if output goes to no terminal; lines for one call
 #: In the name of a flight's file, its number.
@@ -107,6 +109,8 @@ class GotraceOptions(FunctionOptions, PartsOptions):
     @property
     def choices(self) -> TraceChoices:
         """Return the choice of values that are copied of a call."""
+        from gotrace.session.trace_plan import TraceChoices
+
         return TraceChoices.of(
             self.string_size,
             self.depth,
@@ -123,6 +127,8 @@ class GotraceOptions(FunctionOptions, PartsOptions):
             return None
         if self.files.table is not None:
             return _ROWS * _COLUMNS
+        import shutil
+
         return _ROWS * max(shutil.get_terminal_size((_COLUMNS, 0)).columns, _COLUMNS // 2)
 
     def roots(self) -> Sequence[str] | None:

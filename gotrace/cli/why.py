@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The option ``--why``: what it takes is said before it is paid."""
+"""Runs with ``--why``: what it takes is said before it is paid."""
 
 from __future__ import annotations
 
-import argparse
 import time
 from typing import TYPE_CHECKING
 
@@ -19,19 +18,6 @@ if TYPE_CHECKING:  # loaded only where --why is given
 
 
 _SECOND = 1.0
-
-
-def add_why_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--why``. ``parse`` knows ``--why=waits``: no pattern may follow it."""
-    parser.add_argument(
-        "--why",
-        action="store_const",
-        const=WHY_ALL,
-        help="show what the time of calls went into; --why=waits: without system calls",
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="use --why whatever it takes of the program's time"
-    )
 
 
 def why_of(options: PartsOptions, *, callers: bool = False) -> WhyOptions | None:

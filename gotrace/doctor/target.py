@@ -13,10 +13,11 @@ from gotrace.errors import GotraceError
 from gotrace.goroutines.live import LiveGoroutines
 from gotrace.gotypes.binary import Binary
 from gotrace.kernel.btf import task_fsbase_offset
+from gotrace.session.choices import WaitState
 from gotrace.session.count import CountRequest
 from gotrace.session.request import Asked
 from gotrace.session.run import open_run
-from gotrace.session.waits.probes import WaitState, wait_probes
+from gotrace.session.waits.probes import wait_probes
 from gotrace.target.process import Process
 from gotrace.target.target import Target
 

@@ -16,12 +16,13 @@ from functools import partial
 
 from gotrace.doctor.finding import CheckState, Finding
 from gotrace.errors import GotraceError
-from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
+from gotrace.kernel.attach import Attached, Point, ProbeGroup, attach
 from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.kernel.children import Child
 from gotrace.kernel.compiler import LoadError, NoCompilerError, ProgramOrigin, load_compiler
 from gotrace.kernel.cookie import cookie
 from gotrace.kernel.features import multi_filters_by_process
+from gotrace.kernel.methods import AttachMethod
 from gotrace.kernel.own_function import OwnFunction, own_code, own_function
 from gotrace.kernel.program import AttachKind, BpfProgram
 from gotrace.kernel.program_cache import is_packaged

@@ -30,6 +30,7 @@ from gotrace.probes.pattern import is_recipe
 from gotrace.probes.spec import NO_KEY, parse_probe
 from gotrace.records import dataclass
 from gotrace.session.budget import Hits, Spent
+from gotrace.session.choices import ReturnMode
 from gotrace.session.count import CallCounter, CountRequest
 from gotrace.session.decode import Undecided
 from gotrace.session.events import RecordError
@@ -37,7 +38,6 @@ from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod, KeyRequest
 from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
-from gotrace.session.probing import ReturnMode
 from gotrace.session.reading import RecordReader
 from gotrace.session.request import Asked
 from gotrace.session.run import Run, open_run

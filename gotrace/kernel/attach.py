@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
-from enum import Enum
 from functools import partial
 from itertools import islice
 
@@ -21,6 +20,7 @@ from gotrace.kernel.compiler import LoadError
 from gotrace.kernel.detach_time import close_all, price
 from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.keeper import Keeper
+from gotrace.kernel.methods import AttachMethod
 from gotrace.kernel.missing_features import has_attach_cookies
 from gotrace.kernel.program import AttachKind, BpfProgram, LackingError, Map
 from gotrace.records import dataclass
@@ -30,14 +30,6 @@ from gotrace.target.process import Process
 
 class AttachError(GotraceError):
     """No method of attaching works, or not the forced one."""
-
-
-class AttachMethod(Enum):
-    """The ways to attach, best first; the values are those of ``--attach``."""
-
-    MULTI = "multi"  # one uprobe-multi link with cookies: Linux 6.6
-    COOKIE = "perf-cookie"  # a perf event and a link with a cookie for each site: Linux 5.15
-    ADDRESS = "perf-ip"  # a perf event for each site, found by instruction pointer: Linux 4.17
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from gotrace.probes.spec import parse_key
 from gotrace.records import dataclass
 from gotrace.results.rows import Row
 from gotrace.session.calibrate import Calibration, probe_cost
+from gotrace.session.choices import WaitState
 from gotrace.session.count import CountRequest
 from gotrace.session.keys import KeyMeter, KeyRequest
 from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest, Measurement
@@ -32,7 +33,6 @@ from gotrace.session.run import Run, open_run
 from gotrace.session.scheduler import SchedulerProbes
 from gotrace.session.waits.meter import WaitMeter, WaitRequest
 from gotrace.session.waits.naming import WaitChoice, named_waits, waker_label
-from gotrace.session.waits.probes import WaitState
 from gotrace.session.why.price import price_of
 from gotrace.sites.records import SiteForm
 from gotrace.target.target import Target

@@ -24,7 +24,7 @@ from functools import cached_property
 from gotrace.errors import UsageError
 from gotrace.gotypes.symbols import display_name, elide_type_arguments
 from gotrace.records import dataclass
-from gotrace.text import printable
+from gotrace.text import quote
 
 _PATH_MAX = 4096  # limits.h: no file name is longer
 # Symbols with a colon that the compiler makes: their first word is not a file's name.
@@ -100,11 +100,6 @@ def whole_probes(words: Iterable[str], *, regexp: bool = False) -> list[str]:
             )
         probes[-1] = f"{probes[-1]} {word}"
     return probes
-
-
-def quote(text: str) -> str:
-    """Put a name or pattern in single quotes, printable."""
-    return f"'{printable(text)}'"
 
 
 def split_target(

@@ -22,9 +22,9 @@ from typing import Protocol
 
 from gotrace.errors import NoMatchError, UsageError
 from gotrace.gotypes.symbols import display_name, elide_type_arguments, package_of
-from gotrace.probes.pattern import Match, NameList, Pattern, quote
+from gotrace.probes.pattern import Match, NameList, Pattern
 from gotrace.records import dataclass
-from gotrace.text import printable
+from gotrace.text import printable, quote
 
 _SHOWN = 3  # suggestions, inlined places, patterns: as many as one line bears
 _MAX_FUZZY = 200  # characters: longer names are pasted, not mistyped

@@ -14,8 +14,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from gotrace.errors import UsageError
-from gotrace.probes.pattern import quote
 from gotrace.records import dataclass
+from gotrace.text import quote
 from gotrace.units import whole_nanoseconds
 
 

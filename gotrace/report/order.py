@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gotrace.histogram import Histogram, ValueHistogram
+if TYPE_CHECKING:
+    from gotrace.histogram import Histogram, ValueHistogram
 
 _T = TypeVar("_T")
 

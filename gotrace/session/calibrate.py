@@ -15,10 +15,11 @@ from typing import Generic, TypeVar
 from gotrace.architecture import HOST
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
-from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
+from gotrace.kernel.attach import Attached, Point, ProbeGroup, attach
 from gotrace.kernel.children import Child
 from gotrace.kernel.cookie import TaskKind, cookie, landing_cookie
 from gotrace.kernel.histograms import HistogramRows
+from gotrace.kernel.methods import AttachMethod
 from gotrace.kernel.own_function import CALLS, OwnFunction, own_code, own_function
 from gotrace.overhead import ProbeCost
 from gotrace.session.landings import place_landing

@@ -31,6 +31,7 @@ from gotrace.probes.spec import KeyText as KeyText
 from gotrace.probes.typed import SpecialOperand
 from gotrace.records import dataclass
 from gotrace.session.calibrate import probe_cost, trap_cost
+from gotrace.session.choices import MAX_STACK_FRAMES
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, RecordError
 from gotrace.session.open_calls import Diagnostic
@@ -39,7 +40,7 @@ from gotrace.session.plan import make_plan, measurable
 from gotrace.session.probing import Prepared
 from gotrace.session.request import Planned, ProbeRequest
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.trace import MAX_STACK_FRAMES, Tables, TraceOptions, expected_types, sized
+from gotrace.session.trace import Tables, TraceOptions, expected_types, sized
 from gotrace.session.trace_plan import Context, TraceChoices, TracePlan, make_trace_plan
 from gotrace.session.why.parts import BandRows, PartSums, max_report_size
 from gotrace.settings import HistogramSettings, KeySettings

@@ -30,12 +30,14 @@ from itertools import islice
 
 from gotrace.errors import GotraceError
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup
+from gotrace.kernel.attach import Attached, Point, ProbeGroup
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, fault_cookie, landing_cookie
+from gotrace.kernel.methods import AttachMethod
 from gotrace.kernel.program import BpfProgram
 from gotrace.records import dataclass
+from gotrace.session.choices import ReturnMode
 from gotrace.session.open_calls import STACK_EPOCH, STACK_LATEST
-from gotrace.session.probing import Move, Places, Prepared, ReturnMode
+from gotrace.session.probing import Move, Places, Prepared
 from gotrace.sites.landings import Callers, Landing
 from gotrace.sites.records import SiteError
 from gotrace.sites.sites import FunctionSites

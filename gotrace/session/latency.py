@@ -15,12 +15,13 @@ from gotrace.kernel.rings import Rings, pages_of
 from gotrace.overhead import ProbeCost
 from gotrace.records import dataclass
 from gotrace.session.calibrate import probe_cost
+from gotrace.session.choices import ReturnMode
 from gotrace.session.goroutines import Folded, GoroutineKey, GoroutineRows, GoroutineTimes
 from gotrace.session.landings import landing_sizes
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
 from gotrace.session.plan import plan_measuring
-from gotrace.session.probing import Prepared, ReturnMode
+from gotrace.session.probing import Prepared
 from gotrace.session.request import FunctionRequest, Planned
 from gotrace.session.why.parts import BandRows, PartSums, slow_parts
 from gotrace.settings import HistogramSettings, LatencySettings

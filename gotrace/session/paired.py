@@ -9,12 +9,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from gotrace.errors import GotraceError
-from gotrace.kernel.attach import Attached, AttachMethod, ProbeGroup, attach
+from gotrace.kernel.attach import Attached, ProbeGroup, attach
+from gotrace.kernel.methods import AttachMethod
 from gotrace.kernel.program import BpfProgram
 from gotrace.session.budget import counting_hits, removable
+from gotrace.session.choices import ReturnMode
 from gotrace.session.landings import Landings, can_move, learn_at_once, why_not
 from gotrace.session.open_calls import Diagnostic, OpenCalls, Throttle, diagnostics
-from gotrace.session.probing import Level, Move, Prepared, Probing, ReturnMode
+from gotrace.session.probing import Level, Move, Prepared, Probing
 from gotrace.session.tasks import unwind_groups
 from gotrace.session.why.probes import BY_PROCESS
 from gotrace.settings import ProgramSettings

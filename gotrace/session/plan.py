@@ -20,7 +20,7 @@ from gotrace.errors import GotraceError, NoMatchError
 from gotrace.gotypes.symbols import parse_name
 from gotrace.kernel.attach import Point, ProbeGroup, refusal
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, cookie
-from gotrace.probes.pattern import Pattern, quote, split_target
+from gotrace.probes.pattern import Pattern, split_target
 from gotrace.probes.select import Selection, Selector
 from gotrace.records import dataclass
 from gotrace.sites.hashed import HASHED
@@ -29,7 +29,7 @@ from gotrace.sites.sites import FunctionSites, Site, function_sites
 from gotrace.sites.unwind import fault_site
 from gotrace.target.process import ends_so, file_test
 from gotrace.target.target import Target, TargetBinary
-from gotrace.text import counted, in_program
+from gotrace.text import counted, in_program, quote
 
 _MAX_NAMED = 3  # functions that exist only inlined
 _MAX_LOOKED_UP = 200  # functions: of more it is the rule that some are also inlined

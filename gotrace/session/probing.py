@@ -9,8 +9,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import Attached, AttachMethod
+from gotrace.kernel.attach import Attached
+from gotrace.kernel.methods import AttachMethod
 from gotrace.records import dataclass
+from gotrace.session.choices import ReturnMode
 from gotrace.session.plan import ProbePlan
 from gotrace.settings import SiteSettings
 from gotrace.target.target import Target
@@ -20,14 +22,6 @@ if TYPE_CHECKING:  # counting does without
     from gotrace.session.tasks import Tasks
     from gotrace.session.trace_plan import TracePlan
     from gotrace.session.why.probes import WhyProbes
-
-
-class ReturnMode(Enum):
-    """Where calls are seen returning; the values are those of ``--returns``."""
-
-    AUTO = "auto"  # in their callers if calls are frequent, else at RETs
-    RET = "ret"
-    LANDING = "landing"  # in their callers as soon as these are known
 
 
 @dataclass(frozen=True, slots=True)

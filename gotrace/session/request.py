@@ -14,10 +14,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from gotrace.errors import GotraceError
-from gotrace.kernel.attach import AttachMethod
 from gotrace.kernel.features import multi_filters_by_process
+from gotrace.kernel.methods import AttachMethod
 from gotrace.probes.pattern import is_recipe
 from gotrace.records import dataclass
+from gotrace.session.choices import ReturnMode
 from gotrace.session.plan import (
     BinaryRequest,
     ProbePlan,
@@ -26,7 +27,7 @@ from gotrace.session.plan import (
     select,
     splitting,
 )
-from gotrace.session.probing import Prepared, Probing, ReturnMode
+from gotrace.session.probing import Prepared, Probing
 from gotrace.target.target import Target
 
 if TYPE_CHECKING:  # counting does without

@@ -25,6 +25,7 @@ from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
 from gotrace.records import dataclass
 from gotrace.session.calibrate import trap_cost
+from gotrace.session.choices import ReturnMode
 from gotrace.session.decode import CallDecoder, Undecided, call_decoders
 from gotrace.session.edges import EdgeProbes, edge_probes
 from gotrace.session.events import (
@@ -40,7 +41,7 @@ from gotrace.session.landings import landing_sizes
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
 from gotrace.session.plan import make_plan
-from gotrace.session.probing import Prepared, ReturnMode
+from gotrace.session.probing import Prepared
 from gotrace.session.request import Accept, Planned, ProbeRequest
 from gotrace.session.run import Run
 from gotrace.session.tasks import signal_groups
@@ -56,9 +57,6 @@ from gotrace.session.trace_plan import (
 from gotrace.session.undisturbed import Meanwhile
 from gotrace.session.why.parts import max_report_size
 from gotrace.settings import KeySettings, SignalSettings, TraceSettings, WhySettings
-
-#: Return addresses that are reported at most.
-MAX_STACK_FRAMES = 256
 
 _ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS, _LEAVES, _BEGINS = 1, 2, 4, 8, 16  # of bpf/records.h
 PLAN_FILE_SHIFT = 8

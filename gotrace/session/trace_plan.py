@@ -64,6 +64,7 @@ from gotrace.probes.typed import (
     unit_of,
 )
 from gotrace.records import dataclass
+from gotrace.session.choices import MAX_TEXT_BYTES
 from gotrace.session.dynamic_types import DynamicTypes
 from gotrace.session.plan import BinaryPlan, BinaryRequest, FunctionKey, ProbePlan, Split
 from gotrace.sites.machine import machine_code
@@ -78,9 +79,8 @@ MAX_STEPS = 160
 MAX_EXTENDED_STEPS = 640
 #: The same where calls are added up by keys: each step can do more.
 MAX_KEYED_STEPS = 96
-_PHASE_BYTES = 3584  # of an entry, and of a return: both, floats and 94 frames fit 8192
-#: The most bytes of a string that are shown, whatever is asked for.
-MAX_TEXT_BYTES = _PHASE_BYTES // 2
+#: Of an entry, and of a return: both, floats and 94 frames fit 8192.
+_PHASE_BYTES = 2 * MAX_TEXT_BYTES
 _NESTED_STEPS = 24  # allowed for each interface's subplan
 _MAX_PREDICATE = 40  # operations of one phase
 _CONTAINS = 2  # Op.reg of a STRING_TEST that searches: TEST_CONTAINS of bpf/plan.h

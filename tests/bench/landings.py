@@ -15,8 +15,8 @@ from pathlib import Path
 from gotrace.elf.functions import load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
+from gotrace.session.choices import ReturnMode
 from gotrace.session.latency import LatencyRequest
-from gotrace.session.probing import ReturnMode
 from gotrace.session.request import Asked
 from gotrace.session.run import open_run
 from gotrace.sites.landings import Callers, Landing

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gotrace.kernel import kept_stacks as frames
+from gotrace.session.choices import WaitState
 from gotrace.session.waits import meter
 from gotrace.session.waits.meter import EndedBy
-from gotrace.session.waits.probes import WaitState
 from tests.bpf.c import CLayout
 
 

@@ -11,13 +11,15 @@ from typing import cast
 
 import pytest
 
+from gotrace.cli.command import run_command
 from gotrace.cli.gofunccount import _parser
 from gotrace.cli.irregular import lost_notice
 from gotrace.cli.options import parse
-from gotrace.cli.run import opened_notices, run_command
+from gotrace.cli.run import opened_notices
 from gotrace.errors import GotraceError
-from gotrace.kernel.attach import Attached, AttachMethod, Point
+from gotrace.kernel.attach import Attached, Point
 from gotrace.kernel.cookie import TaskKind, cookie
+from gotrace.kernel.methods import AttachMethod
 from gotrace.kernel.program import BpfProgram
 from gotrace.report.output import Notice, NoticeKind
 from gotrace.session.probing import Prepared, Probing

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gotrace.cli.gotrace import _footer
+from gotrace.cli.tracing import _footer
 from gotrace.session.decode import Undecided
 from gotrace.session.events import HEADER, CallFlag, is_unwound
 from gotrace.session.open_calls import Diagnostic

@@ -16,7 +16,7 @@ from gotrace.doctor import trials as doctor_trials
 from gotrace.doctor.finding import CheckState, Finding
 from gotrace.doctor.privileges import Privileges, read_privileges
 from gotrace.doctor.trials import run_trials, rung_findings
-from gotrace.kernel.attach import AttachMethod
+from gotrace.kernel.methods import AttachMethod
 from gotrace.kernel.privileges import Capability
 
 ALL = (1 << 41) - 1  # CAP_CHECKPOINT_RESTORE, 40, is the last

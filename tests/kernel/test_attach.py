@@ -15,16 +15,10 @@ import pytest
 from gotrace.doctor.trials import _attach, _here
 from gotrace.kernel import attach
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import (
-    Attached,
-    AttachMethod,
-    Point,
-    ProbeGroup,
-    _MethodUnavailable,
-    _Probes,
-)
+from gotrace.kernel.attach import Attached, Point, ProbeGroup, _MethodUnavailable, _Probes
 from gotrace.kernel.cookie import cookie
 from gotrace.kernel.keeper import Keeper
+from gotrace.kernel.methods import AttachMethod
 from gotrace.kernel.own_function import own_code, own_function
 from gotrace.kernel.program import BpfProgram
 from gotrace.settings import CountSettings

@@ -11,7 +11,8 @@ import pytest
 
 from gotrace.kernel import attach, detach_time
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import AttachMethod, ProbeGroup
+from gotrace.kernel.attach import ProbeGroup
+from gotrace.kernel.methods import AttachMethod
 from gotrace.probes.select import Selector
 from gotrace.session.count import CallCounter
 from gotrace.session.plan import BinaryRequest, make_plan

@@ -10,9 +10,10 @@ import pytest
 
 from gotrace.kernel import missing_features, program
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import AttachError, AttachMethod, Point, ProbeGroup, attach
+from gotrace.kernel.attach import AttachError, Point, ProbeGroup, attach
 from gotrace.kernel.compiler import LoadError, _reason
 from gotrace.kernel.instructions import encode
+from gotrace.kernel.methods import AttachMethod
 from gotrace.kernel.program import BpfProgram, LackingError
 from gotrace.settings import HistogramSettings, LatencySettings, TaskSettings, TrialSettings
 

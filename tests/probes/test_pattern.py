@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gotrace.errors import UsageError
-from gotrace.probes.pattern import NameList, Pattern, quote, split_target
+from gotrace.probes.pattern import NameList, Pattern, split_target
+from gotrace.text import quote
 
 FILES = {"/srv/app", "/srv/a:b", "/srv/a", "bin/app", "local", "./type"}
 ON_PATH = {"prometheus": "/usr/bin/prometheus", "go": "/usr/bin/go", "local": "/usr/bin/local"}

@@ -17,8 +17,9 @@ from unittest.mock import patch
 from gotrace.capture.ops import CaptureLimits
 from gotrace.elf.functions import FunctionTable
 from gotrace.errors import GotraceError
-from gotrace.kernel.attach import Attached, AttachMethod, ProbeGroup
+from gotrace.kernel.attach import Attached, ProbeGroup
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK
+from gotrace.kernel.methods import AttachMethod
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import parse_probe
 from gotrace.report.calls import Clock, TimeStyle

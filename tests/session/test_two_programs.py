@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.kernel.attach import AttachError, AttachMethod, attach
+from gotrace.kernel.attach import AttachError, attach
+from gotrace.kernel.methods import AttachMethod
 from gotrace.probes.select import Selector
 from gotrace.session.lifetime import Lifetime
 from gotrace.session.plan import BinaryRequest, ProbePlan, make_plan

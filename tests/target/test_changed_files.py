@@ -14,7 +14,8 @@ import pytest
 from gotrace.elf import ElfError
 from gotrace.elf.image import ElfImage, FileIdentity
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import AttachError, AttachMethod
+from gotrace.kernel.attach import AttachError
+from gotrace.kernel.methods import AttachMethod
 from gotrace.probes.select import Selector
 from gotrace.session.count import CallCounter
 from gotrace.session.latency import LatencyMeter, LatencyOptions

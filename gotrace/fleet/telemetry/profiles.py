@@ -21,11 +21,11 @@ from gotrace.overhead import ProbeCost
 from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import PprofLocation, StackProfile
 from gotrace.session.budget import Hits
+from gotrace.session.choices import WaitState
 from gotrace.session.request import Accept
 from gotrace.session.run import open_run
 from gotrace.session.waits.meter import EndedBy, WaitMeter, WaitRequest, WaitRow
 from gotrace.session.waits.naming import FORM, WaitChoice, named_waits, profile_rows
-from gotrace.session.waits.probes import WaitState
 from gotrace.target.target import Target
 
 _LOOK = 0.2  # seconds between two looks at what it costs

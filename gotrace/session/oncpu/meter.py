@@ -16,6 +16,7 @@ from gotrace.kernel.attach import Attached, attach
 from gotrace.kernel.kept_stacks import KeptStacks
 from gotrace.kernel.program import BpfProgram
 from gotrace.records import dataclass
+from gotrace.session.choices import HERTZ
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
@@ -25,8 +26,6 @@ from gotrace.settings import OnCpuSettings
 if TYPE_CHECKING:  # loaded where labels are asked for, to start soon otherwise
     from gotrace.values.model import Value
 
-#: Samples a second of each CPU. Not 100, which what programs do ten times a second would meet.
-HERTZ = 99
 _MAX_HERTZ = 10_000
 #: A CPU's samples come from two clocks, in this proportion. A single clock of 99 Hz would meet what
 #: Go's sysmon does when it has slept for 10 ms: the two fall into step, and its few microseconds

@@ -19,14 +19,16 @@ from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.model import Stack
 from gotrace.goroutines.program import CodeNames
 from gotrace.gotypes.wait_reasons import WaitFor, WaitReasons, meaning_of
-from gotrace.kernel.attach import Attached, AttachMethod, attach
+from gotrace.kernel.attach import Attached, attach
 from gotrace.kernel.kept_stacks import KeptStacks
+from gotrace.kernel.methods import AttachMethod
 from gotrace.records import dataclass
 from gotrace.session.budget import counting_hits
+from gotrace.session.choices import WaitState
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
-from gotrace.session.waits.probes import WaitProbes, WaitState, wait_probes
+from gotrace.session.waits.probes import WaitProbes, wait_probes
 
 REASON_STATUS = 0x100
 

@@ -14,10 +14,10 @@ from gotrace.gotypes.wait_reasons import WaitFor, meaning_of
 from gotrace.profiles.rows import Line, PprofLocation, ProfileForm, ProfileRow, ValueType
 from gotrace.records import dataclass
 from gotrace.results.rows import Json, Row
+from gotrace.session.choices import WaitState
 from gotrace.session.row_cells import RowStacks
 from gotrace.session.symbols import is_plumbing
 from gotrace.session.waits.meter import EndedBy, WaitRow
-from gotrace.session.waits.probes import WaitState
 
 #: The types of runtime/pprof's block profile.
 FORM = ProfileForm(

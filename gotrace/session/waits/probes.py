@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.live import GoFiles
 from gotrace.gotypes.wait_reasons import WaitReasons
+from gotrace.session.choices import WaitState
 from gotrace.session.scheduler import SchedulerProbes, scheduler_files
 from gotrace.session.tasks import Tasks, interrupted_settings
 from gotrace.settings import WaitSettings
@@ -20,21 +20,6 @@ from gotrace.target.target import Target
 #: GOTRACE_STATE of bpf/waits.c for all of them.
 EVERY_STATE = 0
 
-
-class WaitState(Enum):
-    """The state that is added up; the values are Go's own words."""
-
-    WAITING = "waiting"
-    RUNNABLE = "runnable"
-    SYSCALL = "syscall"
-
-    @property
-    def status(self) -> int:
-        """Return the status of a goroutine (src/runtime/runtime2.go, Go 1.15 to 1.27)."""
-        return _STATUS[self]
-
-
-_STATUS = {WaitState.WAITING: 4, WaitState.RUNNABLE: 1, WaitState.SYSCALL: 3}
 
 #: The cost of a hit beyond that of a program that counts, in ns: two stacks are followed at every
 #: second hit of waits, one at those of the other states.

@@ -13,7 +13,8 @@ from enum import Enum
 
 from gotrace.errors import GotraceError
 from gotrace.gotypes.wait_reasons import WaitReasons
-from gotrace.kernel.attach import Attached, AttachMethod, attach
+from gotrace.kernel.attach import Attached, attach
+from gotrace.kernel.methods import AttachMethod
 from gotrace.kernel.program import BpfProgram
 from gotrace.records import dataclass
 from gotrace.session.budget import counting_hits

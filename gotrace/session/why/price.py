@@ -7,7 +7,8 @@ import time
 from dataclasses import replace
 
 from gotrace.errors import GotraceError
-from gotrace.kernel.attach import AttachMethod, Point, attach
+from gotrace.kernel.attach import Point, attach
+from gotrace.kernel.methods import AttachMethod
 from gotrace.overhead import ProbeCost
 from gotrace.records import dataclass
 from gotrace.session.calibrate import Calibration, trap_cost

@@ -14,7 +14,8 @@ import pytest
 from gotrace.cli import gotrace
 from gotrace.cli.options import FunctionOptions, OptionParser, parse
 from gotrace.errors import UsageError
-from gotrace.session.trace_plan import MAX_TEXT_BYTES, TraceChoices
+from gotrace.session.choices import MAX_TEXT_BYTES
+from gotrace.session.trace_plan import TraceChoices
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import CLONE, run_tool
 

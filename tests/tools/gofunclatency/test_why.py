@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import gotrace
-from gotrace.kernel.attach import AttachMethod
+from gotrace.kernel.methods import AttachMethod
 from gotrace.report.calls import Clock, TimeStyle
 from tests.toolchains import (
     BUILD_MODES,

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 import gotrace
-from gotrace.kernel.attach import AttachMethod
 from gotrace.kernel.kept_stacks import MAX_FRAMES
+from gotrace.kernel.methods import AttachMethod
+from gotrace.session.choices import WaitState
 from gotrace.session.waits.meter import WaitMeter
-from gotrace.session.waits.probes import WaitState, wait_probes
+from gotrace.session.waits.probes import wait_probes
 from gotrace.target.target import Target
 from tests.profiles.raw import raw_profile
 from tests.toolchains import (
