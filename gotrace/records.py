@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 _METHODS = ("__init__", "__repr__", "__eq__", "__hash__")
-#: What else is copied from the class for which the standard library has made methods.
+#: Attributes that are also copied from the class for which the standard library made methods.
 _ATTRIBUTES = ("__match_args__", "__dataclass_params__", "__dataclass_fields__")
 #: Options and methods with which a class is made at once: they are rare.
 _RARE = {"order", "unsafe_hash", "weakref_slot", "__eq__", "__hash__", "__setattr__", "__delattr__"}

@@ -360,6 +360,33 @@ def test_only_the_library_lists_its_names() -> None:
     assert listing == {GOTRACE / "__init__.py", GOTRACE / "api.py"}
 
 
+@pytest.mark.parametrize(
+    ("docstring", "is_wrong"),
+    [
+        ("What a hit costs, in ns.", True),
+        ("Return what a hit costs, in ns.", True),
+        ("Return the cost of a hit, in ns.", False),
+        ("Whatever a pipe takes.", True),
+    ],
+)
+def test_each_docstring_without_a_noun_is_seen(docstring: str, is_wrong: bool) -> None:
+    assert bool(list(without_noun(f'def f():\n    """{docstring}"""'))) is is_wrong
+
+
+def without_noun(source: str) -> Iterator[str]:
+    """Yield the docstrings of a module's source that begin with a clause in place of a noun."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(source)):
+        text = ast.get_docstring(node) if isinstance(node, kinds) else None
+        if text is not None and text.startswith(("What", "Return what")):
+            yield text.split("\n")[0]
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
+    """A fact has a name: "Return the cost of a hit", not "Return what a hit costs"."""
+    assert [text for path in modules() for text in without_noun(path.read_text())] == []
+
+
 def test_no_package_is_too_large() -> None:
     """A package stands for one concept: one that outgrows this share holds a second one."""
     lines: Counter[str] = Counter()

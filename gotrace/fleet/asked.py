@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked for beside the file of the configuration, each for its own time."""
+"""Requests of root beside the file of the configuration, each for its own time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Snippet:
 
 
 def read_snippet(name: str, text: str, budget: float, ends: float, config: Config) -> Snippet:
-    """Parse what is asked for beside a configuration. Raises UsageError."""
+    """Parse a request beside a configuration. Raises UsageError."""
     found = parse_part(name, text, config)
     metrics = found.metrics[len(config.metrics) :]
     if len(metrics) > _MOST_METRICS:
@@ -61,7 +61,7 @@ def beside(config: Config, snippets: Iterable[Snippet]) -> Config:
 
 @dataclass
 class Snippets:
-    """What there is at the moment; ``file`` is what the file says by itself."""
+    """The snippets at the moment; ``file`` is the configuration of the file by itself."""
 
     file: Config
     snippets: tuple[Snippet, ...] = ()
@@ -82,7 +82,6 @@ class Snippets:
             raise UsageError(f"{_MOST} are asked for already: end one")
 
     def over(self, now: float) -> tuple[Snippet, ...]:
-        """Return those whose time is over."""
         return tuple(one for one in self.snippets if one.ends <= now)
 
     def fitting(self, file: Config) -> tuple[tuple[Snippet, ...], list[str]]:

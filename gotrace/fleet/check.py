@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Say what a configuration would trace on this machine."""
+"""Print the probes that a configuration would have on this machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_NAMES = 5
 
 
 def check(config: Config, out: TextIO) -> int:
-    """Write what there is to trace and return the exit status.
+    """Write the functions to trace and return the exit status.
 
     That is 3 if something is asked for that is in none of the programs that are here, though there
     are some of its targets. Raises GotraceError if files cannot be kept or sent.
@@ -63,7 +63,7 @@ def _check_targets(
 
 
 def _checked(config: Config, program: Program, out: TextIO) -> Iterator[tuple[str, bool]]:
-    """Write what of a configuration is in a program; yield what is asked for and if it is there."""
+    """Write the part of a configuration that is in a program; yield whether each job is there."""
     opened = open_target(program, config.planning)
     try:
         for spec in config.metrics:
@@ -82,7 +82,7 @@ def _checked(config: Config, program: Program, out: TextIO) -> Iterator[tuple[st
 
 
 def _check_outlets(config: Config, out: TextIO) -> None:
-    """Write what leaves this host, and try where it goes to. Raises GotraceError."""
+    """Write the data that leave this host, and try where they go to. Raises GotraceError."""
     print("what leaves this host:", file=out)
     for line in leaving(config):
         print(f"  {printable(line)}", file=out)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a configuration asks for: read, checked against the schema, and taken apart."""
+"""The configuration: read, checked against the schema, and taken apart."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _LENGTH = re.compile(r"len\([^()]*(?:\([^()]*\))?[^()]*\)")
 _MIN_HASH_KEY = 16
 _HEADER_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
-#: What labels say of a pod.
+#: Labels that name a pod.
 POD_LABELS = ("namespace", "pod", "container")
 _OWN_LABELS = {"target", "function", "le", "quantile", "job", "instance"}
 _OWN_PREFIXES = ("gotraced_", "process_", "python_")
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 class MetricType(Enum):
-    """What a metric is."""
+    """The type of a metric."""
 
     COUNTER = "counter"
     HISTOGRAM = "histogram"
@@ -74,7 +74,7 @@ def _absolute(at: At, text: str) -> str:
 
 
 def _by(read: Callable[[Any], T], words: str) -> Callable[[At, Any], T]:
-    """Return what reads a value so; the words of its error have ``{!r}`` for the value."""
+    """Return a reader of a value; the words of its error have ``{!r}`` for the value."""
 
     def found(at: At, value: Any) -> T:
         try:
@@ -137,7 +137,7 @@ def _probe(at: At, text: str) -> str:
 
 
 def _function(words: str) -> Callable[[At, str], str]:
-    """Return what reads a probe and refuses recipes, with these words."""
+    """Return a reader of a probe that refuses recipes, with these words."""
 
     def read(at: At, text: str) -> str:
         if is_recipe(text):
@@ -221,7 +221,7 @@ class PodSpec(KeyRecord):
         )
 
     def attributes(self) -> dict[str, str]:
-        """Return what all of these have in common, as attributes of a resource."""
+        """Return the attributes of a resource that all of these share."""
         named = Container("", None, self.namespace, self.pod, self.container).attributes()
         return {key: value for key, value in named.items() if value and not _WILD & set(value)}
 
@@ -598,7 +598,7 @@ class WebSpec(KeyRecord):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What some jobs, by name, may pay together: a part of one CPU. ``name`` says whose it is."""
+    """A limit for some jobs, by name, together: a part of one CPU. ``name`` says whose it is."""
 
     name: str
     jobs: frozenset[str]
@@ -607,7 +607,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class PlanningSpec(KeyRecord):
-    """What reading a program may take: bytes, seconds of CPU time, bytes of a packed section."""
+    """The limits of reading a program: bytes, seconds of CPU time, bytes of a packed section."""
 
     memory: Megabytes = 256 << 20
     seconds: Most = 30
@@ -627,7 +627,7 @@ def _hash_key(at: At, path: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _PrivacyKeys(KeyRecord):
-    """What is exported of values: words beside those of secrets, and which are none."""
+    """Keys for exported values: errors, words beside those of secrets, words that are none."""
 
     errors: ShownErrors = Errors.TYPE
     deny_names: tuple[str, ...] = ()

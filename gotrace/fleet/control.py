@@ -47,7 +47,7 @@ _MAX_SECONDS = 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class ControlOrder:
-    """What is to be done: begin a snippet, end the one of a name, or say what there is."""
+    """An order of root: begin a snippet, end the one of a name, or list the snippets."""
 
     begin: Snippet | None = None
     end: str | None = None
@@ -126,7 +126,7 @@ class Control:
             raise GotraceError("gotraced is busy: type gotraced ctl list later") from error
 
     def _order(self, request: Mapping[str, Any]) -> ControlOrder:
-        """Return what a request asks for. Raises UsageError."""
+        """Return the order in a request. Raises UsageError."""
         texts = ("do", "name", "snippet", "ttl", "budget")
         if unknown := request.keys() - set(texts):
             raise UsageError(f"unknown key {sorted(unknown)[0]!r}")

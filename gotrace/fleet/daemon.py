@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs: the engine, and where its results go."""
+"""The running daemon: the engine, and where its results go."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Daemon:
         self._engine.send_spans(self._export.start_span if self._export else None)
 
     def _web_server(self, config: Config) -> WebServer | None:
-        """Return what answers at an address, the one there is where it is the same.
+        """Return the server at an address: the one there is if it is the same.
 
         Raises GotraceError.
         """
@@ -80,7 +80,7 @@ class Daemon:
         return web
 
     def _health_server(self, config: Config) -> WebServer | None:
-        """Return what answers for health alone. Raises GotraceError."""
+        """Return the server for health alone. Raises GotraceError."""
         listen, before = config.web.health, self._own_health
         if listen is None or (before is not None and before.listen == listen):
             return before if listen is not None else None
@@ -107,7 +107,7 @@ class Daemon:
         return take_profile(kind, pid, program, seconds, engine.cost, share, self._stopping)
 
     def _exporter(self, config: Config) -> _Exporter | None:
-        """Return what sends, the one there is where it is the same. Raises GotraceError."""
+        """Return the exporter: the one there is if it is the same. Raises GotraceError."""
         made_of = _exported(config)
         if config.otlp is None or (self._export is not None and self._export.made_of == made_of):
             return self._export if config.otlp is not None else None
@@ -122,7 +122,7 @@ class Daemon:
         return found if export is not None or found.items else None
 
     def begin(self) -> None:
-        """Attach what there is."""
+        """Attach everything for the first time."""
         began = time.monotonic()
         self._engine_turn()
         if self._control is not None:
@@ -131,7 +131,7 @@ class Daemon:
         log.info("%d probes attached in %.1f s", attached, time.monotonic() - began)
 
     def turn(self) -> float:
-        """Do what is due, and return in how many seconds something may be due again."""
+        """Do the work that is due, and return in how many seconds some may be due again."""
         if over := self._asked.over(time.monotonic()):
             with suppress(GotraceError):  # the log says so, and the next turn tries it again
                 self._end(over)
@@ -154,7 +154,7 @@ class Daemon:
         return _AGAIN
 
     def _obey(self, order: ControlOrder) -> list[str]:
-        """Do what root asks for, and return what there is to say. Raises GotraceError."""
+        """Obey an order of root, and return the answer. Raises GotraceError."""
         asked, begin = self._asked, order.begin
         if order.end is not None:
             one = asked.named(order.end)
@@ -176,7 +176,7 @@ class Daemon:
         return [self._told(begin), *problems]
 
     def _end(self, snippets: Sequence[Snippet]) -> None:
-        """End what was asked for. Raises GotraceError."""
+        """End snippets. Raises GotraceError."""
         kept = tuple(one for one in self._asked.snippets if one not in snippets)
         config = beside(self._asked.file, kept)
         names = ", ".join(one.name for one in snippets)
@@ -204,7 +204,7 @@ class Daemon:
     def reload(self) -> None:
         """Read the file again: do all that it asks for, or go on as before if anything fails.
 
-        What root has asked for goes on, unless the file has the same names.
+        Root's snippets go on, unless the file has the same names.
         """
         file, kept, problems = self._asked.file, self._asked.snippets, list[str]()
 
@@ -273,7 +273,7 @@ class Daemon:
 
 
 class _Exporter:
-    """What sends metrics and spans to a collector."""
+    """A sender of metrics and spans to a collector."""
 
     def __init__(self, engine: Engine, config: Config) -> None:
         """Begin to send metrics. Raises GotraceError, ModuleNotFoundError."""
@@ -290,7 +290,7 @@ class _Exporter:
 
     @property
     def start_span(self) -> StartSpan | None:
-        """Return what attaches probes of spans, None where there are no spans."""
+        """Return the function that attaches probes of spans, None if there are no spans."""
         return self._reader.start_probe if self._reader else None
 
     def close(self, heir: _Exporter | None = None) -> OtlpCounts:
@@ -301,14 +301,14 @@ class _Exporter:
         return self.counts()
 
     def counts(self) -> OtlpCounts:
-        """Return what has become of points and spans."""
+        """Return the counts of points and spans, by their fate."""
         otlp = self.otlp
         return OtlpCounts(
             Counter(otlp.counts()), Counter(otlp.dropped()), Counter(otlp.failures()), otlp.waiting
         )
 
 
-#: What following targets takes, for as long as it goes on, since any may be replaced or restarted:
+#: The rights that following targets takes, at all times, since any may be replaced or restarted:
 #: BPF programs and uprobes; what other users' processes run and are in; files that only their
 #: owners can read; event buffers beyond a user's limit.
 _NEEDED = (
@@ -344,6 +344,6 @@ _PRIVILEGED_PORTS = 1024
 
 
 def _exported(config: Config) -> tuple[object, ...]:
-    """Return what an exporter is made of."""
+    """Return the settings that an exporter is made of."""
     pods = [(target.name, target.kubernetes) for target in config.targets if target.kubernetes]
     return config.otlp, bool(config.spans), pods

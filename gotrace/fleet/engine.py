@@ -125,7 +125,7 @@ class _Running:
 
 
 def measure_cost() -> ProbeCost:
-    """Return what a trap costs here."""
+    """Return the cost of a trap here."""
     try:
         with Calibration(lambda: trap_cost(SiteForm.EMULATED, None)) as calibration:
             return calibration.cost(_MAX_WAIT)
@@ -226,7 +226,7 @@ class Engine:
         self._stopping.set()
 
     def turn(self) -> float:
-        """Do what is due, and return in how many seconds something may be due again."""
+        """Do the work that is due, and return in how many seconds some may be due again."""
         now = time.monotonic()
         is_new = self._look_if_due()
         if is_new or now >= self._next_turn:
@@ -271,7 +271,7 @@ class Engine:
         if now < self._next_look:
             return False
         before = self._running.keys()
-        # What this thread does, not how long others keep it waiting.
+        # This thread's own time, not how long others keep it waiting.
         began = time.thread_time()
         whole = _Place("", ProgramKey("", 0, 0, 0))
         try:
@@ -316,7 +316,7 @@ class Engine:
                 del self._said[place]
 
     def _leave(self, running: _Running, leaving: list[tuple[_Place, Probe]]) -> None:
-        """Detach what a program that has ended had, in a thread."""
+        """Detach the probes of a program that has ended, in a thread."""
         for _, probe in leaving:
             probe.stop()
         for place, probe in leaving:
@@ -333,7 +333,7 @@ class Engine:
             pass
 
     def _attach_to_all(self) -> bool:
-        """Attach what is due, and return whether there is one more program since it began."""
+        """Attach the probes that are due; return whether there is one more program meanwhile."""
         is_new = False
         for key, running in list(self._running.items()):
             if not self._may_plan(key, running):
@@ -452,7 +452,6 @@ class Engine:
 
     @staticmethod
     def _opened(running: _Running, config: Config) -> Target:
-        """Return the target of a program."""
         if running.target is None:
             running.target = open_target(running.program, config.planning)
         return running.target
@@ -461,14 +460,14 @@ class Engine:
         return self._tallies[place.job, place.program.target]
 
     def _say_once(self, place: _Place, text: str) -> None:
-        """Log what is wrong, but not again and again."""
+        """Log a fault, but not again and again."""
         bare = text.partition(": tried again")[0]
         if self._said.get(place) != bare:
             self._said[place] = bare
             log.error("%s", printable(text))
 
     def problems(self, job: str) -> list[str]:
-        """Return what keeps a job from being attached, for each program, as the log has it."""
+        """Return the reasons why a job is not attached, for each program, as the log has them."""
         return [text for place, text in self._said.items() if place.job == job]
 
     def _mind_budget(self, now: float) -> None:
@@ -561,7 +560,7 @@ class Engine:
 
     @staticmethod
     def _let_go(running: _Running) -> None:
-        """Close what there is of a program beside its probes."""
+        """Close the parts of a program beside its probes."""
         if running.trial is not None:
             running.trial.close()
             running.trial = None
@@ -667,21 +666,21 @@ class Engine:
         self._next_look = self._next_turn = 0.0
 
     def collect(self) -> list[Metric]:
-        """Read what has come, and return all metrics. May be called in any thread."""
+        """Read the new results, and return all metrics. May be called in any thread."""
         with self._lock:
             probes = [probe for _, probe in (*self._probes(), *self._leaving)]
         list(self._takers.map(_take, probes))
         return self._metrics()
 
     def waits(self, reader: str = "") -> list[WaitPoint]:
-        """Return what has been waited, as it was read by ``collect`` last, for a reader."""
+        """Return the sums of waits, as they were read by ``collect`` last, for a reader."""
         with self._lock:
             asked = self.config.waits
         targets = asked.targets if asked is not None else ()
         return self._totals.waits.points(targets, reader)
 
     def flights(self) -> list[FlightTally]:
-        """Return what has become of each flight in each target."""
+        """Return the tally of each flight in each target."""
         with self._lock:
             specs, flights = self.config.flights, self._totals.flights
         return [] if flights is None else list(flights.tallies(specs))
@@ -794,5 +793,5 @@ def _take(probe: Probe) -> None:
 
 
 def _apart(place: _Place) -> AbstractContextManager[None]:
-    """Have what fails with a probe cost no other one."""
+    """Keep a failure of a probe from costing another one."""
     return apart("engine", f"{place.job} in {place.program.target}")

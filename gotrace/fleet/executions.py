@@ -69,7 +69,6 @@ class Executions:
         return self._program.map("execution_losses").sums()[EXECUTIONS_FULL]
 
     def close(self) -> None:
-        """Detach."""
         if self._program is not None:
             self._program.close()
             self._program = None

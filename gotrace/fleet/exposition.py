@@ -50,7 +50,7 @@ class Reloads:
 
 @dataclass
 class OtlpCounts:
-    """What has become of points and spans: by signal and outcome or reason; ``waiting`` is now."""
+    """The fate of points and spans: by signal and outcome or reason; ``waiting`` is now."""
 
     items: Counter[tuple[str, str]] = field(default_factory=Counter)
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -58,7 +58,7 @@ class OtlpCounts:
     waiting: int = 0
 
     def add(self, other: OtlpCounts) -> None:
-        """Add what another exporter has counted; what waits is the latest's."""
+        """Add the counts of another exporter; the waiting ones are the latest's."""
         self.items.update(other.items)
         self.dropped.update(other.dropped)
         self.failures.update(other.failures)
@@ -346,7 +346,7 @@ class _Only(Collector):
 
 
 def page(registry: Collector, accept: str) -> tuple[bytes, str]:
-    """Return what the library's encoder makes of a registry, in less time, and the type.
+    """Return the text that the library's encoder makes of a registry, in less time, and its type.
 
     ``accept`` is what the client takes.
     """

@@ -94,7 +94,7 @@ class FlightProblem(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FlightTally:
-    """What has become of a flight in a target so far; ``memory`` is what the kernel keeps now."""
+    """The fate of a flight in a target so far; ``memory`` is how much the kernel keeps now."""
 
     flight: str
     target: str
@@ -105,7 +105,7 @@ class FlightTally:
 
 
 def flight_request(spec: FlightSpec, target: Target, program: Program) -> TraceRequest:
-    """Return what a flight asks for in a program. Raises GotraceError."""
+    """Return the request of a flight in a program. Raises GotraceError."""
     patterns = spec.probes or own_patterns(target, program.path)
     asked = Asked((*probes_in(spec.when), *patterns), file=program.path)
     probes, options = flight_of(asked, target, spec.when, spec.memory)
@@ -179,7 +179,7 @@ class FlightProbe(RecordProbe):
         flights.add(self)
 
     def read(self) -> None:
-        """Read what has come of what is waited for; to be called ten times a second."""
+        """Read the records of triggers; to be called ten times a second."""
         with self._lock:
             if self.is_open:
                 self._read()
@@ -275,7 +275,7 @@ class Flights:
             )
 
     def add(self, probe: FlightProbe) -> None:
-        """Read what a probe waits for from now on."""
+        """Read a probe's records from now on."""
         with self._lock:
             self._probes = [*self._open(), probe]
             if self._thread is None:
@@ -346,7 +346,7 @@ class Flights:
                     self._take(writer)
 
     def _take(self, writer: _Writer) -> None:
-        """Take what a process has to say, and end it."""
+        """Take a process's answer, and end it."""
         spec, target = writer.spec, writer.target
         found = _found(writer.child)
         if "cause" in found:
@@ -369,7 +369,7 @@ class Flights:
 
     @staticmethod
     def _clear(spec: FlightSpec) -> None:
-        """Remove what processes have left that were ended in the middle of it."""
+        """Remove the files of processes that were ended in the middle of writing."""
         with suppress(OSError):
             for path in Path(spec.folder).glob(_PART):
                 if path.stat().st_mtime < time.time() - _MOST_TIME:
@@ -384,7 +384,7 @@ class Flights:
             os.unlink(os.path.join(spec.folder, name))
 
     def tallies(self, specs: Sequence[FlightSpec]) -> Iterator[FlightTally]:
-        """Yield what has become of flights in their targets."""
+        """Yield the tallies of flights in their targets."""
         with self._lock:
             counts, probes = self._counts.copy(), list(self._open())
         for spec in specs:
@@ -419,7 +419,7 @@ def _stem(spec: FlightSpec, target: str) -> str:
     return f"{spec.name}-{_UNSAFE.sub('_', target)[:_MAX_NAME]}"
 
 
-#: What is not in a file's name.
+#: Characters that are not in a file's name.
 _UNSAFE = re.compile(r"[^\w.-]", re.ASCII)
 _MAX_NAME = 100
 
@@ -432,7 +432,7 @@ def _name(spec: FlightSpec, target: str, pid: int) -> str:
 
 
 def _found(child: Child) -> dict[str, Any]:
-    """Return what a process has to say, or what its end says, and end it."""
+    """Return a process's answer, or the meaning of its end, and end it."""
     if not child.has_answered(0):
         child.end()
         return _said(FlightProblem.LIMIT, f"it takes more than {_MOST_TIME:.0f} s")
@@ -450,7 +450,7 @@ def _said(problem: FlightProblem, text: str) -> dict[str, Any]:
 
 
 def encoded_answer(said: dict[str, Any]) -> bytes:
-    """Return what a process says in as few bytes as can be written, and read, at once."""
+    """Return a process's answer in as few bytes as can be written, and read, at once."""
     # A character has up to six bytes; a file's name may have surrogates.
     return json.dumps(said, ensure_ascii=False).encode("utf-8", "surrogatepass")
 

@@ -154,7 +154,7 @@ def _raise_limit() -> None:
 
 
 class _Signals:
-    """What signals ask for: an end, or to read the configuration again."""
+    """The requests of signals: an end, or to read the configuration again."""
 
     def __init__(self) -> None:
         self.stopping = threading.Event()

@@ -27,7 +27,7 @@ StartSpan = Callable[[Sequence[SpanSpec], Program, Target, ProbeCost, float, boo
 
 @dataclass
 class Totals:
-    """What goes on in one place for all jobs of a kind, whatever is configured now."""
+    """Sums and readers in one place for all jobs of a kind, whatever is configured now."""
 
     waits: TargetWaits = field(default_factory=TargetWaits)
     flights: Flights | None = None  # while there are any, or were
@@ -47,7 +47,7 @@ class Job(abc.ABC):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Return what its probes add to."""
+        """Return the metrics that its probes add to."""
         return ()
 
     @property
@@ -190,7 +190,7 @@ def _alike(one: FlightSpec | SpanSpec, other: FlightSpec | SpanSpec) -> bool:
 def make_jobs(
     config: Config, totals: Totals, start: StartSpan | None, before: Mapping[str, Job]
 ) -> dict[str, Job]:
-    """Return what a configuration asks for by name.
+    """Return the jobs of a configuration by name.
 
     A metric is the one that there was before where its probes are the same.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List what a configuration sends out of a host, and to whom."""
+"""List the data that a configuration sends out of a host, and their receivers."""
 
 from __future__ import annotations
 

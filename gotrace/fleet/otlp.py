@@ -74,7 +74,7 @@ class FinishedCall:
 
 @dataclass
 class _Tally:
-    """What became of points and spans, by signal and outcome, and by signal and reason."""
+    """The fate of points and spans, by signal and outcome, and by signal and reason."""
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -294,7 +294,7 @@ class Otlp:
         return one
 
     def _try_aside(self, thread: LastingThread, is_other_taken: bool = True) -> None:
-        """Send what went aside once more, as long as it is taken.
+        """Send the requests that went aside once more, as long as they are taken.
 
         It may be at fault itself if another request was taken just before.
         """
@@ -324,7 +324,7 @@ class Otlp:
             return
 
     def _leave_aside(self) -> None:
-        """Keep what went aside: on disk, or for whoever has what is in the queue."""
+        """Keep the requests that went aside: on disk, or for whoever has the queue."""
         while self._aside:
             one = self._take_aside()
             if self._keep(one.data, one.count, one.refused):
@@ -384,7 +384,7 @@ class Otlp:
         return self._sender.send("spans", data)
 
     def _done(self, signal: str, count: int, outcome: Outcome) -> None:
-        """Count what became of points or spans."""
+        """Count points or spans by their fate."""
         if outcome.reason is not None:
             self._drop(signal, count, outcome.reason)
             return
@@ -426,7 +426,7 @@ class Otlp:
         )
 
     def _resource(self, target: str, container: Container | None = None) -> Resource:
-        """Return what metrics of a target are of, or spans of a process in a container.
+        """Return the resource of a target's metrics, or of spans of a process in a container.
 
         Metrics are of all processes: they have what the configuration says of all of them, which
         does not change as pods come and go.
@@ -515,7 +515,7 @@ _MAX_CLOSING = 2.0  # seconds
 
 
 def load_exporter(protocol: Protocol) -> None:
-    """Import what sending takes: only the one that is asked for, as gRPC's library takes 10 MB.
+    """Import the library of a protocol: only the one that is asked for, as gRPC's takes 10 MB.
 
     Raises ModuleNotFoundError.
     """
@@ -552,7 +552,7 @@ def metrics_data(
 
 
 def _waits(points: Sequence[WaitPoint], now: int) -> Iterator[sdk.Metric]:
-    """Yield what a target has waited."""
+    """Yield the metrics of a target's waits."""
     for family in families(points):
         numbers = [
             sdk.NumberDataPoint(

@@ -29,7 +29,7 @@ class _Rank(IntEnum):
 
 @dataclass
 class _Client:
-    """What is known of a client. Times are of ``time.monotonic``."""
+    """The known facts about a client. Times are of ``time.monotonic``."""
 
     rank: _Rank = _Rank.NEW
     made: float = 0.0

@@ -34,7 +34,7 @@ DENIED = (
     *("credential", "apikey", "privatekey", "accesskey", "session", "bearer", "signature"),
     *("creditcard", "cardnumber", "cvv", "ssn", "iban"),
 )
-#: What a value is that is not exported.
+#: The text in place of a value that is not exported.
 _LEFT_OUT = "redacted"
 _MAX_DEPTH = 16
 _NAME = re.compile(r"[^\W\d][\w-]*")
@@ -45,7 +45,7 @@ _RANDOM = token_bytes(32)
 
 
 class Errors(Enum):
-    """What of an error is exported."""
+    """The part of an error that is exported."""
 
     OFF = "off"
     TYPE = "type"
@@ -54,7 +54,7 @@ class Errors(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """What is exported of values: ``denied`` are words, and ``key`` is that of hashes.
+    """The values that are exported: ``denied`` are words, and ``key`` is that of hashes.
 
     Without a key hashes are of a random one, and are others after a restart.
     """
@@ -72,7 +72,7 @@ class Privacy:
         return any(word in bare for word in self.denied)
 
     def hashed(self, text: str) -> str:
-        """Return what stands for a text: the same for the same text, and nothing of it."""
+        """Return a hash in place of a text: the same for the same text, and nothing of it."""
         key = _RANDOM if self.key is None else self.key
         data = text.encode("utf-8", "surrogatepass")
         return blake2b(data, digest_size=_HASH_BYTES, key=key[:64]).hexdigest()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attach what a metric asks for to one program, and read it.
+"""Attach the probes of a metric to one program, and read them.
 
 Each metric has probes of its own in each program: one that is detached, for its cost or by a
 reload, takes nothing from the others.
@@ -58,7 +58,7 @@ SKIPPED = "skipped"
 
 
 class ProbeState(Enum):
-    """What a probe does; the values are those of the label ``state``."""
+    """The state of a probe; the values are those of the label ``state``."""
 
     ON = "on"  # all that it is for
     NO_EDGES = "no_edges"  # spans are not put below those of other goroutines, for the cost
@@ -68,7 +68,7 @@ class ProbeState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a probe has seen and cost: hits, calls by how they are missing, and others.
+    """The results and the cost of a probe: hits, calls by how they are missing, and others.
 
     ``unmeasured`` are calls that were counted and not followed, for their cost. ``sent`` are spans,
     by how they are below others.
@@ -87,7 +87,7 @@ class Figures:
 
 
 class Probe(abc.ABC):
-    """What is attached for one job in one program; ``close`` detaches. Any thread may ask.
+    """The probes of one job in one program; ``close`` detaches. Any thread may ask.
 
     ``problems`` are what it leaves out. ``needs_target``: reading what was seen takes the program's
     file.
@@ -111,10 +111,10 @@ class Probe(abc.ABC):
         """Pass on what has come since the last time, where that is asked for now and then."""
 
     def _poll(self) -> None:  # noqa: B027
-        """Free what processes that have ended left."""
+        """Free the entries that ended processes left."""
 
     def _forget(self) -> None:  # noqa: B027
-        """Drop what has come so far, where it is not to be passed on."""
+        """Drop the results so far, if they are not to be passed on."""
 
     def _expire(self) -> None:  # noqa: B027
         """Give up what nothing has been added to for long."""
@@ -144,7 +144,6 @@ class Probe(abc.ABC):
 
     @property
     def is_open(self) -> bool:
-        """Return whether it is attached."""
         return self._final is None
 
     def take(self) -> None:
@@ -156,11 +155,11 @@ class Probe(abc.ABC):
         self._while_open(self._expire)
 
     def forget(self) -> None:
-        """Drop what has come so far; nothing of it is passed on."""
+        """Drop the results so far; nothing of them is passed on."""
         self._while_open(self._forget)
 
     def poll(self) -> None:
-        """Free what processes that have ended left; to be called every few seconds."""
+        """Free the entries that ended processes left; to be called every few seconds."""
         self._while_open(self._poll)
 
     def _while_open(self, work: Callable[[], None]) -> None:
@@ -187,10 +186,10 @@ class Probe(abc.ABC):
         return "its calls are only counted"
 
     def settle(self) -> bool:
-        """Go on with what takes steps; to be called every second.
+        """Go on with work that takes steps; to be called every second.
 
-        What ``lighten`` has made needless is removed, and calls that are frequent are seen
-        returning in their callers. Return whether calls cost less from now on.
+        Probes that ``lighten`` has made needless are removed, and frequent calls are seen returning
+        in their callers. Return whether calls cost less from now on.
         """
         with self._lock:
             if not self.is_open:
@@ -199,7 +198,7 @@ class Probe(abc.ABC):
             return any(move.returns == "landing" for move in self._run.meter.moved()) or is_cheaper
 
     def figures(self) -> Figures:
-        """Return what it has seen and cost so far, as far as that is known."""
+        """Return the results and the cost so far, as far as they are known."""
         with self._lock:
             return self._figures() if self._final is None else self._final
 
@@ -299,7 +298,7 @@ class RecordProbe(Probe):
         """Pass on what is whole after a turn of reading."""
 
     def _read(self) -> int:
-        """Read what has come; return how many records that was."""
+        """Read the new records; return their number."""
         with self._charged():
             return self._take_all(self._reader.turn())
 
@@ -316,7 +315,7 @@ class RecordProbe(Probe):
 
     @contextmanager
     def _charged(self) -> Iterator[None]:
-        """Add what is done meanwhile to what the probes cost."""
+        """Add the work done meanwhile to the cost of the probes."""
         began = time.thread_time_ns()
         yield
         self._read_ns += time.thread_time_ns() - began
@@ -345,7 +344,7 @@ def open_target(program: Program, planning: PlanningSpec) -> Target:
 def metric_request(
     spec: MetricSpec, target: Target, program: Program
 ) -> CountRequest | LatencyRequest | KeyRequest:
-    """Return what a metric asks for in a program. Raises UsageError."""
+    """Return the request of a metric in a program. Raises UsageError."""
     asked = Asked([spec.probe], file=program.path)
     is_counter = spec.type is MetricType.COUNTER
     if _is_keyed(spec):

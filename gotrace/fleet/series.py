@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What metrics have added up so far, whatever has become of the processes it came from."""
+"""The sums of metrics so far, whatever has become of the processes that they came from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gotrace.text import encodable
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """What has come of one label set: ``values`` go with the metric's label names.
+    """New results of one label set: ``values`` go with the metric's label names.
 
     ``values`` are None for calls that found no room in the kernel. ``measured`` is what a histogram
     is to be of, None for a counter.
@@ -120,9 +120,9 @@ class Room:
 class Presence:
     """Which targets something is attached in: only their series are exported.
 
-    So a rate is absent, and not 0, where nothing is counted. What a target had when the last of it
-    was detached is exported once more to each reader, so that no reader misses the end; a reader
-    that asks again within some seconds has it again.
+    So a rate is absent, and not 0, where nothing is counted. The last sums of a target whose last
+    probe was detached are exported once more to each reader, so that no reader misses the end; a
+    reader that asks again within some seconds has it again.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -190,12 +190,11 @@ class Metric:
 
     @property
     def is_histogram(self) -> bool:
-        """Return whether it has a histogram for each series."""
         return self.spec.type is MetricType.HISTOGRAM
 
     @property
     def unit(self) -> float:
-        """Return what a histogram's values are divided by: ns are exported as seconds."""
+        """Return the divisor of a histogram's values: ns are exported as seconds."""
         return 1.0 if self.spec.of is not None else 1e9
 
     def begin(self, target: str) -> None:
@@ -209,7 +208,7 @@ class Metric:
                 self._point((target,))
 
     def add(self, target: str, increments: Iterable[Increment]) -> None:
-        """Add what has come from a target."""
+        """Add new results of a target."""
         with self._lock:
             for one in increments:
                 values = None if one.values is None else tuple(map(encodable, one.values))

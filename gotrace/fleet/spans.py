@@ -106,7 +106,7 @@ def try_spans(specs: Sequence[SpanSpec], target: Target, program: Program) -> No
         _usable(specs, target, program)
 
 
-#: What is known of a call beside its attributes, as far as its function has it.
+#: The known facts about a call beside its attributes, as far as its function has them.
 _ERROR = 0
 #: The next two, if asked for, are the ids of the program's own span.
 _IDS = slice(1, 3)
@@ -145,13 +145,13 @@ def edges_problem(target: Target, tasks: Tasks) -> str | None:
 
 
 _WHAT = "to put spans below those of other goroutines"
-#: What reading a record of an edge takes, in ns.
+#: The time of reading a record of an edge, in ns.
 _READING_NS = 4000
 
 
 @dataclass(frozen=True, kw_only=True)
 class _SpanRequest(TraceRequest):
-    """What a program's spans ask for, and how work goes from goroutine to goroutine, if it is seen.
+    """The request for a program's spans, and for work between goroutines, if it is seen.
 
     ``refuse`` raises OverBudgetError if that costs too much. ``declined`` is why it is not seen.
     """
@@ -236,7 +236,7 @@ def _usable(
 
 
 def _part_attribute(part: str) -> str:
-    """Return what a part of a span's time is called.
+    """Return the attribute's name for a part of a span's time.
 
     >>> _part_attribute("blocked: chan receive (nil chan)")
     'go.why.blocked.chan_receive_nil_chan'
@@ -348,7 +348,7 @@ class SpanProbe(RecordProbe):
         return kinds, request, open_run(request, accept=refuse)
 
     def read(self) -> bool:
-        """Read what has come; to be called ten times a second. Return whether that was much."""
+        """Read new records; to be called ten times a second. Return whether they were many."""
         with self._lock:
             return self.is_open and not self._is_spare and self._read() >= _MANY
 
@@ -527,7 +527,7 @@ def _held(call: DecodedCall) -> _Ids | None:
 
 
 def _parent(above: _Above | None, held: _Ids | None) -> tuple[_Ids | None, _Ids | None]:
-    """Return what a call's span hangs below, and the program's own span that it is within.
+    """Return the parent of a call's span, and the program's own span that it is within.
 
     ``above`` is the span of the call around it, ``held`` what its own context holds: where that is
     another span than around it, the program has begun that within the call around it.

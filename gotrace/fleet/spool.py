@@ -22,9 +22,8 @@ class Spool:
 
     If others were taken while it was refused, the name has how often that was.
 
-    One thread uses it, and one process. What an earlier process has left is sent first. All is done
-    below one descriptor, as the path may lead elsewhere later. What is not this user's file is left
-    alone.
+    One thread uses it, and one process. The files of an earlier process are sent first. All is done
+    below one descriptor, as the path may lead elsewhere later. Files of other users are left alone.
     """
 
     def __init__(self, path: str, most: int) -> None:
@@ -119,7 +118,7 @@ class Spool:
         return None
 
     def _read(self, name: str) -> bytes:
-        """Return what is in a file. Raises OSError if it is not this user's."""
+        """Return a file's bytes. Raises OSError if it is not this user's."""
         # Not blocking: on what should not be here, such as a pipe, it would.
         with open(self._open(name, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             if not _is_own(os.fstat(file.fileno())):

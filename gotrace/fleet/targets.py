@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the programs that targets mean, as processes start and end and files are replaced.
 
-What is traced is a file, in all processes that run it: they are seen from their first call on, and
-a program that restarts a thousand times a minute costs nothing here. So a target is followed by its
+Files are traced, in all processes that run them: these are seen from their first call on, and a
+program that restarts a thousand times a minute costs nothing here. So a target is followed by its
 files: a new one at the same path is another program.
 """
 

@@ -49,7 +49,7 @@ def note_failure(thread: str, what: str, error: Exception) -> None:
 
 @contextmanager
 def apart(thread: str, what: str) -> Iterator[None]:
-    """Have what fails within cost nothing else: ``note_failure``."""
+    """Keep a failure within from costing anything else: ``note_failure``."""
     try:
         yield
     except Exception as error:

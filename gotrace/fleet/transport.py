@@ -53,7 +53,7 @@ class SendFailure(Enum):
     FULL = "full"
 
 
-#: What may get better: the data is kept meanwhile.
+#: Failures that may pass: the data is kept meanwhile.
 TEMPORARY = frozenset(
     {
         SendFailure.REFUSED,
@@ -70,7 +70,7 @@ TEMPORARY = frozenset(
 )
 
 
-#: What may be of one request alone: others may be taken meanwhile.
+#: Failures that may be of one request alone: others may be taken meanwhile.
 BY_REQUEST = TEMPORARY - {
     SendFailure.REFUSED,
     SendFailure.TLS,
@@ -81,7 +81,7 @@ BY_REQUEST = TEMPORARY - {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a request: ``reason`` is None if it was taken, but for ``rejected`` items.
+    """The fate of a request: ``reason`` is None if it was taken, but for ``rejected`` items.
 
     ``detail`` is for the log. ``wait`` is how long the collector asks to wait, in seconds.
     """
@@ -114,7 +114,7 @@ def spans_in(data: bytes) -> int | None:
 
 
 def _taken(signal: str, answer: bytes) -> Outcome:
-    """Return what a collector has said that it took."""
+    """Return the outcome of a collector's answer."""
     try:
         partial = _RESPONSES[signal].FromString(answer).partial_success
     except Exception:  # of protobuf, or a proxy's page: the status says that it was taken
@@ -168,7 +168,7 @@ class _Wire:
         self._connection: Any = None
 
     def adapter(self) -> Any:
-        """Return what connects for a session."""
+        """Return the adapter that connects for a session."""
         import requests
 
         adapter = requests.adapters.HTTPAdapter()
@@ -221,7 +221,7 @@ _AGAIN = 0.1  # seconds
 
 
 def _urllib3(requests: Any) -> Any:
-    """Return what requests is built on, as it has it."""
+    """Return the urllib3 that requests is built on, as requests has it."""
     return requests.packages.urllib3
 
 
@@ -231,7 +231,7 @@ class _Http(Sender):
 
         self._spec = spec
         self._requests = requests
-        #: What reading an answer raises is not of requests, but of what it is built on.
+        #: The exception of reading an answer is not of requests, but of the urllib3 below it.
         of_reading = _urllib3(requests).exceptions.HTTPError
         self._failures = (requests.RequestException, of_reading, OSError)
         self._local = threading.local()
@@ -435,6 +435,6 @@ def check_sender(spec: OtlpSpec) -> None:
 
 
 def sender(spec: OtlpSpec) -> Sender:
-    """Return what sends by a protocol. Raises GotraceError, ModuleNotFoundError."""
+    """Return the sender of a protocol. Raises GotraceError, ModuleNotFoundError."""
     check_sender(spec)
     return _Http(spec) if spec.protocol is Protocol.HTTP else _Grpc(spec)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan for a program in a process of its own first, which may take only so much for it.
 
-What a file says decides what reading it takes, and anybody's file may be traced. So a hostile one
+A file's contents decide the cost of reading it, and anybody's file may be traced. So a hostile one
 ends that process, and not the daemon. The daemon makes the same plan after that: a plan refers to
 the file that it was made of, and cannot be handed over.
 """

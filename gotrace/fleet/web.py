@@ -93,21 +93,21 @@ _STATUSES: dict[type[Exception], HTTPStatus] = {
 
 
 class Health:
-    """What health and readiness are asked of: the engine, and all threads."""
+    """Health and readiness of the daemon: of the engine, and of all threads."""
 
     def __init__(self, pulse: Callable[[], float], is_ready: Callable[[], bool]) -> None:
         self._pulse = pulse
         self.is_ready = is_ready
 
     def unwell(self) -> list[str]:
-        """Return what has not been at work lately."""
+        """Return the threads that have not been at work lately."""
         is_well = time.monotonic() - self._pulse() < LATE
         return [*unwell(), *([] if is_well else ["engine"])]
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a request is answered with."""
+    """The answer to a request."""
 
     status: HTTPStatus
     body: bytes

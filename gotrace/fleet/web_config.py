@@ -86,7 +86,7 @@ _NOBODY = b"$2b$10$QHTjvZ6TOJD0LxkV6h2Mj.0yCZyVF6Y1LHSsTI5nKwmNLUHJFxCWq"
 
 @dataclass
 class WebConfig:
-    """What a web configuration asks for. Threads may ask it."""
+    """The contents of a web configuration. Threads may ask it."""
 
     users: Mapping[str, str]
     tokens: Mapping[str, str]
@@ -102,7 +102,7 @@ class WebConfig:
 
     @property
     def asks(self) -> str:
-        """Return what a client is to send, for WWW-Authenticate; nothing if nothing is asked."""
+        """Return the kinds of credentials for WWW-Authenticate; "" if no credentials are asked."""
         kinds = ["Basic"] * bool(self.users) + ["Bearer"] * bool(self.tokens)
         return ", ".join(kinds)
 
@@ -117,7 +117,7 @@ class WebConfig:
     def known(self, authorization: bytes) -> bool | None:
         """Return whether a request with this header may be answered, None if that is not known.
 
-        What was right or wrong once is so until the file changes: bcrypt is slow by design.
+        An answer holds until the file changes: bcrypt is slow by design.
         """
         if not self.users and not self.tokens:
             return True
@@ -232,5 +232,5 @@ def _context(
 
 
 def empty() -> WebConfig:
-    """Return what is asked without a file: nothing."""
+    """Return the configuration without a file, which asks nothing."""
     return WebConfig({}, {}, {}, frozenset(), None, {})

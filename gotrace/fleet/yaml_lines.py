@@ -48,7 +48,6 @@ class Document:
         return self.error_at(self.line(path), reason)
 
     def error_at(self, line: int, reason: str) -> UsageError:
-        """Return the error for a line."""
         return UsageError(f"{self.name}, line {line}: {reason}")
 
 

@@ -62,7 +62,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class Tally:
-    """What has become of calls and requests so far.
+    """The counts of calls and requests so far, by their fate.
 
     ``nodes`` are calls of requests, ``unattributed`` those of none, ``late`` those of requests that
     had been given out, or given up. ``unwanted`` are requests that the root's predicate does not
@@ -91,7 +91,7 @@ def request_probes(
     return first, [*first, *others]
 
 
-#: What is known of a call beside its values: the contexts that it was given.
+#: The facts about a call beside its values: the contexts that it was given.
 _EXTRAS = parse_key("$contexts")
 
 
@@ -399,7 +399,6 @@ class Assembler:
         return self._states.while_working(spans, root.start, end, self._reasons)
 
     def _critical(self, work: Work, root: _Entry, tree: _Tree) -> tuple[PathPart, ...]:
-        """Return the parts of a request's critical path."""
         spans: dict[Task, list[Span]] = {}
         wrong = set(wrong_spans(work.spans, self._belonging.contexts))
         for span in work.spans:

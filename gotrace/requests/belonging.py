@@ -74,7 +74,7 @@ _MAX_TAKEN = 64
 
 
 class Link(Enum):
-    """What makes a call a node of a request."""
+    """The link that makes a call a node of a request."""
 
     CALL = "call"
     CONTEXT = "context"
@@ -97,7 +97,7 @@ class Work:
         self.is_doubted = False
         #: The number of its root's function, and 1, if that matters.
         self.function = 0
-        #: What who puts its calls together keeps of it.
+        #: The memory of the one who puts its calls together.
         self.memory: object = None
         self.working = 0
         self.sent = 0
@@ -196,7 +196,7 @@ class _Taken:
 
 @dataclass(slots=True)
 class _Holding:
-    """What a goroutine has received, and may hold.
+    """The items that a goroutine has received, and may hold.
 
     ``channel`` and ``depth`` are where it has received its latest item, at ``received``; ``place``
     is the depth and the statement of the latest one of a request. It ``is_idle`` if nothing was
@@ -234,7 +234,7 @@ class _Holding:
 
 @dataclass(slots=True)
 class _Working:
-    """What a goroutine works for, outside of calls of roots, and how long.
+    """The work of a goroutine, outside of calls of roots, and how long it lasts.
 
     It ``is_unsure`` if what it has received last was sent for a request, or what it did has been
     taken away from one, and it works for nobody. ``sender`` is the request that its latest item was
@@ -252,7 +252,7 @@ class _Working:
 
 @dataclass(slots=True)
 class _Given:
-    """What a goroutine was started for, and what it was given contexts of.
+    """The request for which a goroutine was started, and the contexts that it was given.
 
     ``starter`` is the request whose ``go`` statement or timer has begun it. It ``is_new`` until it
     has done anything: what it is given then may be one of several things that it works on.
@@ -276,7 +276,7 @@ class _Given:
 
 @dataclass(slots=True)
 class _Goroutine:
-    """What is known of a goroutine; ``roots`` go before what it is ``working`` for."""
+    """The known state of a goroutine; ``roots`` go before the work in ``working``."""
 
     most: int
     roots: list[_Root] = field(default_factory=list)
@@ -324,7 +324,7 @@ class _Goroutine:
 
 @dataclass(slots=True)
 class _Item:
-    """What has been sent: for whom, by whom, and its first word.
+    """An item that was sent: for whom, by whom, and its first word.
 
     ``doubtful`` is what is to be doubted if that answers another request. It ``is_lent`` if it is
     given back to where it was taken.
@@ -339,7 +339,7 @@ class _Item:
 
 @dataclass(slots=True)
 class _Channel:
-    """What is seen of a channel: of the items ``sent``, so many ``returned`` that came from it.
+    """The observed use of a channel: of the items ``sent``, so many ``returned`` that came from it.
 
     ``queue`` is how often the collector had run when the channel was last seen to be a queue. If it
     ``lends``, another goroutine has given back what one had used for other work: it never hands
@@ -523,7 +523,7 @@ class Contexts:
 
 
 class _Receipt(NamedTuple):
-    """What is seen of an item that a goroutine receives, and of the goroutine then.
+    """The facts about an item that a goroutine receives, and about the goroutine then.
 
     Its own semaphore's signal ``is_back``. The item ``is_lent`` if it is a pool's, ``is_its``
     if the goroutine has sent it, ``is_own`` if it was sent for the request that the goroutine works
@@ -552,7 +552,7 @@ class _Receipt(NamedTuple):
 
 
 class _Then(Enum):
-    """What a goroutine does that has received an item, in the words of docs/requests.md."""
+    """The reaction of a goroutine that has received an item, in the words of docs/requests.md."""
 
     IGNORE = "nothing has changed"
     GO_ON = "it goes on"
@@ -619,7 +619,7 @@ def _case_of(*seen: bool) -> tuple[_Receipt, _Case]:
 
 
 class Belonging:
-    """What each goroutine works for."""
+    """The request that each goroutine works for."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
@@ -630,7 +630,7 @@ class Belonging:
         self._channels: OrderedDict[tuple[int, int], _Channel] = OrderedDict()
         #: By the timer's closure: what is known of it.
         self._timers: OrderedDict[tuple[int, int], _Timer] = OrderedDict()
-        #: What was taken from channels, by process, channel and first word.
+        #: Items that were taken from channels, by process, channel and first word.
         self._lent: OrderedDict[tuple[int, int, int], _Lent] = OrderedDict()
         self._kinds = {
             EdgeKind.GO: self._go,
@@ -687,7 +687,7 @@ class Belonging:
     def enter(
         self, edge: Edge, task: Task, function: int, contexts: Sequence[int], is_apart: bool
     ) -> OpenFrame:
-        """Return what an outermost call is made for that a goroutine enters.
+        """Return the frame of an outermost call that a goroutine enters, with its request.
 
         ``function`` is not 0, ``contexts`` are those that it was given. It begins a request if it
         is made for nobody, or for one that a call of the same function has begun; in any case if
@@ -786,7 +786,6 @@ class Belonging:
 
     @property
     def processes(self) -> set[int]:
-        """Return the processes whose goroutines are known."""
         return {tgid for tgid, _ in self._goroutines}
 
     def span_at(self, task: Task, moment: int) -> Span | None:
@@ -804,7 +803,7 @@ class Belonging:
             goroutine.acts(begun)
 
     def left(self, task: Task) -> Work | None:
-        """Return what a goroutine may still work for, which has only rested since its end."""
+        """Return the work that a goroutine may still do, which has only rested since its end."""
         goroutine = self._goroutines.get(task)
         working = goroutine.working if goroutine is not None else _Working()
         return working.left.work if working.has_rested and working.left else None
@@ -895,7 +894,7 @@ class Belonging:
             self._close(before, at)
 
     def _doubtful(self, task: Task) -> Span | None:
-        """Return what a goroutine works for, or what it was started for if that is nobody."""
+        """Return the span that a goroutine works for, or was started for if it works for nobody."""
         goroutine = self._goroutines.get(task) if task[1] else None
         return (goroutine.current or goroutine.working.left) if goroutine is not None else None
 
@@ -1006,7 +1005,7 @@ class Belonging:
         return True
 
     def _gives(self, goroutine: _Goroutine, channel: _Channel, edge: Edge, word: int) -> None:
-        """Note what a goroutine sends that it has taken: it is back, or used for its work."""
+        """Note that a goroutine sends an item that it took: it is back, or used for its work."""
         holding = goroutine.holding
         taken = holding.taken.pop(edge.second, None)
         if taken is not None:
@@ -1033,7 +1032,7 @@ class Belonging:
             self._lost(self._items.popitem(last=False)[1])
 
     def _item(self, task: Task, word: int, is_lent: bool) -> _Item:
-        """Return what a goroutine sends."""
+        """Return the item that a goroutine sends."""
         goroutine = self._goroutines.get(task) if task[1] else None
         if goroutine is None:
             return _Item(None, None, task, word, is_lent)
@@ -1150,7 +1149,7 @@ class Belonging:
         item: _Item | None,
         above: Span | None,
     ) -> tuple[_Receipt, _Case]:
-        """Return what a receipt is, and note what the goroutine has from the channel."""
+        """Return the facts and the case of a receipt, and note the item that is taken."""
         holding, work, address = goroutine.holding, goroutine.current, edge.second
         is_elsewhere = holding.place != (edge.depth, edge.place)
         has_item = goroutine.working.mode is _Mode.ITEM

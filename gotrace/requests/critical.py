@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What made a request as long as it was: its critical path, backwards from its end.
+"""The cause of a request's length: its critical path, backwards from its end.
 
 From the end of the root's call the path goes back in its goroutine. Where that has waited, and
 another goroutine that worked for the request has ended the wait, the path goes on in that one; but
@@ -113,7 +113,7 @@ class _Changes:
 
 
 class States:
-    """What goroutines have done lately, also those that have ended."""
+    """The latest states of goroutines, also of those that have ended."""
 
     def __init__(self) -> None:
         self._known: dict[Task, _Changes] = {}
@@ -166,13 +166,12 @@ class States:
         self._count -= first
 
     def of(self, task: Task) -> _Changes:
-        """Return what a goroutine has done."""
         return self._known.get(task) or self._ended.get(task) or _NONE
 
     def while_working(
         self, spans: Iterable[Span], begin: int, end: int, reasons: Sequence[str]
     ) -> Iterator[StateChange]:
-        """Yield what goroutines did in these spans, until ``end``; times are since ``begin``."""
+        """Yield goroutines' states in these spans, until ``end``; times are since ``begin``."""
         times: dict[Task, list[tuple[int, int]]] = {}
         for span in spans:
             until = end if span.end is None else min(span.end, end)

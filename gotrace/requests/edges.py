@@ -13,7 +13,7 @@ NOTHING = (1 << 64) - 1
 
 
 class EdgeKind(IntEnum):
-    """What a goroutine does: enum edge of bpf/edges.h, which says what each has."""
+    """The action of a goroutine: enum edge of bpf/edges.h, which says what each has."""
 
     BEGIN = 0
     GO = 1
@@ -37,7 +37,7 @@ class EdgeKind(IntEnum):
 
 # A tuple: there may be a million a second, and a frozen dataclass takes five times as long to make.
 class Edge(NamedTuple):
-    """What the goroutine ``goid`` of a process did at a time (ns, CLOCK_MONOTONIC).
+    """An action of the goroutine ``goid`` of a process at a time (ns, CLOCK_MONOTONIC).
 
     ``other`` is the goroutine that it concerns, ``first`` and ``second`` are as the kind says,
     ``depth`` is how far from the beginning of its stack the frame is that receives, and ``place``

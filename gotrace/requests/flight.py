@@ -25,13 +25,13 @@ from gotrace.target.target import Target
 
 #: Where a record has what only the numbers of edges have: the highest byte of its function's.
 _EDGE = 35
-#: What is kept at most if nobody says how much: 5 s of 600,000 events of 80 bytes a second. No more
-#: than a part of the memory that is free.
+#: The default memory of a flight: 5 s of 600,000 events of 80 bytes a second. No more than a part
+#: of the memory that is free.
 _MAX_BYTES = 256 << 20
 _PART = 8
 _LEAST_BYTES = 256 << 10  # of one CPU
 _PANIC, _SIGNAL = "panic", "signal"
-#: What the runtime calls for a panic, and for an error that ends the program.
+#: The runtime's functions for a panic, and for an error that ends the program.
 _PANICS = ("runtime.gopanic(e any)", "runtime.fatalthrow(t uint32)")
 
 
@@ -104,7 +104,7 @@ class FlightReader:
         most: int = MAX_PAST,
         runs: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """Take what reads, by these options, and how long before its end a recording begins.
+        """Take the reader, these options, and how long before its end a recording begins.
 
         It has the latest ``most`` records. ``runs`` says whether a process runs what is traced, if
         nothing else does: a signal may come to any process of the machine.

@@ -30,7 +30,7 @@ from gotrace.values.python import as_json
 
 
 class _Timed(Protocol):
-    """What is needed of a call here."""
+    """The properties of a call that are needed here."""
 
     @property
     def goid(self) -> int: ...
@@ -127,7 +127,7 @@ class Request(Generic[C]):
         return Request(root, self.unfinished, self.unattributed, self.critical, self.states)
 
     def critical_path(self) -> list[PathPart]:
-        """Return what made it as long as it was, largest first: parts that add up to its duration.
+        """Return the parts of the critical path, largest first, which add up to the duration.
 
         ``goid`` is that of the first goroutine that has a part of it, and ``goroutines`` says how
         many have. Raises UsageError if it was not recorded.

@@ -15,7 +15,7 @@ from gotrace.target.target import Target
 
 _MAIN = "main.*"
 _COUNTING = 0.3  # seconds
-#: What the entry and the RET of a call take that is reported (docs/performance.md).
+#: The cost of the entry and the RET of a reported call, in ns (docs/performance.md).
 CALL_NS = 11_000
 #: Calls a second that are measured without a user's word: a fifth of a CPU.
 _MAX_CALLS = 18_000
@@ -66,7 +66,7 @@ def own_functions(target: Target, kept: Collection[str]) -> OwnFunctions:
 
 
 def own_patterns(target: Target, file: str | None = None) -> tuple[str, ...]:
-    """Return what selects the main package, and those in its module if the program has any.
+    """Return patterns of the main package, and of those in its module if the program has any.
 
     ``file`` is the program's, None for the target's executable. Raises GotraceError.
     """

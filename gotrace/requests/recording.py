@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program did for some time: its requests, its other calls, and its goroutines' states."""
+"""A recording of a program for some time: requests, other calls, and goroutines' states."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _UNWANTED = CallFlag.UNWANTED.value
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What was recorded of a program from one time to another, in ns since 1970.
+    """A recording of a program from one time to another, in ns since 1970.
 
     ``requests`` are those that ended then, with their calls; ``calls`` are all others, in the order
     in which they ended. ``states`` are the changes of goroutines' states, of each process by its
@@ -169,7 +169,7 @@ class Recorder:
         trigger: bytes | None = None,
         lost: int = 0,
     ) -> Recording:
-        """Return what records say of a time (ns, CLOCK_MONOTONIC), in whatever order they are.
+        """Return the recording of a time (ns, CLOCK_MONOTONIC), in whatever order its records are.
 
         ``begin`` None is when the first record is from. ``trigger`` is the record of the call that
         it is made for. Raises RecordError.
@@ -282,7 +282,7 @@ class _States:
         at, other, goid, tgid, tid, kind, *_ = header
         at -= self._epoch
         if kind == _GO:
-            # What was reported before was for the number that it was to have, or had by chance.
+            # The earlier reports were for the number that it was to have, or had by chance.
             if other and (tgid, other) not in self._ended:
                 self._living[tgid, other] = [StateChange(at, other, CREATED, "", goid)]
         elif kind == _SWITCH:

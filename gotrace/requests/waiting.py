@@ -49,7 +49,6 @@ class WaitingRoom(Generic[C]):
 
     @property
     def is_empty(self) -> bool:
-        """Return whether nothing is kept."""
         return not (self.by_work or self._ended or self._late or self.size)
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What watching a program's scheduler would cost, counted before it is paid."""
+"""The cost of watching a program's scheduler, counted before it is paid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class OverBudgetError(GotraceError):
 
 
 def refuse_price(probes: SchedulerProbes, cost: ProbeCost, share: float, reading: int = 0) -> None:
-    """Count what the program does for a fifth of a second; ``reading`` is what each takes here.
+    """Count the program's actions for a fifth of a second; ``reading`` is the time of each here.
 
     Raises OverBudgetError where watching them would take more than ``share`` of one CPU, other
     GotraceErrors where they cannot be counted.

@@ -3,8 +3,8 @@
 
 Each outermost call of a goroutine belongs to a request: to that which its goroutine works for when
 it begins, or to one of its own (``requests.belonging``). The calls of a request wait until its
-outermost call has ended, and nobody works for it any more, so that nothing is below what is not
-sent. What comes after that goes below what was sent before.
+outermost call has ended, and nobody works for it any more, so that no call is below one that is not
+sent. Later calls go below those that were sent before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ P = TypeVar("P")
 
 
 class LeftOut(Enum):
-    """What calls are below that are not sent because that is not."""
+    """A parent that is not sent: the calls below it are not sent either."""
 
     LEFT_OUT = "left out"
 
@@ -75,7 +75,7 @@ class _Call(Generic[T, P]):
 
 @dataclass(slots=True, eq=False)
 class _Memory(Generic[T, P]):
-    """What was sent of a request, as far as others may go below it."""
+    """The sent calls of a request, as far as others may go below them."""
 
     root: _Call[T, P] | None = None
     calls: dict[Span, list[_Call[T, P]]] = field(default_factory=dict)
@@ -113,7 +113,6 @@ class Traces(Generic[T, P]):
 
     @property
     def is_empty(self) -> bool:
-        """Return whether nothing waits."""
         return self._room.is_empty
 
     @property
@@ -191,7 +190,7 @@ class Traces(Generic[T, P]):
             self._give_out(waiting, is_last=True)
 
     def turn(self, now: float, moment: int) -> None:
-        """Send what need not wait any longer: ``now`` in seconds, ``moment`` in ns.
+        """Send calls that need not wait any longer: ``now`` in seconds, ``moment`` in ns.
 
         All records up to the moment have been taken.
         """
@@ -285,7 +284,7 @@ class Traces(Generic[T, P]):
         call.place = self._send(item, above.place if above is not None else None, via)
 
     def _keep(self, work: Work, memory: _Memory[T, P], held: dict[Span, list[_Call[T, P]]]) -> None:
-        """Remember what was sent of a request, as long as somebody works for it; then the root."""
+        """Remember the sent calls of a request, as long as somebody works for it; then the root."""
         if work in self._kept:
             self._kept_size -= self._kept.pop(work)
         work.spans.clear()

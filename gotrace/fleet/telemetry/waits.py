@@ -30,7 +30,7 @@ from gotrace.target.target import Target
 
 @dataclass
 class WaitPoint:
-    """What has been added up of one state, and for one reason, since ``created`` (s since 1970)."""
+    """The sum of one state, and of one reason, since ``created`` (s since 1970)."""
 
     target: str
     kind: StateKind
@@ -42,7 +42,7 @@ class WaitPoint:
 
 @dataclass
 class TargetWaits:
-    """What all targets have waited, whatever has become of their processes.
+    """The waits of all targets, whatever has become of their processes.
 
     Threads may add to it and read it.
     """
@@ -62,7 +62,7 @@ class TargetWaits:
                 self._point(target, kind, "")
 
     def add(self, target: str, sums: Iterable[StateSum]) -> None:
-        """Add what has come from a target."""
+        """Add new waits of a target."""
         with self._lock:
             for one in sums:
                 point = self._point(target, one.kind, one.reason)
@@ -128,7 +128,7 @@ def families(points: Iterable[WaitPoint]) -> list[WaitFamily]:
 
 
 def plan_waits(target: Target, program: Program) -> StateProbes:
-    """Return what is probed in a program. Raises GotraceError."""
+    """Return the probes for waits in a program. Raises GotraceError."""
     return state_probes(target, target.binary(program.path))
 
 
