@@ -1553,7 +1553,7 @@ class _Iteration(Iterator[_T]):
         self._opened.close()  # once it is not used
 
     def stop(self) -> None:
-        """Let it end. May be called in any thread."""
+        """End the iteration. May be called in any thread."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -1603,7 +1603,7 @@ class SnapshotStream(_Iteration["Snapshot"]):
             return None
 
     def stop(self) -> None:
-        """Let it end. May be called in any thread."""
+        """End the iteration. May be called in any thread."""
         if self._opened.is_ours:
             self._waiter.ask()
 
@@ -1751,7 +1751,7 @@ class FlightStream(_Stream[Recording]):
         self._flight = FlightReader(self._reader, recorder, options, seconds)
 
     def ask(self) -> None:
-        """Have a recording made, whatever is waited for. May be called in any thread."""
+        """Make a recording now, without a trigger. May be called in any thread."""
         self._flight.ask()
 
     def _take(self, record: bytes) -> Iterable[Recording]:

@@ -106,7 +106,7 @@ class Histogram:
     why: dict[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """Return it in a line: without its buckets, of which there can be hundreds."""
+        """Return a summary in a line: without its buckets, of which there can be hundreds."""
         return _in_a_line(self)
 
     @classmethod

@@ -73,5 +73,5 @@ class RunCost:
     functions: Mapping[int, ProbeCost] = field(default_factory=dict)
 
     def of(self, function: int | None) -> ProbeCost:
-        """Return it of a function by number, of all if that is None or not known by itself."""
+        """Return the cost of a function by its number, or of all if it has none of its own."""
         return self.every if function is None else self.functions.get(function, self.every)

@@ -331,7 +331,7 @@ class Builder:
         return number
 
     def defer(self, task: _Task, *, late: bool = False) -> None:
-        """Have a task run after all of the present level; ``late``: after its siblings."""
+        """Run a task after all of the present level; ``late``: after its siblings."""
         (self._late if late else self._now).append((self.owner, task))
 
     def run(self) -> None:
@@ -346,7 +346,7 @@ class Builder:
                 task()
 
     def extra(self, kind: Extra, rank: int = 0, task: _Task | None = None) -> bool:
-        """Have a task run after all that is usual; return whether there will be such a time.
+        """Run a task after all usual ones; return whether there will be such a time.
 
         Those of the lowest ``rank`` come first. Without a task: there is more of the kind.
         """

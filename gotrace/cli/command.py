@@ -92,6 +92,6 @@ def _explain(log: str = "") -> None:
 
 
 def _discard_output() -> None:
-    """Let the interpreter's last flush of standard output, at exit, go nowhere."""
+    """Discard the interpreter's last flush of standard output, at exit."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -136,7 +136,7 @@ def read(
     watch: PriceWatch | None = None,
     holds: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Have the records of a run taken, in short turns, up to its end and after it.
+    """Take the records of a run, in short turns, up to its end and after it.
 
     ``take`` gets the records of a turn, until when it may go on, and a function that returns
     whether the run is over, after which it is to return soon. It returns whether it wants no more,
@@ -159,7 +159,7 @@ def read(
 
 
 def _silent(options: RunOptions, target: Target) -> Notice:
-    """Say that there has been no call, and why that may be."""
+    """Return a notice that there has been no call, with possible reasons."""
     reasons = ["they are not called", "they were inlined where they are called (see -l)"]
     if target.process is not None:
         reasons.append("another process calls them")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Say that a start takes its time, until there is something else to say."""
+"""Report that a start takes its time, until there are other messages."""
 
 from __future__ import annotations
 

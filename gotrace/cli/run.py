@@ -206,7 +206,7 @@ def mostly_tracing(shares: Mapping[str, float]) -> Iterator[Notice]:
 
 
 def together(plan: ProbePlan, by_goroutine: bool = False) -> Iterator[Notice]:
-    """Yield that a histogram is of several functions, if it is."""
+    """Yield a notice if a histogram is of several functions."""
     count = len(set(plan.names))
     if count > 1:
         whose = "each goroutine's histogram has its" if by_goroutine else "one histogram has the"

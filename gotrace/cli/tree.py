@@ -74,7 +74,7 @@ def left_out_notices(options: GotraceOptions) -> Iterator[Notice]:
 
 
 def with_own_functions(options: GotraceOptions, target: Target) -> GotraceOptions:
-    """Have a program's own functions be shown, but for those that are called too often.
+    """Add a program's own functions, except those that are called too often.
 
     Roots are kept. Raises GotraceError, UsageError among these.
     """

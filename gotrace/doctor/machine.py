@@ -231,7 +231,7 @@ def bcc_binding() -> Finding:
 
 
 def _no_compiler(found: str, cure: str) -> Finding:
-    """Say that nothing can be compiled: what was compiled and is kept can still run."""
+    """Return a finding that nothing can be compiled: programs that are kept can still run."""
     packaged = packaged_programs()
     if packaged is not None and packaged.problem is None:
         found += ": what neither comes with the package nor is kept cannot run"

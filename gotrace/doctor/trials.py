@@ -277,7 +277,7 @@ def _fetch() -> list[Finding]:
 
 
 def _signal() -> list[Finding]:
-    """Have a BPF program send this thread the signal that makes float registers readable."""
+    """Send this thread, from a BPF program, the signal that makes float registers readable."""
     name = "signals from BPF"
     advice = "give gotrace --no-fp: values in float registers cannot be shown"
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGURG})

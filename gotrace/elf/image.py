@@ -249,7 +249,7 @@ class ElfImage:
         return data
 
     def rest(self) -> None:
-        """Let go of a copy and of all that was made of it, until more is asked for.
+        """Drop a copy and everything that was made of it, until more is asked for.
 
         The parts that others hold stay. Any thread may read meanwhile.
         """

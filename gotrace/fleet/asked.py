@@ -85,7 +85,7 @@ class Snippets:
         return tuple(one for one in self.snippets if one.ends <= now)
 
     def fitting(self, file: Config) -> tuple[tuple[Snippet, ...], list[str]]:
-        """Return those that go with another file, and why others do not."""
+        """Return the snippets that go with another file, and why others do not."""
         kept: list[Snippet] = []
         problems = []
         for snippet in self.snippets:

@@ -117,7 +117,7 @@ class Control:
         connection.sendall(json.dumps(answer).encode()[:MAX_BYTES] + b"\n")
 
     def _answer(self, request: Mapping[str, Any]) -> list[str]:
-        """Have the daemon do what is asked. Raises GotraceError."""
+        """Pass a request on to the daemon, and return its answer. Raises GotraceError."""
         order = self._order(request)
         self._orders.put(order)
         try:

@@ -148,7 +148,7 @@ class Daemon:
         return min(self._engine_turn(), _ORDERS if self._control is not None else math.inf)
 
     def _engine_turn(self) -> float:
-        """Have the engine do what is due; if it fails, it does the rest in its next turn."""
+        """Run a turn of the engine; if it fails, it does the rest in its next turn."""
         with apart("engine", "a turn of the engine"):
             return self._engine.turn()
         return _AGAIN
@@ -197,7 +197,7 @@ class Daemon:
         return text + (f", {over} times over the budget" if over else "")
 
     def ask_to_stop(self) -> None:
-        """Have a turn end soon; may be called in a signal handler."""
+        """End a turn soon; may be called in a signal handler."""
         self._stopping.set()
         self._engine.ask_to_stop()
 

@@ -172,7 +172,7 @@ class Engine:
         self._set_jobs(self.config, jobs)
 
     def _count_executions(self, config: Config) -> None:
-        """Have processes counted that end unseen, if any target is followed by its name."""
+        """Count processes that end unseen, if any target is followed by its name."""
         before, self._executions = self._executions, None
         if before is not None:
             self._missed.update(before.missed())
@@ -222,7 +222,7 @@ class Engine:
             return [metric for job in self._jobs.values() for metric in job.metrics]
 
     def ask_to_stop(self) -> None:
-        """Have a turn end soon; may be called in a signal handler."""
+        """End a turn soon; may be called in a signal handler."""
         self._stopping.set()
 
     def turn(self) -> float:
@@ -482,7 +482,7 @@ class Engine:
                     self._lessen(place, share, held, now)
 
     def _lessen(self, place: _Place, share: float, held: _Held, now: float) -> None:
-        """Have a probe cost less: its calls are counted alone, or it is detached."""
+        """Lower the cost of a probe: its calls are counted alone, or it is detached."""
         probe = self._running[place.program].probes[place.job]
         self._tally(place).over_budget += 1
         done = probe.lighten()
@@ -640,7 +640,7 @@ class Engine:
         kept: list[_Place],
         replaced: dict[_Place, Probe],
     ) -> None:
-        """Let go of all that is not kept, and put new probes in its place; nothing fails here."""
+        """Detach the probes that are not kept, and put new ones in their place: nothing fails."""
         for place, _ in self._probes():
             if place not in kept:
                 self._detach(place)

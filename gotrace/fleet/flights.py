@@ -201,7 +201,7 @@ class FlightProbe(RecordProbe):
             self._write()
 
     def _write(self) -> None:
-        """Have a file written, unless that is to be passed over."""
+        """Start writing a file, unless that is to be passed over."""
         if (reason := self._flights.passes_over(self)) is not None:
             self._flights.count(self, reason, self._flight.drop())
             return

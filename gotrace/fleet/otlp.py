@@ -143,7 +143,7 @@ class Otlp:
             thread.start()
 
     def put(self, call: FinishedCall) -> None:
-        """Have a call sent, or drop it where the queue is full. Any thread may do that."""
+        """Send a call, or drop it if the queue is full. Any thread may do that."""
         with self._waiting:
             if self.waiting >= self._spec.queue:
                 self._drop("spans", 1, self._failing.get("spans") or SendFailure.FULL)
@@ -280,7 +280,7 @@ class Otlp:
                 return True
 
     def _put_aside(self, one: _Aside, reason: SendFailure) -> None:
-        """Have others sent first; if many are aside, the first of them is kept on disk instead."""
+        """Send others first; if many are aside, the first of them is kept on disk instead."""
         one.reason = reason
         self._aside.append(one)
         self._waiting_aside += one.count

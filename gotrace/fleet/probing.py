@@ -178,7 +178,7 @@ class Probe(abc.ABC):
             return self._lighten() if self.is_open else None
 
     def _lighten(self) -> str | None:
-        """Have calls counted and not followed."""
+        """Count calls instead of following them."""
         if not self._run.meter.lighten_all():
             return None
         self.state = ProbeState.COUNTED
@@ -223,7 +223,7 @@ class Probe(abc.ABC):
             return self._run.attached.has_breakpoint(Process(pid)) if self.is_open else None
 
     def stop(self) -> None:
-        """Have the probes removed without waiting for it: ``close`` does."""
+        """Remove the probes without waiting for it: ``close`` does."""
         self._run.attached.stop()
 
     def close(self) -> Figures:

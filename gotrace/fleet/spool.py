@@ -57,7 +57,7 @@ class Spool:
         return len(self._files)
 
     def close(self) -> None:
-        """Let go of the directory; what is in it stays."""
+        """Close the directory; its files stay."""
         if self._is_locked:
             _unlock(self._folder)
         os.close(self._folder)

@@ -205,7 +205,7 @@ class Finder:
         return True
 
     def _with_restarting(self, programs: dict[ProgramKey, Program]) -> dict[ProgramKey, Program]:
-        """Add those that have ended and will be back: attaching to them takes more than waiting.
+        """Add programs that have ended and will be back: attaching to them takes more than waiting.
 
         A program that was here, was not, and was here again within a minute is kept for a minute,
         whether it is seen to run in that time or not.

@@ -155,7 +155,7 @@ class Sender(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
 
 class _Wire:
@@ -192,7 +192,7 @@ class _Wire:
 
     @contextmanager
     def bounded(self, seconds: float) -> Iterator[threading.Event]:
-        """Have a request end after some seconds; yield what is set if that was so."""
+        """End a request after some seconds; yield an event that is set if that was so."""
         is_done, is_late = threading.Event(), threading.Event()
 
         def watch() -> None:

@@ -139,7 +139,7 @@ class _BadRequestError(Exception):
 
 @contextmanager
 def _shared(listening: socket.socket) -> Iterator[None]:
-    """Let another socket of this user listen on the same port meanwhile."""
+    """Share the port with another socket of this user meanwhile."""
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         yield

@@ -265,7 +265,7 @@ class _Images:
         return _Images(addresses, words, self.stride, window)
 
     def part(self, first: int, end: int) -> _Images:
-        """Return those from one place up to another."""
+        """Return the images from one place up to another."""
         words = self.words[first * self.stride : end * self.stride]
         return _Images(self.addresses[first:end], words, self.stride, self.window)
 

@@ -124,7 +124,7 @@ class Binary:
         return find_wait_reasons(self.image)
 
     def rest(self) -> None:
-        """Let go of what takes memory until more is asked for: it is read again then."""
+        """Drop the parts that take memory, until more is asked for: they are read again then."""
         for part in _PARTS:
             self.__dict__.pop(part, None)
         self.image.rest()

@@ -124,7 +124,7 @@ class Kubernetes:
 
     @contextmanager
     def ready(self, host: str, is_over: threading.Event) -> Iterator[None]:
-        """Have a pod on the node of a pod until the last of them has been looked at."""
+        """Keep a pod on the node of a pod until the last of them has been looked at."""
         place = self._places[host]
         node = self._nodes[place.node]
         try:
@@ -177,7 +177,7 @@ class Kubernetes:
         raise HostError(STOPPED)
 
     def _delete(self, node: _Node) -> None:
-        """Have a pod deleted. If that fails, it ends after its time."""
+        """Delete a pod. If that fails, it ends after its time."""
         if node.pod:
             # A pod that has not started has nothing to end, and perhaps no kubelet to do it.
             force = ["--grace-period=0", "--force"] if node.problem else []

@@ -58,7 +58,7 @@ class Reach(Protocol):
         """Return the command line that runs words on a host that is ready."""
 
     def ready(self, host: str, is_over: threading.Event) -> AbstractContextManager[None]:
-        """Have a host ready for commands, as long as none is asked to end. Raises HostError."""
+        """Prepare a host for commands, as long as none is asked to end. Raises HostError."""
 
     def close(self) -> None:
         """Remove everything that was made ready."""
@@ -235,7 +235,7 @@ class RemoteRun:
                     return
 
     def end(self) -> None:
-        """Have it end: its shell reads to the end of what we say."""
+        """End the command: its shell reads to the end of our messages."""
         with suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()

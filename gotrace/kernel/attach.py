@@ -181,7 +181,7 @@ class Attached:
         return refused
 
     def stop(self) -> None:
-        """Have hits ignored from now on, and the probes removed, without waiting for that.
+        """Ignore hits from now on, and remove the probes without waiting for that.
 
         Programs that run at this moment may still change maps: see ``kernel.wait_for_programs``.
         May be called in any thread, in a signal handler, and more than once.

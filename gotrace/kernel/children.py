@@ -131,7 +131,7 @@ def _live(work: Callable[[int], None], answer: int, life: int, keeps_files: bool
 
 
 def _end_with(life: int) -> None:
-    """Have this process killed when nobody holds the writing end of a pipe any more."""
+    """Kill this process once nobody holds the writing end of a pipe any more."""
     fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(life, _SETSIG, signal.SIGKILL)
     fcntl.fcntl(life, fcntl.F_SETFL, os.O_ASYNC)

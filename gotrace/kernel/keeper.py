@@ -39,7 +39,7 @@ _lean_path: str | None = None
 
 
 def hold_leanly() -> None:
-    """Have keepers become a small program from now on, once they hold what they are to hold.
+    """Turn keepers into a small program from now on, once they hold all their descriptors.
 
     A forked process keeps the pages that this one changes later: some 6 MB for each keeper of a
     tool that goes on for days, which is nothing for one and much for a hundred.
@@ -98,7 +98,7 @@ class Keeper:
         return result
 
     def ask(self, what: Any) -> Any:
-        """Have ``change`` called there with ``what``, and return what it returns; both picklable.
+        """Call ``change`` there with ``what``, and return its result; both picklable.
 
         Raises what it raises, and GotraceError where the process is gone, has been released, or
         keeps descriptors alone: see ``hold_leanly``.
@@ -120,7 +120,7 @@ class Keeper:
                 self._send_release()
 
     def release(self) -> None:
-        """Have the probes removed and do not wait for it. May be called in a signal handler."""
+        """Remove the probes without waiting for it. May be called in a signal handler."""
         if not self._released and os.getpid() == self._owner:
             self._released = True
             self.killed = not self.holds()
@@ -142,7 +142,7 @@ class Keeper:
             return False
 
     def end(self, until: float | None = None) -> bool:
-        """Have the probes removed and return once they are; ``killed`` if they were before.
+        """Remove the probes and return once they are; ``killed`` if they were before.
 
         ``until`` (``time.monotonic``) bounds the wait: return whether they were removed by then. If
         not, the process goes on with it by itself, even when this one has ended. A process that was

@@ -246,7 +246,7 @@ class BpfProgram:
                 raise LoadError(f"{what}: {error.strerror}") from error
 
     def attach_clocks(self, function: str, *periods: int) -> int:
-        """Have a function run at each tick of a CPU's clocks: each ticks every so many ns.
+        """Run a function at each tick of a CPU's clocks: each ticks every so many ns.
 
         Return on how many CPUs: those that are online. It is detached when the program is closed.
         Raises LoadError, LackingError among these.

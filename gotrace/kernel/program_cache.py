@@ -65,7 +65,7 @@ _apart = False
 
 
 def compile_apart() -> None:
-    """Have programs compiled by a process of their own from now on.
+    """Compile programs in a process of their own from now on.
 
     The compiler stays in the memory of a process that has loaded it, some 100 MB of it, which is
     nothing for a tool and much for one that goes on for days.

@@ -161,7 +161,7 @@ class Rings:
         return min((ring.read_to for ring in rings), default=None)
 
     def drop(self) -> Iterator[list[bytes]]:
-        """Yield all records that are there, which nobody has to keep, some at a time."""
+        """Yield all records in the buffers, which nobody has to keep, some at a time."""
         for ring in self._rings:
             waiting = ring.left()
             while waiting > 0:

@@ -122,7 +122,7 @@ def link_uprobe_multi(
 
 
 def enable_statistics() -> int:
-    """Have the kernel count and time the runs of BPF programs while the descriptor is open.
+    """Count and time the runs of BPF programs while the descriptor is open.
 
     That costs each run some 20 ns. Raises OSError: EINVAL before Linux 5.8, EPERM without
     CAP_SYS_ADMIN. Source: kernel commit d46edd671a14.

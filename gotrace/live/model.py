@@ -136,7 +136,7 @@ class SlowRequest:
 
     @property
     def request(self) -> Request[Call]:
-        """Return it as ``go.requests()`` yields it."""
+        """Return the request as ``go.requests()`` yields it."""
         return self.traced.mapped(lambda call: call.as_call(self.epoch_ns))
 
 

@@ -270,7 +270,7 @@ class _Explanation:
         self.typed = pattern.text
 
     def text(self, wrappers: Sequence[int]) -> str:
-        """Return it in one line; ``wrappers`` are the rows that do match but are skipped."""
+        """Return the explanation in one line; ``wrappers`` are rows that match but are skipped."""
         where = printable(self.table.image.display)
         if not self.table.is_go:
             where += ", which is not a Go program"

@@ -57,7 +57,7 @@ class ResolvedProbe:
 
     @property
     def expressions(self) -> tuple[Typed, ...]:
-        """Return all of them."""
+        """Return all expressions of the probe."""
         found = (self.predicate, *self.values, self.of, *self.extras)
         return tuple(one for one in found if one is not None)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold expressions whose names and types are known: what resolving makes and evaluating uses."""
+"""Expressions whose names and types are known: resolving makes them, evaluating uses them."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def execution_trace(requests: Sequence[Recorded], before: str = "", after: str =
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Have the collector wait: to look for circles would double what it takes to make many rows."""
+    """Stop the collector meanwhile: searching for circles would double the time for many rows."""
     is_collecting = gc.isenabled()
     gc.disable()
     try:
@@ -509,7 +509,7 @@ class _Trace:
         self._act(goroutine, region.start, _ANNOTATE, logs[:1], logs[2:], region.tid, stack)
 
     def _states(self, goroutine: _Goroutine) -> None:
-        """Have a goroutine's states change, and be unknown where nothing is known of it."""
+        """Add the events of a goroutine's states, which are unknown in gaps."""
         *gaps, end = _ends(goroutine)
         actions, shift = goroutine.actions, self._shift
         is_over, is_first = False, True
@@ -547,7 +547,7 @@ class _Trace:
             self._act(goroutine, end + 3, _FORGET)
 
     def _play(self, actions: list[_Action]) -> None:
-        """Have all happen, in the order of time."""
+        """Write all events, in the order of time."""
         for key, goroutine, kind, event, rest, thread, stack in actions:
             if event:
                 if goroutine.state is not RUNNING:
@@ -600,7 +600,7 @@ class _Trace:
         goroutine.state, goroutine.last = RUNNABLE, at
 
     def _run(self, goroutine: _Goroutine, at: int, thread: int, is_known: bool = False) -> None:
-        """Have a goroutine run, on a thread if that ``is_known`` or the thread is free."""
+        """Run a goroutine, on a thread if that ``is_known`` or the thread is free."""
         if goroutine.state is RUNNING:
             return
         if goroutine.state is WAITING:
@@ -638,7 +638,7 @@ class _Trace:
     def _stop(
         self, goroutine: _Goroutine, at: int, state: str, event: bytes, reason: bytes = b""
     ) -> None:
-        """Have a goroutine that runs not run any more."""
+        """Stop a goroutine that runs."""
         thread = goroutine.thread
         assert thread is not None
         self._emit(thread, at, event, reason + goroutine.stack if reason else b"")
@@ -660,7 +660,7 @@ class _Trace:
         goroutine.state, goroutine.last = RUNNABLE, at
 
     def _switch(self, goroutine: _Goroutine, by: _Goroutine, at: int) -> None:
-        """Have a coroutine run in the place of another goroutine, which waits."""
+        """Run a coroutine in the place of another goroutine, which waits."""
         thread = by.thread
         assert thread is not None
         goroutine.sequence += 1

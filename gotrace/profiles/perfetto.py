@@ -184,7 +184,7 @@ def _at(ns: int) -> bytes:
 
 
 def _clocks() -> bytes:
-    """Return that all times are those of the wall clock."""
+    """Return a packet that declares all times to be those of the wall clock."""
     clock = numbers({1: _REALTIME, 2: 1})
     return message(_SNAPSHOT, message(1, clock) + numbers({2: _REALTIME}))
 

@@ -63,7 +63,7 @@ def write_content(path: str | os.PathLike[str], content: bytes | str) -> None:
 
 @contextmanager
 def written_whole(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Have a file be there as a whole, or not at all: yield the name that is to be written to.
+    """Write a file as a whole, or not at all: yield the name that is to be written to.
 
     Raises GotraceError for what the system refuses meanwhile.
     """

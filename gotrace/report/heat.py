@@ -49,7 +49,7 @@ class HeatCell:
     parts: Counter[str] = field(default_factory=Counter)
 
     def merge(self, other: HeatCell) -> None:
-        """Add that of another column."""
+        """Add another column's times."""
         self.times.merge(other.times)
         self.parts.update(other.parts)
 
@@ -105,7 +105,7 @@ class HeatMap:
     share: float
 
     def total(self) -> HeatCell:
-        """Return all columns as one."""
+        """Return the sum of all columns."""
         sums = HeatCell()
         for cell in self.cells.values():
             sums.merge(cell)

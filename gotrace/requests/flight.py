@@ -134,7 +134,7 @@ class FlightReader:
         self._missing = self._lost = self._blind_until = 0
 
     def ask(self) -> None:
-        """Have a recording made in any case. May be called in a signal handler."""
+        """Make a recording in any case. May be called in a signal handler."""
         self._asked = True
 
     def add(self, record: bytes) -> None:

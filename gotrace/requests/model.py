@@ -78,7 +78,7 @@ class Node(Generic[C]):
         )
 
     def walk(self) -> Iterator[Node[C]]:
-        """Yield it and all nodes below it, outer ones first."""
+        """Yield the node and all nodes below it, outer ones first."""
         waiting = [self]
         while waiting:
             node = waiting.pop()
@@ -147,7 +147,7 @@ class Request(Generic[C]):
         return sorted(path, key=lambda part: -part.ns)
 
     def to_json(self: Request[Call]) -> str:
-        """Return it on one line, as ``gotrace --tree --json`` writes it and ``load`` reads it."""
+        """Return a line of JSON, as ``gotrace --tree --json`` writes it and ``load`` reads it."""
         row: dict[str, Any] = {
             "kind": "request",
             "root": _row(self.root),
@@ -188,7 +188,7 @@ class Request(Generic[C]):
         return Recorded(self.root.call.pid, regions, changes)
 
     def save(self: Request[Call], path: str | os.PathLike[str]) -> None:
-        """Write it to a file that ``gotrace.load`` reads, or that other tools do.
+        """Write the request to a file that ``gotrace.load`` reads, or that other tools do.
 
         That is ``x.trace`` for ``go tool trace``, ``x.pftrace`` for Perfetto. Raises GotraceError.
         """

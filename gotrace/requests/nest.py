@@ -73,7 +73,7 @@ def _nested(calls: Sequence[C]) -> tuple[list[int], list[C], list[int | None]]:
 
 
 def wrong_spans(spans: Collection[Span], contexts: Contexts) -> list[Span]:
-    """Return those of a request's spans that have turned out to be of nobody."""
+    """Return a request's spans that have turned out to be of nobody."""
     known: dict[Span, bool] = {}
     for span in spans:
         way: list[Span] = []

@@ -80,7 +80,7 @@ class Recording:
         return max(0, self.end_ns - self.trigger.time_ns) if self.trigger is not None else 0
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to ``x.trace`` for ``go tool trace``, ``x.pftrace`` for Perfetto, ``x.json``.
+        """Write ``x.trace`` for ``go tool trace``, ``x.pftrace`` for Perfetto, or ``x.json``.
 
         The file is there as a whole or not at all. A file of JSON has a line for each request and
         call, without the states. Raises GotraceError.
@@ -103,7 +103,7 @@ class Recording:
             write_content(name, "".join([*lines, *(call.to_json() for call in self.calls)]))
 
     def _recorded(self) -> Iterator[Recorded]:
-        """Yield it as an execution trace has it."""
+        """Yield the recording's requests as an execution trace has them."""
         for request in self.requests:
             yield request.recorded()
         others: dict[int, list[Call]] = {pid: [] for pid in self.states}
@@ -157,7 +157,7 @@ class Recorder:
         self._shown = shown
 
     def set_clock(self) -> None:
-        """Have times be those of the clock of the system as it is set now."""
+        """Set the clock of times to that of the system as it is now."""
         self._epoch = time.monotonic_ns() - time.time_ns()
 
     def recording(

@@ -53,7 +53,7 @@ class WaitingRoom(Generic[C]):
 
     @property
     def ended(self) -> Iterator[Waiting[C]]:
-        """Yield those whose roots have ended, the latest last."""
+        """Yield the requests whose roots have ended, the latest last."""
         for one in (*self._late, *self._ended):
             if self.by_work.get(one.work) is one:
                 yield one
@@ -79,7 +79,7 @@ class WaitingRoom(Generic[C]):
             self._ended.append(one)
 
     def put_back(self, one: Waiting[C]) -> None:
-        """Have a request wait that was removed, as one that has ended: the first of all."""
+        """Put a removed request back, as one that has ended: the first of all."""
         self.by_work[one.work] = one
         self.by_work.move_to_end(one.work, last=False)
         self.size += one.size

@@ -275,7 +275,7 @@ class RowKind:
 
     @property
     def fields(self) -> tuple[RowField, ...]:
-        """Return all that is read."""
+        """Return all fields that are read."""
         return (*self.keys, *self.sums, *self.once)
 
     @property

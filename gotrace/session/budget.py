@@ -151,7 +151,7 @@ class HitCounts:
     stepped: Sequence[bool]
 
     def since(self, before: HitCounts | None) -> HitCounts:
-        """Return those that came after ``before``, all if that is None."""
+        """Return the hits that came after ``before``, all if that is None."""
         if before is None:
             return self
         pairs = zip(self.rows, before.rows, strict=True)
@@ -235,7 +235,7 @@ class Hits:
                 self._stepped.append(form in (SiteForm.FIRST, SiteForm.RET))
 
     def read(self) -> HitCounts:
-        """Return those so far."""
+        """Return the hits so far."""
         sums = self._hits.sums()
         rows = zip(*(sums[what::_HITS] for what in range(_HITS)), strict=True)
         return HitCounts([HitRow(*row) for row in rows], self._stepped)
@@ -245,7 +245,7 @@ class Hits:
         return HitRow(*self._hits.sums(_HITS)).others
 
     def total(self, cost: ProbeCost) -> Spent:
-        """Return all hits of sites, and what all hits have cost."""
+        """Return all hits of sites, and the cost of all hits."""
         found = self.read()
         sites = found.emulated(cost) + found.single_stepped(cost)
         return Spent(sites.hits, sites.ns + found.switches.ns)

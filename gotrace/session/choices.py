@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs can be asked for. Commands import this to parse their options: it has to be light."""
+"""The choices for runs. Commands import this to parse their options: it has to be light."""
 
 from __future__ import annotations
 

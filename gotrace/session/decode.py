@@ -116,7 +116,7 @@ class DecodedCall:
     extras: Sequence[Value | None] = ()
 
     def as_call(self, epoch_ns: int) -> Call:
-        """Return it with Python's values; ``epoch_ns`` is CLOCK_MONOTONIC at the year 1970."""
+        """Return the call with Python's values; ``epoch_ns`` is CLOCK_MONOTONIC's value in 1970."""
         function, results = self.function, self.results
         args = zip(function.parameter_labels, map(to_python, self.args), strict=True)
         named = None

@@ -321,7 +321,7 @@ class OrderWindow:
         return self._release(max(ready, (len(self._held) + 1) // 2) if crowded else ready)
 
     def flush(self) -> list[bytes]:
-        """Return all that is held, in order: the run is over."""
+        """Return all records that are held, in order: the run is over."""
         self._held.sort(key=_END)
         return self._release(len(self._held))
 

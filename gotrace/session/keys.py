@@ -196,7 +196,7 @@ class _Found:
                 self.why.setdefault(bucket, PartSums()).merge(sums)
 
     def row(self, function: int | None, values: tuple[Value, ...] | None) -> KeyRow:
-        """Return it as what is said of calls that have these values."""
+        """Return the row of calls that have these values."""
         found = self.calls, self.times, self.measured, self.why, self.own
         return KeyRow(function, values, *found)
 
@@ -389,7 +389,7 @@ class KeyMeter(Paired):
         return [*rows, *others]
 
     def forget_idle(self, seconds: float) -> None:
-        """Have other keys take the rows of those that no take has found a call of for so long.
+        """Free the rows of keys of which no take has found a call for so long.
 
         To be called now and then, by who takes. A row that has lost its key is given to another one
         after two more takes: calls that had found it are counted by then.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Have calls end at the landings of their return addresses instead of at RETs (bpf/landings.h).
+"""End calls at the landings of their return addresses instead of at RETs (bpf/landings.h).
 
 Every function begins with probes at its RETs, by which calls are measured from the first one on. A
 function *moves* in steps, none of which loses a call:
@@ -129,14 +129,14 @@ def why_not(prepared: Prepared) -> str:
 
 
 def learn_at_once(prepared: Prepared, program: BpfProgram) -> None:
-    """Have all callers reported from the first call on, if calls are to end at landings soon."""
+    """Report all callers from the first call on, if calls are to end at landings soon."""
     if prepared.returns is ReturnMode.LANDING and can_move(prepared):
         learning = _U32.pack(Way.LEARNING.value)
         program.map("ways").update_array(0, [learning] * len(prepared.plan.names))
 
 
 def place_landing(program: BpfProgram, return_pc: int, address: int) -> None:
-    """Have the calls of the first function that return to an address end at its landing."""
+    """End the calls of the first function that return to an address at its landing."""
     program.map("landings").update(_CALLER.pack(return_pc, 0), _LANDING.pack(address, 0))
     program.map("ways").update(_U32.pack(0), _U32.pack(Way.LANDINGS.value))
 
@@ -285,7 +285,7 @@ class Landings:
                 self._keep([function], "it is a single instruction")
 
     def stop(self) -> None:
-        """Have everything stay as it is."""
+        """Leave all probes as they are."""
         self._is_over = True
 
     def moves(self) -> list[Move]:
@@ -465,7 +465,7 @@ class Landings:
         self._begin_epoch(learning)
 
     def _land(self, wanted: Mapping[int, set[_Function]]) -> None:
-        """Have calls end at the landings of return addresses once their functions have moved."""
+        """End calls at the landings of return addresses once their functions have moved."""
         fresh: list[_Landed] = []
         for place, users in wanted.items():
             wants = any(function.needs_results for function in users)
@@ -491,7 +491,7 @@ class Landings:
                 self._set_landing(landed, landed.users)
 
     def _add_users(self, known: _Landed, users: set[_Function]) -> None:
-        """Have calls of more functions end at a landing."""
+        """End calls of more functions at a landing."""
         more = users.difference(known.users)
         if self._callers_landed + len(more) > self._most:
             self._keep(more, _TOO_MANY)
@@ -576,7 +576,7 @@ class Landings:
         return ProbeGroup("on_return", path, image.display, points, bias, pid, image.identity)
 
     def _set_landing(self, landed: _Landed, users: Iterable[_Function]) -> None:
-        """Have calls of some functions end at a landing."""
+        """End calls of some functions at a landing."""
         value = _LANDING.pack(landed.landing.address + self._bias, 0)
         for function in users:
             caller = self._caller(landed, function)
@@ -592,7 +592,7 @@ class Landings:
         return _CALLER.pack(landed.landing.return_pc + self._bias, function.number)
 
     def _move(self, now: float) -> None:
-        """Have calls end at landings alone, where no unknown caller was seen for a while."""
+        """End calls at landings alone, if no unknown caller was seen for a while."""
         quiet = [
             function
             for function in self._functions
@@ -705,7 +705,7 @@ class Landings:
         self._give_up(wrong, now)
 
     def _give_up(self, wrong: Sequence[_Landed], now: float) -> None:
-        """Have the RETs of functions probed that return to landings, and leave these for good."""
+        """Probe the RETs of functions that return to landings, and leave these for good."""
         if not wrong:
             return
         self._left |= {landed.landing.address for landed in wrong}
@@ -718,7 +718,7 @@ class Landings:
                 self._keep(landed.users, _MISSES)
 
     def _switch(self, landed: _Landed, wants: bool) -> bool:
-        """Have calls end at another landing of a return address; return whether there is one.
+        """End calls at another landing of a return address; return whether there is one.
 
         ``wants``: results are read there.
         """
@@ -740,7 +740,7 @@ class Landings:
         return True
 
     def _return_to_rets(self, functions: Sequence[_Function], why: str, now: float) -> None:
-        """Have functions learn again, with their RETs probed and their landings not."""
+        """Let functions learn again, with their RETs probed and their landings not."""
         for function in functions:
             function.quiet_since = now
             function.quiet = max(function.quiet, function.quiet_again)
@@ -773,7 +773,7 @@ class Landings:
         self._watched = [one for one in self._watched if one.row and one.group is not None]
 
     def _forget(self, landed: Sequence[_Landed]) -> None:
-        """Have no call end at landings any more."""
+        """End no calls at these landings any more."""
         for one in landed:
             self._unset_landing(one, one.users)
             del self._landed[one.landing.return_pc]
@@ -781,7 +781,7 @@ class Landings:
         self._free += [one.row for one in landed if one.row]
 
     def _let_pass(self, places: Container[int]) -> None:
-        """Let calls that have returned come to their landings, which are to lose their probes.
+        """Wait until calls that have returned come to their landings, which then lose probes.
 
         The RETs have probes again. But a goroutine may have been stopped behind its RET before
         that. Such a call is the latest of its task.
@@ -816,7 +816,7 @@ class Landings:
         self._set(function, way)
 
     def _say(self, function: _Function, why: str) -> None:
-        """Say that the calls of a function are seen at its RETs, and why."""
+        """Report that the calls of a function are seen at its RETs, and why."""
         function.has_said = True
         self._moves.append(Move(function.number, "ret", why))
 
@@ -825,7 +825,7 @@ class Landings:
         self._by_number[number].is_kept = self._by_number[number].is_left = True
 
     def leave(self, numbers: Iterable[int]) -> None:
-        """Have nothing end calls of functions any more. Raises AttachError or GotraceError."""
+        """End no calls of functions any more. Raises AttachError or GotraceError."""
         leaving = {self._by_number[number] for number in numbers}
         self._functions = [one for one in self._functions if one not in leaving]
         self._gone += leaving

@@ -36,7 +36,7 @@ class Places:
     stepped: int
 
     def text(self) -> str:
-        """Return that in words."""
+        """Return the places in words."""
         parts = [
             f"{self.emulated:,} emulated",
             f"{self.shared:,} of these where other code comes by" if self.shared else "",
@@ -126,7 +126,7 @@ class Probing:
         return ()
 
     def lighten(self, function: int) -> Level | None:
-        """Have a function, by number, cost less, if there is a way; return what is done now.
+        """Make a function, by number, cost less, if there is a way; return its level then.
 
         To be followed by ``drop_probes``: the kernel takes as long for many as for one.
         """
@@ -141,7 +141,7 @@ class Probing:
         return ()
 
     def lighten_all(self) -> bool:
-        """Have all calls counted and not followed; return whether they were followed before.
+        """Count all calls instead of following them; return whether they were followed before.
 
         To be followed by ``settle``. Only if somebody minds what the run costs.
         """
@@ -155,7 +155,7 @@ class Probing:
         return False
 
     def stop(self) -> None:
-        """Have the probes removed; after it, nothing is recorded any more. Raises OSError."""
+        """Remove the probes; after it, nothing is recorded any more. Raises OSError."""
         if not self.stopped:
             self.attached.stop()
             kernel.wait_for_programs()

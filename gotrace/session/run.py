@@ -166,7 +166,7 @@ class Run(Generic[M, C]):
             self._opened.callback(timer.cancel)
 
     def stop(self) -> None:
-        """Let the run end: hits are ignored from now on.
+        """End the run: hits are ignored from now on.
 
         May be called in any thread, in a signal handler, and more than once. A process that was
         forked meanwhile stops nothing.
@@ -253,7 +253,7 @@ class Run(Generic[M, C]):
         return off > 0 and off == len(self.plan.names)
 
     def _lighten(self, exceeded: Exceeded, budget: float) -> bool:
-        """Have functions cost less, and say so; return whether that is possible."""
+        """Make functions cost less, and report it; return whether that is possible."""
         from gotrace.probes.scope import listed  # few runs exceed their budget
 
         levels = {function: self.meter.lighten(function) for function in exceeded.functions}

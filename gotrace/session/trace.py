@@ -228,7 +228,7 @@ class CallTracer(Paired):
         return [] if self._past is None else self._past.since(since, until, most)
 
     def past_here(self) -> None:
-        """Have ``past`` work in a process that was forked. Raises OSError."""
+        """Make ``past`` work in a process that was forked. Raises OSError."""
         if self._past is not None:
             self._past.map_here()
 

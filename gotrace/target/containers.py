@@ -51,7 +51,7 @@ class Container:
     name: str | None = None
 
     def attributes(self) -> dict[str, str]:
-        """Return it as attributes of a resource, by OpenTelemetry's names."""
+        """Return the attributes of a resource, by OpenTelemetry's names."""
         found = {
             "container.id": self.id,
             "k8s.pod.uid": self.pod_uid,

@@ -125,7 +125,7 @@ class Process:
                 yield MemoryMapping(*place, int(parts[4]), parts[5], "x" in parts[1])
 
     def mappings_of(self, inode: int, path: str) -> Iterator[MemoryMapping]:
-        """Yield those of a file, known by its inode or by its path.
+        """Yield the mappings of a file, known by its inode or by its path.
 
         A file of an overlay may have another inode there.
         """
@@ -490,7 +490,7 @@ def fork(purpose: str) -> int:
 
 
 def ended_processes(numbers: Iterable[int]) -> set[int]:
-    """Return those of process numbers, as this namespace has them, that no process has now."""
+    """Return the process numbers, as this namespace has them, that no process has now."""
     return {number for number in set(numbers) if not _is_there(number)}
 
 

@@ -300,7 +300,7 @@ class Target:
                 binary.find_bias()
 
     def rest(self) -> None:
-        """Let go of what was read of the files until more is asked for."""
+        """Drop everything that was read of the files, until more is asked for."""
         for binary in self._open:
             binary.rest()
 

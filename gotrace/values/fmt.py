@@ -279,7 +279,7 @@ class Printer:
         return self._bad(value, of)
 
     def _bad(self, value: Value, of: GoType | None) -> str:
-        """Return that the verb does not fit, as Go does: ``%!d(string=hi)``."""
+        """Return Go's text for a verb that does not fit: ``%!d(string=hi)``."""
         if _is_nil_interface(value, of):
             return f"%!{self._verb}(<nil>)"
         if isinstance(value, FuncValue):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold values of a traced program as they were decoded: small, frozen and hashable.
+"""Values of a traced program as they were decoded: small, frozen and hashable.
 
 Values of Go's own bool, number and string kinds are Python's bool, int, float and complex and
 StringValue; a declared type of these kinds wraps them in NamedValue. ``type`` is always the

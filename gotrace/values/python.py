@@ -154,7 +154,7 @@ class Duration(int):
 
     @property
     def seconds(self) -> float:
-        """Return it in seconds."""
+        """Return the duration in seconds."""
         return self / 1e9
 
 

@@ -73,7 +73,7 @@ class WallGroup:
         ]
 
     def profile_rows(self, names: CpuNames) -> list[ProfileRow]:
-        """Return all of it for a profile, with the group as the outermost frame."""
+        """Return the group's time for a profile, with the group as the outermost frame."""
         root = PprofLocation(0, (Line(f"[{self.name}]", "", 0),))
         made = []
         for one, ns in self.running():
@@ -103,7 +103,7 @@ def wall_head(
 def wall_groups(
     rows: Iterable[WallRow], samples: Iterable[NamedSamples], names: CpuNames, period: int
 ) -> list[WallGroup]:
-    """Return all of the time by group, the most first; a sample is of ``period`` ns."""
+    """Return the time of each group, the most first; a sample is of ``period`` ns."""
     by_name: dict[str, list[WallRow]] = {}
     for row in rows:
         by_name.setdefault(names.goroutines(row.created_by), []).append(row)

@@ -235,7 +235,7 @@ class PartSums:
         return sum(part.ns for part in self.parts.values())
 
     def merge(self, other: PartSums) -> None:
-        """Add those of other calls."""
+        """Add the parts of other calls."""
         for name, totals in other.parts.items():
             mine = self.parts.setdefault(name, PartTotals())
             mine.ns += totals.ns
