@@ -257,7 +257,7 @@ class _Profiled:
 
 
 class Waits(list[Wait], Table, _Profiled):
-    """Where goroutines waited, what took most first.
+    """The places where goroutines waited, the longest first.
 
     ``contentions`` (how many) and ``delay_ns`` are the sums, with those for which there was no row
     to keep them by stack (``others``: how many, and their time). ``earlier`` waits are not in them:
@@ -403,7 +403,7 @@ class Syscalls(list[Syscall], Table):
 
 @dataclass(frozen=True, slots=True)
 class GoroutineTime:
-    """The time of a group of goroutines, by what they did; ``wall_ns`` is the sum.
+    """The time of a group of goroutines, by state; ``wall_ns`` is the sum.
 
     Threads without a goroutine, and the scheduler, have nothing but ``running_ns``.
     """
@@ -793,7 +793,7 @@ class Session:
         force: bool = False,
         exclude: Iterable[str] = (),
     ) -> FlightStream:
-        """Attach, and return an iterator of recordings: what has happened before a condition holds.
+        """Attach, and return an iterator of recordings: of the time before a condition holds.
 
         Calls of ``patterns`` and goroutines' states are kept in the kernel, in ``memory`` bytes, in
         which the latest overwrite the oldest ones; None is for 256 MB, or an eighth of what is
@@ -1315,7 +1315,7 @@ class Session:
                 return WallTime(groups, others, names)
 
     def stop(self) -> None:
-        """End all runs that are attached; what they have seen is still returned.
+        """End all runs that are attached; their results so far are still returned.
 
         A run that is being attached ends as soon as it is, and so does a session's first run if
         it has not begun. May be called in any thread, and by ``ready``.
@@ -1405,7 +1405,7 @@ class Session:
         force: bool = True,
         what: str = "",
     ) -> Run[_M, _C]:
-        """Open a run, warn of what it does not see, and begin it.
+        """Open a run, warn of calls that it does not see, and begin it.
 
         Raises GotraceError; unless ``force``, also if ``what`` would cost too much.
         """
@@ -1462,7 +1462,7 @@ def _refusing(what: str) -> Callable[[SchedulerProbes], None]:
 
 
 def _refuse(price: CountedPrice, text: str) -> None:
-    """Raise GotraceError if what watches a program takes too much; ``text`` has the number."""
+    """Raise GotraceError if watching a program takes too much; ``text`` has the number."""
     if price.share > MAX_SHARE:
         counted = text.format(f"{round(price.changes):,}")
         share = f"{price.share:.0%} of one CPU"
@@ -1510,7 +1510,6 @@ class _Iteration(Iterator[_T]):
     """An iterator that detaches at its end, when it is closed, and when it is dropped."""
 
     def __init__(self, session: Session, opened: Opened) -> None:
-        """Take over what ``opened`` closes."""
         self._session = session  # whose files live as long
         self._opened = opened
         self._opened.enter(session._opened.used("this session was closed meanwhile"))
@@ -1557,7 +1556,7 @@ class _Iteration(Iterator[_T]):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Detach at once; what has not been iterated over is dropped.
+        """Detach at once; objects that have not been iterated over are dropped.
 
         A process that was forked meanwhile closes nothing.
         """
@@ -1641,7 +1640,7 @@ class _Stream(_Iteration[_T]):
         return self._left == 0
 
     def _check(self) -> None:
-        """Raise LostCalls, and what was not traced because of a budget."""
+        """Raise LostCalls, and the error for calls that were not traced because of a budget."""
         _check_budget(self._run, self._is_lossy)
         if self._lost and not self._is_lossy:
             raise LostCalls(self._lost)
@@ -1673,7 +1672,7 @@ class _Stream(_Iteration[_T]):
         return None
 
     def _read(self) -> bool:
-        """Wait for records, or what they have made; return whether there are any."""
+        """Wait for records, or objects made of them; return whether there are any."""
         while not self._reader.has_due and not self._made:
             if self._reader.is_done:
                 self._lost = self._losses()
@@ -1697,7 +1696,7 @@ class _Stream(_Iteration[_T]):
 
     @property
     def lost(self) -> Mapping[str, int]:
-        """Return how many calls are missing, by what became of them, as far as that is known.
+        """Return how many calls are missing, by their fate, as far as that is known.
 
         ``probes`` is 1 if the probes were removed meanwhile: nobody knows how many came after that.
         """
@@ -1905,7 +1904,7 @@ def _os_errors() -> Iterator[None]:
 
 
 def _warn(run: Run[_M, _C]) -> None:
-    """Warn of what is not traced."""
+    """Warn of functions that are not traced."""
     notes = (*run.warnings(), *run.inlined("seen"))
     texts = [note.text for note in notes if note.kind is not NoteKind.FAILED]
     for text in texts[:_MAX_WARNINGS]:

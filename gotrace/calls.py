@@ -21,7 +21,7 @@ from gotrace.values.python import GoError, MapKey, Unavailable, as_json, from_js
 
 
 class LostCalls(GotraceError):
-    """Calls missing from what was iterated over; raised at its end.
+    """Calls missing from an iteration; raised at its end.
 
     ``lost`` says how many, by what became of them: the ``what`` of docs/json.md.
     """

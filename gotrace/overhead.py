@@ -57,7 +57,7 @@ class ProbeCost:
         return (cost.own * rets + cost.landed.own * landings) // (rets + landings)
 
     def within(self, total: int, calls: int, hits: int, hits_ns: int = 0) -> int:
-        """Return, as an estimate, what part of the ``total`` time of calls is the probes' own.
+        """Return, as an estimate, the probes' own part of the ``total`` time of calls.
 
         ``hits`` is how often probes were hit within them, ``hits_ns`` what their programs took
         where that is measured and not in ``hit``.

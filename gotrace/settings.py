@@ -115,7 +115,7 @@ class _Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSettings(_Settings):
-    """Which hits count: bpf/site.h says what each means."""
+    """Which hits count: bpf/site.h describes each."""
 
     tgid: int | None = _value(None, absent=0)
     tgid_1: int | None = _value(None)
@@ -155,7 +155,7 @@ class TaskSettings(_Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterruptedSettings(_Settings):
-    """Where a program's code is at run time, and what the runtime saves: bpf/interrupted.h."""
+    """Settings of bpf/interrupted.h: where a program's code is, and what the runtime saves."""
 
     text_start: int = _value(0)
     text_end: int = _value(0)
@@ -352,7 +352,7 @@ class CountSettings(ProgramSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PairingSettings(ProgramSettings):
-    """Settings of what pairs entries and returns: bpf/calls.h."""
+    """Settings of the pairing of entries and returns: bpf/calls.h."""
 
     tasks: TaskSettings = field(default_factory=TaskSettings, metadata=_part(TaskSettings))
     stacks: int = _size(stacks=1)
@@ -410,7 +410,7 @@ class TraceSettings(_PairingSettings):
 
     @classmethod
     def usual(cls) -> Iterator[TraceSettings]:
-        """Yield settings as others do; if floats are read, with what that takes."""
+        """Yield settings as others do; if floats are read, with those that this takes."""
         for settings in super(TraceSettings, cls).usual():  # noqa: UP008 (slots make another class)
             signals = SignalSettings(waiting=1) if settings.floats else None
             yield dataclasses.replace(settings, returns=True, signals=signals)

@@ -19,7 +19,7 @@ _SHOWN = 100
 
 
 class Table:
-    """A result that a notebook shows as a table; to be derived from, beside what it is."""
+    """A result that a notebook shows as a table; a base class."""
 
     def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
         """Return the names of its columns, and its rows, the largest first."""

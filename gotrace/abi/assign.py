@@ -49,7 +49,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Saved(Stack):
-    """Memory too: what was copied at the entry, kept for the return, at an offset in that copy."""
+    """Memory too: bytes copied at the entry, kept for the return, at an offset in that copy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the parameters that DWARF leaves out, by what the places of the others show.
+"""Find the parameters that DWARF leaves out, by the places of the others.
 
 Go up to 1.21 lists no blank and unnamed parameters, and no receivers of wrappers: all that follows
 would be computed too low. Entry locations show such gaps. They do not decide by themselves, since
@@ -36,7 +36,7 @@ class Observed:
         return all(_is_among(piece, computed, exactly) for piece in self.pieces)
 
     def passed(self, computed: Sequence[Piece]) -> Observed:
-        """Leave out what says nothing about how a value was passed.
+        """Leave out pieces that say nothing about how a value was passed.
 
         Memory says nothing of a value in registers: it is the spill slot, not filled yet.
         """

@@ -56,7 +56,7 @@ _WEIGHTS = (3, 1, 2, 8, 3)
 
 
 class PlanNode:
-    """The capture of values of one type: it plans their bytes and makes what reads them back.
+    """The capture of values of one type: it plans their bytes and makes their readers.
 
     ``type``, ``size`` and ``align`` are those of the value's image in memory. ``flat``: for types
     that need no bytes but their own image, what reads an image at an offset; None for others.
@@ -210,7 +210,7 @@ class Builder:
     def deref(
         self, at: Position, size: int, offset: int = 0, *, skip: int = 0, number: int | None = None
     ) -> int | None:
-        """Copy ``size`` bytes from ``offset`` after what the pointer at a position leads to.
+        """Copy ``size`` bytes from ``offset`` on of the target of the pointer at a position.
 
         ``number`` gives a block's number again. ``skip``: operations, planned right after this one,
         that are left out where it fails; the last of them gives a number again, the others take

@@ -60,7 +60,7 @@ class NodeFactory:
         keyed: bool = False,
         elements_within: int | None = None,
     ) -> None:
-        """Take the limits, and the Go release (major, minor) for what DWARF does not say.
+        """Take the limits, and the Go release (major, minor) for facts that DWARF lacks.
 
         ``keyed``: interfaces' values may be parts of keys. ``elements_within``: how many elements
         to look at of slices within maps or slices, if fewer than of others.
@@ -75,7 +75,7 @@ class NodeFactory:
         self._types: list[GoType] = []
 
     def node(self, go_type: GoType) -> PlanNode:
-        """Return the node that captures values of a type; raise what its lazy references do."""
+        """Return the node that captures values of a type; raise errors of its lazy references."""
         return self._node(go_type, self._depth, 0, 0)
 
     def subplan_for(self, go_type: GoType, direct: bool | None = None) -> Subplan:

@@ -151,7 +151,7 @@ class _InterfaceReader(Reader):
 
 
 class DynamicTypeNode(PlanNode):
-    """The name of the type of what an interface holds, and nothing of the value."""
+    """The name of the type of an interface's value, and nothing of the value."""
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
         """Plan nothing: the type is in the interface itself."""

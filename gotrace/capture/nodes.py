@@ -496,7 +496,7 @@ class ByteArrayNode(PlanNode):
         return True
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
-        """Plan to read what is captured of the bytes."""
+        """Plan to read the captured bytes."""
         count = min(position.end - position.offset, self._shown)
         if count <= 0:
             return FixedReader(UnavailableValue("beyond the bytes captured"))
@@ -547,14 +547,14 @@ def _flat_pointer(name: str) -> Callable[[bytes, int], Value]:
 
 
 class PointerNode(PlanNode):
-    """A pointer, and what it points to where a node for that is given."""
+    """A pointer, and its target if a node for that is given."""
 
     __slots__ = ("_rank", "_target")
 
     def __init__(
         self, go_type: GoType, target: Callable[[], PlanNode] | None = None, rank: int = 0
     ) -> None:
-        """Take the pointer's type and what makes the target's node, None not to follow it.
+        """Take the pointer's type and a maker of the target's node, None not to follow it.
 
         ``rank``: how many pointers more than usual have been followed with this one.
         """
@@ -569,7 +569,7 @@ class PointerNode(PlanNode):
         return FieldRef(position.block, position.offset, 8, False)
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
-        """Plan to copy what the pointer points to."""
+        """Plan to copy the pointer's target."""
         reader = _PointerReader(self.type.name, position)
         make = self._target
         assert make is not None

@@ -213,7 +213,7 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CaptureLimits:
-    """The limits on what is captured of one phase of one call.
+    """The limits on the captured values of one phase of one call.
 
     ``string_bytes``: of each string or byte slice; ``depth``: pointers followed, one from the
     other; ``slice_elements`` and ``map_entries``: of each; ``struct_bytes``: of what is at the end

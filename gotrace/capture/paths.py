@@ -236,7 +236,7 @@ class _PathNode(PlanNode):
         self._zero_if_nil = zero_if_nil
 
     def plan(self, builder: Builder, position: Position) -> Reader:
-        """Plan to go the way, and what its end needs."""
+        """Plan to go the way, and the operations that its end needs."""
         if self._constant is not None:
             return FixedReader(self._constant)
         asserted: list[tuple[Position, Assertion]] = []
@@ -269,7 +269,7 @@ class _PathNode(PlanNode):
 
 
 class _Asserted(Reader):
-    """A reader of what is in interfaces, where these hold the types that were asked for.
+    """A reader of values in interfaces, if these hold the types that were asked for.
 
     The kernel follows what is there; with a value of another type that is of no use.
     """
@@ -327,7 +327,7 @@ def path_node(
     steps: Sequence[PathStep],
     text_bytes: int | None = None,
 ) -> tuple[PlanNode, int]:
-    """Return the node of what a path leads to, and where in the root's image its own begins.
+    """Return the node of a path's end, and where in the root's image its own begins.
 
     ``text_bytes``: how many bytes to copy of a string or slice of bytes at its end, where that is
     not as many as of any other. Raise PathError when the types do not allow the steps.

@@ -368,7 +368,7 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def read(self, payload: PayloadReader) -> Value:
-        """Return the value; what is missing is Unavailable, nothing is raised."""
+        """Return the value; missing parts are Unavailable, nothing is raised."""
 
     def location(self) -> FieldRef | None:
         """Return where the value's scalar, or a string's or slice's length, is captured."""
@@ -399,7 +399,7 @@ class PointedReader(Reader):
         return FieldRef(self._position.block, self._position.offset, _WORD, False)
 
     def read(self, payload: PayloadReader) -> Value:
-        """Return nil, why the object is missing, or what there is."""
+        """Return nil, the reason why the object is missing, or the object."""
         source, offset, _ = self._position
         if payload.lengths[source] < offset + _WORD:
             return payload.why(source)

@@ -103,12 +103,12 @@ class PhasePlan:
         return self.readers[index].location()
 
     def with_predicate(self, predicate: Sequence[Op]) -> PhasePlan:
-        """Return the plan with a predicate, evaluated as soon as what it needs is there."""
+        """Return the plan with a predicate, evaluated as soon as its operands are there."""
         ops = (*self.ops[: self.early], *predicate, *self.ops[self.early :])
         return replace(self, ops=ops, early=self.early + len(predicate))
 
     def with_key(self, key: Sequence[Op]) -> PhasePlan:
-        """Return the plan with what appends values to a key, when all has been captured."""
+        """Return the plan with operations that append values to a key, at its end."""
         return replace(self, ops=(*with_key(self.ops[:-1], key), self.ops[-1]))
 
 
@@ -258,7 +258,7 @@ def read_phase(
 
 
 def read_image(plan: PhasePlan, image: bytes, context: ReadContext) -> list[Value]:
-    """Return values by their own bytes, the root image; what these lead to is the context's."""
+    """Return values by their own bytes, the root image; the context has their targets."""
     payload = PayloadReader(image, context, plan.steps, plan.blocks)
     payload.lengths[0] = min(plan.image_size, len(image))
     payload.follow()

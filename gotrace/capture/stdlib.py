@@ -155,7 +155,7 @@ class NetipAddrNode(PlanNode):
         self._has_detail = field is not None and isinstance(field.type, StructType)
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
-        """Plan to copy what z leads to."""
+        """Plan to copy the target of z."""
         reader = _NetipAddrReader(self.type.name, position, self._has_detail)
         name = StringNode(basic_type(Kind.STRING))
 

@@ -189,7 +189,7 @@ def _add_up(
     write: _Write,
     heat: HeatDrawing | None = None,
 ) -> int:
-    """Run until the end, or list what would be probed; return the exit status.
+    """Run until the end, or list the functions; return the exit status.
 
     ``heat`` is what ``write`` draws, which ends with the run.
     """

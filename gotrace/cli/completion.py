@@ -37,7 +37,7 @@ _PATH = re.compile(r"\$?(?:\w+\.)*\w*$")
 
 
 class _Given(Protocol):
-    """Options that come before what is completed."""
+    """Options that come before the completed word."""
 
     processes: Sequence[str]
     cmd: str | None
@@ -78,7 +78,7 @@ def _next_step(name: str, start: int) -> str:
 
 
 def _functions(prefix: str, parsed_args: _Given, **_: object) -> list[str]:
-    """Complete `[BINARY:]PATTERN`, or what is in its predicate or format.
+    """Complete `[BINARY:]PATTERN`, or a word in its predicate or format.
 
     Where no target is known it is the name of a file; after an @ it is a recipe.
     """

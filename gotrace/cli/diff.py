@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``--diff A B``: what changed between two recordings, in place of a run."""
+"""``--diff A B``: the changes between two recordings, in place of a run."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _opened(
     output: Output,
     watch: PriceWatch,
 ) -> Iterator[tuple[Run[CallTracer, ProbeCost], Recorder]]:
-    """Open a run, say so, and yield it with what makes recordings of it."""
+    """Open a run, report it, and yield it with the maker of its recordings."""
     with running(request, output, watch.accept) as run:
         for notice in (*opened_notices(options, run, "recorded"), *left_out_notices(options)):
             output.notice(notice)
@@ -202,7 +202,7 @@ def _say(output: Output, notice: Notice) -> None:
 
 
 def run_record(options: GotraceOptions, request: TraceRequest, output: Output) -> ProbePlan:
-    """Trace until the end, write it, and return what was traced."""
+    """Trace until the end, write the recording, and return the plan."""
     watch = PriceWatch(options, output, "--record")
     with _opened(options, request, output, watch) as (run, recorder):
         reader = RecordReader(run.meter)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gofleet: ask many hosts or pods at once, and add up what they answer."""
+"""gofleet: ask many hosts or pods at once, and add up their answers."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _ask(options: GofleetOptions, command: Sequence[str]) -> int:
-    """Run the command everywhere, write what it says, and return the exit status."""
+    """Run the command everywhere, write the results, and return the exit status."""
     words = _remote_words(options, command)
     way, hosts = _way(options, command)
     what = "pod" if isinstance(way, Kubernetes) else "host"
@@ -336,7 +336,7 @@ class _Answers:
         self._sums: list[Merged] = []
 
     def take(self, result: HostResult) -> str | None:
-        """Add a host's rows; return what is wrong with it, None if it is whole.
+        """Add a host's rows; return their fault, None if they are whole.
 
         Whatever fails is that host's alone.
         """
@@ -364,7 +364,7 @@ class _Answers:
         self._sums.append(merged)
 
     def agreed(self) -> tuple[Merged, list[tuple[str, str]]]:
-        """Return the answer of most hosts, and the other hosts, each with what is wrong with it."""
+        """Return the answer of most hosts, and the other hosts, each with its fault."""
         words = {*self._command}
 
         def weight(merged: Merged) -> tuple[int, bool]:

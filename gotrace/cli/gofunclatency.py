@@ -318,7 +318,7 @@ class _Tracing:
         return sum(total.count for total in self._totals.values())
 
     def add(self, period: Measurement, seconds: float = 0.0) -> RunCost | None:
-        """Take note of an interval of some seconds; return what probes have cost in it."""
+        """Take note of an interval of some seconds; return the cost of probes in it."""
         self._seconds += seconds
         hits, each = self.read(), self._measured()
         cost = hits.since(self._hits).cost(each) if each else None

@@ -208,7 +208,7 @@ def _attached(options: GooffcpuOptions, target: Target, meter: _Meter) -> Notice
 
 
 class _Writer:
-    """The results of a run: what is printed of each interval, and what is written at the end."""
+    """The results of a run: printed for each interval, or written at the end."""
 
     def __init__(
         self,

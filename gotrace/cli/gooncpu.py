@@ -234,7 +234,7 @@ def _attached(options: GooncpuOptions, target: Target) -> Notice:
 
 
 class _Writer:
-    """The results of a run: what is printed of each interval, and what is written at the end."""
+    """The results of a run: printed for each interval, or written at the end."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gostacks: what all goroutines of a process do now."""
+"""gostacks: the states of all goroutines of a process now."""
 
 from __future__ import annotations
 
@@ -364,7 +364,7 @@ def _repeat(
     output: Output,
     name: str,
 ) -> None:
-    """Take dumps until the end, and write the first, then what has changed."""
+    """Take dumps until the end, and write the first, then the changes."""
     assert target.process is not None
     interval = options.interval or 1.0
     first: dict[GroupKey, int] | None = None

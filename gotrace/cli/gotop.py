@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gotop: what a running program is doing now, on a screen or as batches."""
+"""gotop: the state of a running program now, on a screen or as batches."""
 
 from __future__ import annotations
 

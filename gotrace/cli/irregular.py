@@ -101,7 +101,7 @@ def undecided_notices(undecided: Undecided, has_reasons: bool = False) -> Iterat
 
 
 def unread_notices(lost: int, taken: int, template: str = RECORDS) -> Iterator[Notice]:
-    """Yield the notice of what was not read in time, beside what was taken."""
+    """Yield the notice of records that were not read in time, beside those taken."""
     if lost:
         yield lost_notice("reader", template, lost, lost + taken)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands' options: what they have in common, and the parsing of a command line."""
+"""The commands' options: those that they share, and the parsing of a command line."""
 
 from __future__ import annotations
 
@@ -445,14 +445,14 @@ _R = TypeVar("_R", bound=RunOptions)
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ForceOptions(RunOptions):
-    """Of runs that say first what they take."""
+    """Options of runs that report their price first."""
 
     force: bool
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PartsOptions(ForceOptions):
-    """Of runs that show what time goes into."""
+    """Options of runs that show the parts of time."""
 
     why: str | None
 
@@ -547,7 +547,7 @@ class CallsOptions(FunctionOptions, SummaryOptions):
         return Files(profile=profile) if profile else Files(table=self.output)
 
     def prepared(self: _C, parser: OptionParser[_C]) -> _C:
-        """Return the options with what calls are added up by. Raises UsageError."""
+        """Return the options with the keys that calls are added up by. Raises UsageError."""
         options = super().prepared(parser)
         if not options.is_run:
             return options
@@ -623,7 +623,7 @@ def parse_plain(parser: OptionParser[_O], arguments: Sequence[str], **found: obj
 
 
 def parse(parser: OptionParser[_R], arguments: Sequence[str]) -> _R:
-    """Parse a command line; what follows ``--`` is the command to start.
+    """Parse a command line; the words after ``--`` are the command to start.
 
     Options may come before, between and after patterns. Raises UsageError. Under argcomplete it
     completes the shell's command line and does not return.

@@ -113,7 +113,7 @@ def open_output(
 
 
 def opened_notices(options: FunctionOptions, run: Run[_M, _C], done: str) -> Iterator[Notice]:
-    """Yield warnings about what is not traced, the run's opening line, and what no probe sees.
+    """Yield warnings about untraced functions, the run's opening line, and unseen calls.
 
     ``done`` is what the tool does with a call, in the past tense.
     """
@@ -160,7 +160,7 @@ def opened_notices(options: FunctionOptions, run: Run[_M, _C], done: str) -> Ite
 
 
 def _of(named: Named) -> str:
-    """Return which processes are traced if that is not what was typed."""
+    """Return the traced processes if they are not those that were typed."""
     pids = named.pids
     if not (named.by_name or len(pids) > 1):
         return ""

@@ -232,7 +232,7 @@ class _Printer:
 
     @property
     def taken(self) -> int:
-        """Return how many calls were written, or left out by what they hold."""
+        """Return how many calls were written, or left out by their values."""
         return self._seen
 
     @property

@@ -36,7 +36,7 @@ _MAX_NAMES = 5  # of functions that are left out
 def run_tree(
     options: GotraceOptions, request: TraceRequest, output: Output, style: LineStyle
 ) -> ProbePlan:
-    """Trace until the end, write each request when it is whole, and return what was traced."""
+    """Trace until the end, write each request when it is whole, and return the plan."""
     watch = PriceWatch(options, output, "--tree")
     with running(request, output, watch.accept) as run:
         for notice in (*opened_notices(options, run, request.done), *left_out_notices(options)):
@@ -114,7 +114,7 @@ class _Printer:
             self._out.flush()
 
     def take(self, records: Iterator[bytes], until: float, is_over: Callable[[], bool]) -> bool:
-        """Take records in, and write what is whole; return whether there are enough requests."""
+        """Take records in, and write whole requests; return whether there are enough."""
         self._look()
         for number, record in enumerate(records, 1):
             self._assembler.add(record)

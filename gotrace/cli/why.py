@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs with ``--why``: what it takes is said before it is paid."""
+"""Runs with ``--why``: the price is announced before it is paid."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examine this machine, and a process on it, for what tracing needs."""
+"""Examine this machine, and a process on it, for the needs of tracing."""
 
 from __future__ import annotations
 

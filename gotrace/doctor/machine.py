@@ -138,7 +138,7 @@ def lockdown(root: Path = _ROOT) -> Finding:
 
 
 def unprivileged_bpf(root: Path = _ROOT) -> Finding:
-    """Return kernel.unprivileged_bpf_disabled, which never opens what tracing needs to others."""
+    """Return kernel.unprivileged_bpf_disabled, which never gives others enough for tracing."""
     value = _read(root / "proc/sys/kernel/unprivileged_bpf_disabled")
     found = "not there" if value is None else value
     return Finding(

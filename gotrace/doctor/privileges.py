@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn from /proc what this process may do, and why the kernel refused it something."""
+"""Learn this process's rights from /proc, and why the kernel refused it something."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IN_SYS_ADMIN = {Capability.PERFMON, Capability.BPF}
 
 @dataclass(frozen=True, slots=True)
 class Privileges:
-    """The effective capabilities, as a mask, and what else decides over system calls."""
+    """The effective capabilities, as a mask, and other facts that decide over system calls."""
 
     effective: int
     is_root: bool

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check one process: may it be looked into, and what can be known of the program that it runs."""
+"""Check one process: may it be looked into, and which facts about its program are known."""
 
 from __future__ import annotations
 

@@ -54,14 +54,14 @@ _PAGE = mmap.PAGESIZE
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A trial, for when its process dies, and what it runs."""
+    """A trial, with its name for when its process dies, and its action."""
 
     name: str
     run: Callable[[], Sequence[Finding]]
 
 
 def run_trials() -> Iterator[Finding]:
-    """Run all trials and yield what they find, in a fixed order. Takes a second or two."""
+    """Run all trials and yield their findings, in a fixed order. Takes a second or two."""
     running: list[tuple[_Trial, Child | GotraceError]] = []
     try:
         for trial in _TRIALS:
@@ -315,7 +315,7 @@ def _rungs() -> list[Finding]:
 
 
 def _rung_problem(method: AttachMethod) -> str | None:
-    """Count calls of an own function, by its cookie; return what went wrong, None when nothing."""
+    """Count calls of an own function, by its cookie; return the fault, None if there is none."""
     try:
         with own_function(own_code().emulated) as function:
             settings = CountSettings(site=_here(), counters=2)

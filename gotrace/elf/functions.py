@@ -218,7 +218,7 @@ class FunctionTable:
         return None if self._rows is None else self._rows.arguments_size(row)
 
     def _own_file(self, row: int) -> str | None:
-        """Return the source file of a function's own code, not of what is inlined at its entry."""
+        """Return the source file of a function's own code, not of code inlined at its entry."""
         if self._rows is None or self._trees is None or row >= self._go_count:
             return None
         if row not in self._own_files and len(self._own_files) == _FEW_FILES:

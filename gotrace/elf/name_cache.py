@@ -39,7 +39,7 @@ def kept_names(image: ElfImage, read: Callable[[], Sequence[str]]) -> Sequence[s
 
 
 def _key(image: ElfImage) -> str | None:
-    """Return a name for what has a file's build ID, None where it has none."""
+    """Return a name for files with a file's build ID, None if it has none."""
     found = [image.section(name) for name in _SECTIONS]
     ids = [bytes(image.section_bytes(section)) for section in found if section is not None]
     if not ids:

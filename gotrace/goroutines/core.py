@@ -69,7 +69,7 @@ class _Mapped:
 
 
 class CoreMemory:
-    """The memory in a core file, and of what the kernel left out, that in the files mapped there.
+    """The memory in a core file; if the kernel left a part out, that of the files mapped there.
 
     By default the kernel writes no pages of files that are only read (coredump_filter, core(5)).
     """

@@ -460,7 +460,7 @@ class GoroutineReader:
     def _read_between(
         self, seen: _Images, sps: array[int], pcs: array[int], sizes: list[int]
     ) -> _Between:
-        """Read stacks, and what may be sudogs, between two images of each g.
+        """Read stacks, and possible sudogs, between two images of each g.
 
         In the buffer are the images of before and those of after, the sudogs, and the stacks.
         """
@@ -510,7 +510,7 @@ class GoroutineReader:
     def _read_twice(
         self, seen: _Images, after_at: int, beside: Sequence[tuple[array[int], array[int]]]
     ) -> None:
-        """Read each g, and again after what is ``beside`` it: from where, and to where."""
+        """Read each g, and again after the reads ``beside`` it: from where, and to where."""
         addresses, stride, size = seen.addresses, 8 * seen.stride, self._fields.size
         remote, local = array("Q"), array("Q")
         for runs in _chunks(seen.runs):
@@ -775,7 +775,7 @@ def _statuses(column: array[int]) -> Sequence[int]:
 
 
 def _either(which: array[int], one: array[int], other: array[int]) -> array[int]:
-    """Return a column of what is in ``one`` where ``which`` is not 0, else in ``other``."""
+    """Return a column of words of ``one`` where ``which`` is not 0, else of ``other``."""
     rows = zip(which, one, other, strict=True)
     return array("Q", (first if chosen else second for chosen, first, second in rows))
 
@@ -815,7 +815,7 @@ def _pairs(first: Iterable[int], second: Iterable[int]) -> array[int]:
 
 
 def _parts(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Divide stacks so that what is read of them at once is bounded: yield first and end."""
+    """Divide stacks so that each read of them is bounded: yield first and end."""
     if sum(sizes) <= _MAX_READ:
         if sizes:
             yield 0, len(sizes)

@@ -36,7 +36,7 @@ _Text = tuple[int, int]
 
 
 def read_labels(memory: Memory, addresses: Iterable[int], is_map: bool) -> dict[int, Labels]:
-    """Return the labels at addresses that ``g.labels`` has; what cannot be read has none."""
+    """Return the labels at addresses that ``g.labels`` has; if they cannot be read, none."""
     wanted = sorted(set(addresses) - {0})
     if not wanted:
         return {}

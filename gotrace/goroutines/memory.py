@@ -41,7 +41,7 @@ class Memory(Protocol):
         """Return bytes at an address, None where they cannot be read."""
 
     def close(self) -> None:
-        """Give back what reading took."""
+        """Give back the resources of reading."""
 
 
 def words_at(memory: Memory, address: int, count: int) -> array[int]:

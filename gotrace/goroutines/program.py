@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Go code that a process has mapped: what its return addresses mean, and where allgs is.
+"""The Go code that a process has mapped: the meaning of return addresses, and the place of allgs.
 
 How stacks are followed is how the runtime does it (``runtime/traceback.go``: gentraceback up to Go
 1.20, unwinder since 1.21): at each instruction the function's table says how far SP is below the
@@ -110,7 +110,7 @@ def module_of(binary: Binary, bias: int) -> Module:
 
 
 class CodeNames:
-    """All the Go code of a process, and what else has names.
+    """All the Go code of a process, and the names of other code.
 
     ``more`` finds the module that holds an address that none of the modules does, plugins for
     example, and returns None where there is no such module. Modules without Go code name their

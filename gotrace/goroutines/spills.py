@@ -49,7 +49,7 @@ _WIDEST = 64
 
 
 class _Operand(NamedTuple):
-    """A place in the code that may be an operand disp(%rsp), and what may be done to it."""
+    """A place in the code that may be an operand disp(%rsp), and its possible accesses."""
 
     at: int
     displacement: int
@@ -67,7 +67,7 @@ class Slots:
         self._saved: Mapping[int, tuple[int, int]] = dict(_saved(code))
 
     def is_kept(self, displacement: int, size: int, register: int | None) -> bool:
-        """Return whether memory at disp(%rsp) has, in all calls, what an argument was passed as.
+        """Return whether memory at disp(%rsp) has an argument's passed value in all calls.
 
         ``register`` is DWARF's number of the one it comes in, None where the caller puts it there.
         """

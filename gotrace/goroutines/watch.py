@@ -114,7 +114,7 @@ class _Cell:
 
 
 class _Batch:
-    """Some of the goroutines: their addresses, and what was read of them last.
+    """Some of the goroutines: their addresses, and the latest reads of them.
 
     ``cells`` has None for those that are dead.
     """
@@ -354,7 +354,7 @@ _MAX_BATCH = 4096
 
 
 def _joined(one: _Batch, other: _Batch) -> _Batch:
-    """Return the goroutines of two batches as one, with what is known of them.
+    """Return the goroutines of two batches as one, with the facts about them.
 
     Those that have not been looked at will differ from what is known: nothing.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of contexts and spans that a program has, and what in them leads to a trace's id.
+"""The types of contexts and spans that a program has, and the ways in them to a trace's id.
 
 Sources: ``context/context.go`` (emptyCtx, backgroundCtx, todoCtx, cancelCtx, timerCtx, valueCtx,
 afterFuncCtx, stopCtx, withoutCancelCtx) and ``os/signal/signal.go`` (signalCtx) of Go 1.15 to 1.27;

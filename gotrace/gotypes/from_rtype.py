@@ -69,7 +69,7 @@ class RtypeHeaders:
         names: RtypeNames,
         type_at: Callable[[int], GoType],
     ) -> None:
-        """Take the table, its names, and what makes a type of a descriptor's address."""
+        """Take the table, its names, and a function that makes a type of a descriptor's address."""
         self._table = table
         self._names = names
         self._type_at = type_at

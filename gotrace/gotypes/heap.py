@@ -50,7 +50,7 @@ class HeapLayout:
 
 @dataclass(frozen=True, slots=True)
 class HeapVariables:
-    """Link-time addresses of the variables, and what is where in them.
+    """Link-time addresses of the variables, and the offsets in them.
 
     ``headroom_percent`` is the part of a goal by the memory limit that is left free (since 1.21).
     """

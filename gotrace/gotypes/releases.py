@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Go releases in which what gotrace reads or computes changed, each as (major, minor).
+"""Go releases that changed facts on which gotrace relies, each as (major, minor).
 
 The fields that a release moved within a structure are in tables beside the code that reads them:
 CONTRIBUTING.md, "Support a new Go release", lists them.

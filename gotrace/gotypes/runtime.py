@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Know where the runtime keeps what a tracer needs of goroutines, threads and waiting ones.
+"""Know the runtime's places of facts about goroutines, threads and waiting ones.
 
 They are ``runtime.g``, ``runtime.m`` and, for each goroutine that waits for a channel or a lock,
 ``runtime.sudog``.

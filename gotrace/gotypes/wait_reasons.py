@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why goroutines wait: the texts of ``g.waitreason`` by number, of a binary, and what each means.
+"""Why goroutines wait: the texts of ``g.waitreason`` by number, of a binary, and their meanings.
 
 The numbers differ by release and the texts as well, so both come from the binary itself: from
 ``runtime.waitReasonStrings`` (src/runtime/runtime2.go), an array of strings that every release from

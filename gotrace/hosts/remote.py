@@ -198,7 +198,7 @@ class RemoteRun:
         return self._given_up not in ready
 
     def _push(self) -> bytes:
-        """Send the bundle that the host asks for; return what else it has said."""
+        """Send the bundle that the host asks for; return the rest of its output."""
         said = b""
         for piece in self._pieces():
             said += piece

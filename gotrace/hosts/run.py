@@ -85,7 +85,7 @@ class HostRuns:
             self._way.close()
 
     def stop(self) -> None:
-        """End the command everywhere; what it has to say still comes."""
+        """End the command everywhere; its last output still comes."""
         self._stopping.set()
         for run in list(self._running.values()):
             run.end()

@@ -15,7 +15,7 @@ from gotrace.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Ssh:
-    """How hosts are reached: the words of ``ssh``, and of what gives rights there.
+    """How hosts are reached: the words of ``ssh``, and of the command that gives rights there.
 
     ``seconds`` is how long a command may run.
     """

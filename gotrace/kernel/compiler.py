@@ -318,7 +318,7 @@ def _stderr_to(log: Any) -> Iterator[None]:
 
 
 def _quietly(what: str, action: Callable[[], _T]) -> _T:
-    """Run ``action``, keep what C code prints meanwhile, and turn its failure into a LoadError."""
+    """Run ``action``, keep C code's output meanwhile, and turn its failure into a LoadError."""
     import tempfile
 
     with tempfile.TemporaryFile() as log:
@@ -335,7 +335,7 @@ _ROOT_OR_CAPABILITIES = "run as root, or with CAP_BPF and CAP_PERFMON"
 
 
 def load_error(what: str, error: str, log: str) -> LoadError:
-    """Return the error for a program that failed; ``what`` failed is what the message begins with.
+    """Return the error for a program that failed; its message begins with ``what`` failed.
 
     ``log`` is what the compiler or the verifier said, if anything.
     """
@@ -346,7 +346,7 @@ def load_error(what: str, error: str, log: str) -> LoadError:
 
 
 def _reason(log: str) -> str:
-    """Return the line that says what is wrong: the compiler's first, or the verifier's last.
+    """Return the line with the fault: the compiler's first, or the verifier's last.
 
     The verifier lists the instructions that it has followed, then says what it does not like, then
     counts: "processed 23 insns ...".

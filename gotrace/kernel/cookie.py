@@ -78,5 +78,5 @@ def landing_cookie(
 
 
 def fault_cookie(site: Site, task: TaskKind, file: int = 0) -> int:
-    """Return the cookie for what a fault before a landing leads to."""
+    """Return the cookie for the path of a fault before a landing."""
     return cookie(0, site, task, file=file) | COOKIE_LANDING | COOKIE_FAULT

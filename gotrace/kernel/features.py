@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Try out what the running kernel can do, where versions and return codes do not say."""
+"""Try out the running kernel's features, if versions and return codes do not say."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read histograms out of BPF maps by interval, without losing what comes meanwhile."""
+"""Read histograms out of BPF maps by interval, without losing calls that end meanwhile."""
 
 from __future__ import annotations
 

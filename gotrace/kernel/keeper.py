@@ -191,7 +191,7 @@ def _keep(
 
 
 def _answer(channel: socket.socket, work: Callable[[], Any]) -> bool:
-    """Do something and send what comes of it; return whether it could be done. Raises OSError."""
+    """Do something and send its result; return whether it could be done. Raises OSError."""
     result, failure = None, None
     try:
         result = work()

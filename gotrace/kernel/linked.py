@@ -108,7 +108,7 @@ _SIGNED_32_BITS = 1 << 24 | 32
 
 
 def _types(parts: tuple[LinkedFunction, ...]) -> tuple[bytes, bytes]:
-    """Return the BTF of functions that return an int, and what says which of them is where."""
+    """Return the BTF of functions that return an int, and the table of their places."""
     strings, types = bytearray(b"\0"), bytearray()
     where = b""
     count = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find out what the running kernel lacks that a refused BPF program needs, by trial."""
+"""Find the feature that a refused BPF program needs and the running kernel lacks, by trial."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def has_attach_cookies() -> bool:
 
 
 def _is_known(trial: bytes) -> bool:
-    """Return whether the verifier knows what a program uses, be it content with it or not.
+    """Return whether the verifier knows a program's feature, be it content with it or not.
 
     A helper that is called without its arguments is refused too, but for these. The messages about
     those that are not known: check_helper_call, check_atomic (before 5.12 check_xadd, and before

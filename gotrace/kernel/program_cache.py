@@ -96,7 +96,7 @@ def _compiled(settings: ProgramSettings, arch: Architecture | None) -> Compiled:
 
 
 def _compile_here(settings: ProgramSettings, arch: Architecture | None, answer: int) -> None:
-    """Compile, and write what came of it (runs in the child)."""
+    """Compile, and write the result (runs in the child)."""
     outcome: tuple[Compiled | None, GotraceError | OSError | None]
     try:
         outcome = compile_program(settings, arch), None
@@ -136,7 +136,7 @@ def cached_program(settings: ProgramSettings, arch: Architecture | None = HOST) 
 
 @contextmanager
 def _without_compiler(settings: ProgramSettings) -> Iterator[None]:
-    """Say, where nothing can be compiled, what a run needs to do with what the package has."""
+    """Add to the error of a missing compiler the options that the package's programs lack."""
     try:
         yield
     except NoCompilerError as error:
@@ -308,7 +308,7 @@ def _packed(compiled: Compiled) -> bytes:
 
 
 def _unpacked(data: bytes) -> Compiled | None:
-    """Return the program that ``_packed`` put down; None where that is not what the data is."""
+    """Return the program that ``_packed`` put down; None if the data is something else."""
     digest_end = len(_FORMAT) + hashlib.blake2b().digest_size
     rest = data[digest_end:]
     if not data.startswith(_FORMAT):
@@ -404,7 +404,7 @@ def _package_folder() -> Path:
 
 
 def _package_problem(found: os.stat_result) -> str | None:
-    """Return why what a package has is not trusted as its modules are, None where it is.
+    """Return why a package's programs are not trusted as its modules are, None if they are.
 
     Whoever can write to a module needs no compiled program.
     """

@@ -90,7 +90,7 @@ class _Ring:
         return first + self.memory[_PAGE : _PAGE + size - len(first)]
 
     def advance(self, size: int) -> None:
-        """Return the room of what was read back to the kernel."""
+        """Return the room of the read records to the kernel."""
         self.order()
         self.words[_DATA_TAIL] += size
 

@@ -207,7 +207,7 @@ class FunctionWatch:
 
     @staticmethod
     def _price(target: Target, asked: Asked) -> AttachPrice:
-        """Count the calls for a moment; return what measuring them will take."""
+        """Count the calls for a moment; return the price of measuring them."""
         with Calibration(lambda: probe_cost(SiteForm.EMULATED, None)) as calibration:
             with open_run(CountRequest(target=target, asked=asked)) as run:
                 run.begin()
@@ -228,7 +228,7 @@ class FunctionWatch:
         )
 
     def _open_errors(self, target: Target, opened: ExitStack) -> Run[KeyMeter, ProbeCost] | None:
-        """Attach to what returns errors as well; None if no function does, as far as is known."""
+        """Attach to functions that return errors, as well; None if no function is known to."""
         probes = [f"{pattern} ($err != nil)" for pattern in self.patterns]
         request = KeyRequest(
             target=target,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # loaded where something is attached
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """Something that is attached: ``what`` it is, and the part of one CPU that it takes."""
+    """Something that is attached: its name in words, and its part of one CPU."""
 
     what: str
     share: float

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look at a running program again and again, and attach to it what is asked for."""
+"""Look at a running program again and again, and attach the probes that are asked for."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class _Traced:
             raise GotraceError(f"cannot read what is traced: {self._error}") from self._error
 
     def finish(self) -> None:
-        """End the run, and take what was reported up to now; ``take`` still returns it."""
+        """End the run, and take the records up to now; ``take`` still returns them."""
         self._join()
         self._run.stop()
         self._run.is_over(0)

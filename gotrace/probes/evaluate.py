@@ -121,7 +121,7 @@ def evaluate(expression: Typed, values: Mapping[AccessPath, Value], specials: Sp
 
 
 def decide(predicate: Typed, values: Mapping[AccessPath, Value], specials: Specials) -> bool | None:
-    """Return whether a predicate keeps a call, None where what was not captured might make it.
+    """Return whether a predicate keeps a call, None if bytes that were not captured decide.
 
     Where it depends on what does not exist, through a nil pointer or without results, the
     predicate is not true and the call is not kept.
@@ -183,7 +183,7 @@ class _Evaluation:
         return plain if isinstance(plain, bool) else None
 
     def outcomes(self, expression: Typed) -> frozenset[bool | None]:
-        """Return which truths an expression may have, by what may be where nothing was captured.
+        """Return which truths an expression may have, by possible values of bytes not captured.
 
         None among them: an operand does not exist.
         """
@@ -518,7 +518,7 @@ def _bytes_of(sequence: SequenceValue) -> _Text | None:
 def _compare_texts(
     operator: BinaryOperator, left: _Text | None, right: _Text | None
 ) -> bool | None:
-    """Compare two texts; None where what is certain of them does not decide."""
+    """Compare two texts; None if their certain parts do not decide."""
     if left is None or right is None:
         return None
     known = min(len(left.known), len(right.known))
@@ -556,6 +556,6 @@ def _has(text: _Text, function: TextFunction, needle: bytes) -> bool | None:
 
 
 def _has_at(known: bytes, needle: bytes, place: int) -> bool | None:
-    """Return whether a text has a needle at a place, None where what is known does not say."""
+    """Return whether a text has a needle at a place, None if the known part does not decide."""
     part = known[place : place + len(needle)]
     return (part == needle or None) if needle.startswith(part) else False

@@ -20,7 +20,7 @@ from gotrace.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A part of what the user typed; ``span`` is its place in the probe's text."""
+    """A part of the user's words; ``span`` is its place in the probe's text."""
 
     span: TextRange = field(default=TextRange(0, 0), kw_only=True, compare=False)
 
@@ -100,7 +100,7 @@ class ExitExpr(Expression):
 
 @dataclass(frozen=True, slots=True)
 class SpanExpr(Expression):
-    """``$trace(operand)``: what is known of the span that a context holds, by a name's meaning."""
+    """``$trace(operand)``: a fact about the span that a context holds, by a name's meaning."""
 
     name: str
     operand: Expression
@@ -121,7 +121,7 @@ class DerefExpr(Expression):
 
 
 class MeasureFunction(Enum):
-    """The functions that say something of one value: how long it is, what an interface holds."""
+    """The functions on one value: its length, its capacity, the type in an interface."""
 
     LEN = "len"
     CAP = "cap"
@@ -263,7 +263,7 @@ class Parser:
         return token
 
     def error(self, reason: str) -> SpecError:
-        """Return the error that says what is wrong with the next token."""
+        """Return the error about the next token."""
         return self._source.error(self.token.span, reason)
 
     def expression(self) -> Expression:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Match functions by what the user typed: `[BINARY:]PATTERN`, exact names, globs, expressions.
+"""Match functions by the user's words: `[BINARY:]PATTERN`, exact names, globs, expressions.
 
 A pattern is first of all a name: where a function is called exactly that, it is meant and nothing
 else. Otherwise only ``*`` is special (any run of characters, dots and slashes included), and not
@@ -189,7 +189,7 @@ def _example(binary: str) -> str:
 
 
 def _names_a_file(head: str) -> bool:
-    """Return whether what is before the first colon cannot be the beginning of a pattern."""
+    """Return whether the text before the first colon cannot be the beginning of a pattern."""
     if head.startswith(("/", "./", "../")):
         return True
     return head not in ("go", "type") and _LIKE_A_FILE.fullmatch(head) is not None
@@ -210,7 +210,7 @@ class NameList:
 
     @cached_property
     def spoken(self) -> list[tuple[int, str]]:
-        """Return the rows whose symbol is not what a Go programmer would write."""
+        """Return the rows whose symbol a Go programmer would write differently."""
         mark = "_" if self.gccgo else "%"
         rows = [(row, name) for row, name in enumerate(self.names) if mark in name]
         spoken = [(row, name, display_name(name, gccgo=self.gccgo)) for row, name in rows]

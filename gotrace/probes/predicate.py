@@ -172,7 +172,7 @@ def predicate_ops(
 
 
 def key_ops(value: Typed, locate: Locate, constants: StringConstants) -> list[Op] | None:
-    """Return the operations that append a condition, or what is known of every call, to a key.
+    """Return the operations that append a condition, or a value of every call, to a key.
 
     None where the kernel does not know it.
     """
@@ -194,7 +194,7 @@ def key_ops(value: Typed, locate: Locate, constants: StringConstants) -> list[Op
 
 
 def measure_ops(value: Typed, locate: Locate, constants: StringConstants) -> list[Op] | None:
-    """Return the operations that take a number for what histograms are of.
+    """Return the operations that take a number for histograms.
 
     None where the kernel does not know it.
     """

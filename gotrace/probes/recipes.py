@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find recipes: probes for what many programs do, each in a text file of its own.
+"""Find recipes: probes for common work of many programs, each in a text file of its own.
 
 docs/recipes.md says how one is written. Those of gotrace are in gotrace/recipes, those of users in
 the folders of ``GOTRACE_RECIPES`` and in ``~/.config/gotrace/recipes``, which come first.
@@ -65,7 +65,7 @@ class RecipeProbe:
 
 
 def expanded(text: str, names: Mapping[str, str]) -> str:
-    """Return expressions with a recipe's names replaced by what they stand for."""
+    """Return expressions with a recipe's names replaced by their expressions."""
 
     def meant(match: re.Match[str]) -> str:
         expression = names.get(match[0])

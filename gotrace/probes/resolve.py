@@ -205,7 +205,7 @@ def element(of: GoType, index: int) -> Hop:
 
 
 def measure(of: GoType, function: MeasureFunction) -> Hop | int:
-    """Find a value's length or capacity, or the type of what is in it: how to get there.
+    """Find the way to a value's length or capacity, or to the type of an interface's value.
 
     That is the number itself for an array. Raises StepError.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names that a probe's expressions may use, and what each of them means."""
+"""The names that a probe's expressions may use, and the meaning of each."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class Scope:
         return [*self._names(), *(f"${name}" for name in self._specials())]
 
     def no_such_name(self, name: str) -> str:
-        """Return the error for a plain name that means nothing here, with what there is."""
+        """Return the error for a plain name that means nothing here, with the names that do."""
         if match := _ARGUMENT.fullmatch(name):
             return self._no_such_number("parameter", "arg", int(match[1]))
         names = self._names()
@@ -194,7 +194,7 @@ class Scope:
         return f"{self.function} has no {name!r}: {hint or self._there_is(names, specials)}"
 
     def no_such_special(self, name: str) -> str:
-        """Return the error for a ``$`` name that means nothing here, with what there is."""
+        """Return the error for a ``$`` name that means nothing here, with the names that do."""
         if match := _RESULT.fullmatch(name):
             return self._no_such_number("result", "$ret", int(match[1] or "1"))
         if name == _ERROR:

@@ -260,7 +260,7 @@ def _by_address(table: SymbolTable, rows: list[int]) -> list[int]:
 
 
 class _Explanation:
-    """Why one pattern selects nothing, and what would."""
+    """The reason why one pattern selects nothing, and patterns that would select something."""
 
     def __init__(self, table: SymbolTable, names: NameList, pattern: Pattern, verb: str) -> None:
         self.table = table
@@ -300,7 +300,7 @@ class _Explanation:
         return f" (it has {len(self.names.names):,} in all: gofunccount -l shows them)"
 
     def _other_syntax(self) -> str:
-        """Return how to type what would match as a regular expression, a shell's pattern, a list.
+        """Return advice for words that match as a regular expression, a shell's pattern, a list.
 
         Only * is special in a pattern; commas and spaces are between the words of a command line.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Go's tokens in the text of a probe, and what is wrong with it and where.
+"""Go's tokens in the text of a probe, and its faults with their places.
 
 Literals (integers, floats, runes, strings) follow The Go Programming Language Specification,
 sections "Integer literals" to "String literals". Durations are the one addition, as
@@ -193,7 +193,7 @@ class SpecError(UsageError):
     """
 
     def __init__(self, probe: str, span: TextRange, reason: str) -> None:
-        """Take the probe's whole text, the place in it, and what is wrong there."""
+        """Take the probe's whole text, the place in it, and the fault there."""
         there = probe[span.start : span.end]
         at = f"at {quote(_clipped(there))}" if there.strip() else "at the end"
         super().__init__(f"probe {_window(probe, span)}, column {span.start + 1}, {at}: {reason}")
@@ -207,7 +207,7 @@ def _clipped(text: str) -> str:
 
 
 def _window(probe: str, span: TextRange) -> str:
-    """Quote the probe, of a long one only what is near the place."""
+    """Quote the probe, of a long one only the part near the place."""
     if len(probe) <= 4 * _SHOWN_AROUND:
         return quote(probe)
     start, end = max(0, span.start - _SHOWN_AROUND), span.start + _SHOWN_AROUND
@@ -221,7 +221,7 @@ class Source:
     text: str
 
     def error(self, span: TextRange, reason: str) -> SpecError:
-        """Return the error that says what is wrong at a place."""
+        """Return the error about a place."""
         return SpecError(self.text, span, reason)
 
 

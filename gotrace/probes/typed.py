@@ -242,7 +242,7 @@ def specials(expression: Typed) -> tuple[SpecialOperand, ...]:
 
 
 def phase_of(expression: Typed) -> Phase:
-    """Return when an expression can be evaluated: at the return if it reads what is known then."""
+    """Return when an expression can be evaluated: at the return if it reads values of then."""
     for part in _walk(expression):
         if isinstance(part, Operand) and part.path.root.phase is Phase.RETURN:
             return Phase.RETURN
@@ -261,7 +261,7 @@ def unit_of(expression: Typed) -> str | None:
 
 
 def part_specials(expression: Typed) -> bool:
-    """Return whether an expression reads what a call's time went into."""
+    """Return whether an expression reads the parts of a call's time."""
     return any(
         isinstance(part, SpecialOperand) and part.special in PART_SPECIALS
         for part in _walk(expression)

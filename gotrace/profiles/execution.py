@@ -148,7 +148,7 @@ class ExecutionFile:
         self._size += len(request.regions) + len(request.changes)
 
     def lost(self, records: int) -> None:
-        """Note that so many records are missing between what was added and what comes."""
+        """Note that so many records are missing between the added ones and those to come."""
         if self._requests:
             self._lost_after += records
         else:
@@ -723,7 +723,7 @@ def _begin_of(request: Recorded) -> int:
 
 
 def _end_of(request: Recorded) -> int:
-    """Return when a request ends, or what is known of what is of no request."""
+    """Return when a request ends, or the known part of a recording that is of no request."""
     if request.is_request:
         return request.regions[0].end
     ends = (region.end for region in request.regions)

@@ -65,7 +65,7 @@ class Slice:
 
 
 class PerfettoFile:
-    """A file that requests are added to as they come: what is written can be read at any time."""
+    """A file that requests are added to as they come: its written part can be read at any time."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Begin the file. Raises GotraceError."""

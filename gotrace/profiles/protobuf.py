@@ -53,5 +53,5 @@ def double(field: int, value: float) -> bytes:
 
 
 def text(value: str) -> bytes:
-    """Return the bytes of a text; what cannot be encoded in it is escaped."""
+    """Return the bytes of a text; characters that cannot be encoded are escaped."""
     return value.encode("utf-8", "backslashreplace")

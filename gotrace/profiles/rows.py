@@ -75,7 +75,7 @@ class ProfileForm:
 
 @dataclass(frozen=True, slots=True)
 class StackProfile:
-    """A profile: its rows, and what is known of all of them.
+    """A profile: its rows, and the facts that all of them share.
 
     ``name`` is its title. ``mappings`` are the files of the addresses, the program itself first, to
     which addresses count that none of them has. ``began_ns`` is since 1970, and ``length_ns`` is 0

@@ -82,7 +82,7 @@ class TimeStyle(Enum):
 
 
 class Clock:
-    """A conversion of the kernel's times, CLOCK_MONOTONIC in nanoseconds, to what is shown."""
+    """A conversion of the kernel's times, CLOCK_MONOTONIC in nanoseconds, to those shown."""
 
     def __init__(self, style: TimeStyle, start: int, epoch: int) -> None:
         """Take the times, on the kernel's clock, of the run's start and of 1970 (negative)."""

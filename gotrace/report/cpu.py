@@ -24,7 +24,7 @@ def write_cpu(
     by: str | None = None,
     stacks: bool = False,
 ) -> None:
-    """Write the sums, what the time is spent for, and then a table of ``functions``.
+    """Write the sums, the purposes of the time, and then a table of ``functions``.
 
     ``what`` is whose time it is. ``by``: groups of ``samples`` in place of functions, by GROUP or
     the expression of a label; ``stacks``: stacks instead. At most ``top`` of them.
@@ -96,7 +96,7 @@ class _Text:
         self._rest([ns for _, ns in rows[top:]] if top else [], "groups")
 
     def functions(self, rows: Sequence[Json], top: int | None) -> None:
-        """Write a line for each function, with its own time and that of what it calls."""
+        """Write a line for each function, with its own time and that of its callees."""
         self._out.write(f"\n{'SELF':>10} {'TOTAL':>10} {'SHARE':>7}  FUNCTION\n")
         for row in rows[:top]:
             own, total = row["self_ns"], row["total_ns"]

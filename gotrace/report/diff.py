@@ -71,7 +71,7 @@ def _ratio(one: Change) -> str:
 
 
 def _details(found: Diff, one: Change) -> Iterator[str]:
-    """Yield calls and percentiles, what the time goes into, and the stack."""
+    """Yield calls and percentiles, the parts of the time, and the stack."""
     if one.first.total is not None or one.second.total is not None:
         rates = [amount.count / run.units for amount, run in _sides(found, one)]
         line = [f"{found.a.events} {four_digits(rates[0])} to {four_digits(rates[1])} a second"]
@@ -131,7 +131,7 @@ def _write_json(output: JsonOutput, found: Diff, shown: Sequence[Change], whole:
 
 @dataclass
 class _Node:
-    """A frame of the flame graph: what it and its callees have."""
+    """A frame of the flame graph: the values of it and its callees."""
 
     before: float = 0.0
     after: float = 0.0
@@ -159,7 +159,7 @@ _LEAST = 0.05  # percent of the width
 
 
 def diff_page(found: Diff) -> str:
-    """Return a page with a flame graph of both recordings, coloured by what changed."""
+    """Return a page with a flame graph of both recordings, coloured by the changes."""
     root = _Node()
     for one in found.changes:
         node = root

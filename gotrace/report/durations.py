@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How durations and histograms are written, and what they are of."""
+"""How durations and histograms are written, with their subjects."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def program_field(program: str | None) -> dict[str, object]:
 
 
 def function_line(program: str | None, function: str | None) -> Iterator[str]:
-    """Yield the line that says what a histogram is of, if there is anything to say."""
+    """Yield the line with a histogram's subject, if it has one."""
     if function is not None:
         yield f"Function = {of_program(program, function)}"
     elif program is not None:

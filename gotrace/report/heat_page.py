@@ -46,7 +46,7 @@ def heat_page(
     columns: Sequence[HeatColumn],
     notes: Sequence[str] = (),
 ) -> str:
-    """Return a page with maps, the first above the others, and notes on what they do not show."""
+    """Return a page with maps, the first above the others, and notes on calls they do not show."""
     colours = [f".c{n} {{ fill: {c}; background: {c}; }}" for n, c in enumerate(_LEVELS, 1)]
     colours += [
         f".d{n} {{ fill: {c}; background: {c}; }}" for n, c in enumerate((*_PARTS, _PART_OTHERS))
@@ -72,7 +72,7 @@ def _summary(columns: Sequence[HeatColumn]) -> Iterator[str]:
 
 
 def _section(one: HeatMap, columns: Sequence[HeatColumn]) -> Iterator[str]:
-    """Yield the lines of a map: what it is of, its numbers, the picture, its colours."""
+    """Yield the lines of a map: its title, its numbers, the picture, its colours."""
     total = one.total()
     times = total.times
     yield f"<h2>{escape(one.title or 'all functions')}</h2>"

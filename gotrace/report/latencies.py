@@ -37,7 +37,7 @@ _UNITS = {1: "nsecs", 1_000: "usecs", 1_000_000: "msecs"}
 
 @dataclass(frozen=True, slots=True)
 class LatencyGroup:
-    """One histogram and what it is of.
+    """One histogram and its subject.
 
     ``function`` is None when all functions of a run are measured together; ``goroutine`` is
     None, or describes the goroutine as a stack dump would, its number in ``goid`` and that of its
@@ -182,7 +182,7 @@ def write_slow(output: Output, rows: Sequence[Json], first: bool, short: bool = 
 
 
 def _lines(group: LatencyGroup, interval: Interval, shown: Mapping[str, str]) -> Iterator[str]:
-    """Yield a group's table: bcc's log2 histogram, its avg line, percentiles, what tracing cost."""
+    """Yield a group's table: bcc's log2 histogram, its avg line, percentiles, tracing's cost."""
     times, unit = group.times, interval.unit
     yield ""
     yield from function_line(group.program, group.function and shown[group.function])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn a period's measurements into what is shown: names, the busiest first, the rest in sum."""
+"""Turn a period's measurements into rows: names, the busiest first, the rest in sum."""
 
 from __future__ import annotations
 

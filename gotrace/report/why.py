@@ -50,7 +50,7 @@ class _Band:
 
 
 def _totals(why: BucketParts, times: Histogram, tracing: int | None) -> dict[str, PartTotals]:
-    """Return all parts, largest first, with an estimate of what probes took by itself."""
+    """Return all parts, largest first, with an estimate of the probes' own part."""
     sums = PartSums()
     for found in why.values():
         sums.merge(found)
@@ -106,7 +106,7 @@ def _band(name: str, buckets: list[int], why: BucketParts, times: Histogram) -> 
 
 
 def sums_lines(why: BucketParts, times: Histogram, tracing: int | None) -> Iterator[str]:
-    """Yield the table below a histogram; ``tracing`` is what probes took within the calls."""
+    """Yield the table below a histogram; ``tracing`` is the probes' time within the calls."""
     totals = _totals(why, times, tracing)
     bands = _bands(why, times, tracing)
     heads = ["where the time went", "total", "share", "average", "calls"]

@@ -116,7 +116,7 @@ def removable(
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """How often probes have been hit, and what that has cost the program, in ns."""
+    """The number of hits of probes, and their cost to the program, in ns."""
 
     hits: int = 0
     ns: int = 0
@@ -126,7 +126,7 @@ class Spent:
 
 
 class HitRow(NamedTuple):
-    """How often what belongs to a function was hit; in row 0, what belongs to none of those."""
+    """The number of hits of a function's probes; in row 0, of those of no function."""
 
     entries: int = 0
     #: Of its RETs.
@@ -159,7 +159,7 @@ class HitCounts:
         return HitCounts(rows, self.stepped)
 
     def emulated(self, cost: ProbeCost) -> Spent:
-        """Return the hits of sites that the kernel emulates, with what they have cost."""
+        """Return the hits of sites that the kernel emulates, with their cost."""
         return sum(map(partial(self._emulated, cost), range(len(self.rows))), Spent())
 
     def single_stepped(self, cost: ProbeCost) -> Spent:

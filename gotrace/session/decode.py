@@ -170,7 +170,7 @@ class CallDecoder:
         shows_why: bool = False,
         program: str | None = None,
     ) -> None:
-        """Take how the calls are captured, and what names the addresses in their stacks.
+        """Take how the calls are captured, and the names of addresses in their stacks.
 
         ``floats`` says whether float registers are asked for, for the reason where a value of
         theirs is missing. Calls of which it cannot be decided whether the probe's predicate wants
@@ -329,7 +329,7 @@ class CallDecoder:
         return LongestWait(found.part, found.ns, found.waker, function, stack)
 
     def _tracing(self, call: CallRecord) -> tuple[int | None, int | None]:
-        """Return how often probes were hit within a call, and what part of it that took."""
+        """Return how often probes were hit within a call, and their part of its time."""
         took = call.duration_ns
         if took is None:
             return None, None
@@ -458,7 +458,7 @@ def call_decoders(
     part_names: Sequence[str] = (),
     shows_why: bool = False,
 ) -> tuple[list[CallDecoder], Undecided]:
-    """Return the decoders of a plan's functions, by number, and what they count together."""
+    """Return the decoders of a plan's functions, by number, and their common counts."""
     undecided = Undecided()
     symbols = Symbolizer.of(tasks.files)
     decoders = [
@@ -509,7 +509,7 @@ def _result_label(index: int, count: int) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _labels(names: tuple[str, ...], unnamed: Callable[[int, int], str]) -> tuple[str, ...]:
-    """Return names; what has none, or one that is taken, is named by its position."""
+    """Return names; a value without a name, or with one that is taken, is named by its position."""
     labels: list[str] = []
     for index, name in enumerate(names):
         label = name if name not in ("", "_") and not name.startswith("~") else ""

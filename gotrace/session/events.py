@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take call records from the kernel, put those of all CPUs in order, and count what is lost.
+"""Take call records from the kernel, put those of all CPUs in order, and count lost ones.
 
 A record is what bpf/records.h submits for one call: ``HEADER``, the payload of the entry phase,
 that of the return phase, and the blocks that ``CallFlag`` announces, in the order in which
@@ -41,11 +41,11 @@ _MAX_BYTES = 32 << 20
 
 
 class RecordError(GotraceError):
-    """A record that does not hold what its header says."""
+    """A record that contradicts its header."""
 
 
 class CallFlag(IntFlag):
-    """The blocks that follow a record's payloads, and what is left to do (EVENT_* in BPF)."""
+    """The blocks that follow a record's payloads, and the work left to do (EVENT_* in BPF)."""
 
     #: u32 number of frames, u32 1 where the stack has more, u64 pc of each, innermost first.
     STACK = 1

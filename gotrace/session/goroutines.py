@@ -138,7 +138,7 @@ class GoroutineRows:
         return processes - ended
 
     def take(self, half: int) -> tuple[dict[GoroutineKey, GoroutineTimes], dict[int, Folded]]:
-        """Return, by goroutine and in sum by row, what has come since the last take, and clear it.
+        """Return and clear the calls since the last take, by goroutine and in sum by row.
 
         That is ``half``, which is not written any more, and what was taken of ended goroutines.
         """

@@ -57,7 +57,7 @@ def key_profile(
     began_ns: int,
     length_ns: int,
 ) -> StackProfile:
-    """Return the stacks of a key that has ``$stack``, with calls and what is measured of them.
+    """Return the stacks of a key that has ``$stack``, with calls and their measured values.
 
     Times are the calls' own, without those within them that have rows, so that a stack's add up.
     ``of`` is what histograms are of where that is not time. The other values of the key are labels,

@@ -118,7 +118,7 @@ def key_of(texts: Sequence[str]) -> KeyText:
 
 
 def _named(key: KeyText, spec: ProbeSpec) -> KeyText:
-    """Return a key with the names of a probe's recipe replaced by what they stand for there."""
+    """Return a key with the names of a probe's recipe replaced by their expressions there."""
     if not spec.names:
         return key
     from gotrace.probes.recipes import expanded

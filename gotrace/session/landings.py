@@ -231,7 +231,7 @@ class Landings:
         attached: Attached,
         rets: Mapping[int, ProbeGroup],
     ) -> None:
-        """Take over what was attached; ``rets`` are the groups of RETs by functions' numbers."""
+        """Take over the attached probes; ``rets`` are the groups of RETs by functions' numbers."""
         assert prepared.tasks is not None
         self._target, self._tasks = prepared.target, prepared.tasks
         self._attached = attached

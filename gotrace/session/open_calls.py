@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open calls in the BPF programs' tables, and what went wrong there (bpf/calls.h, diagnostics.h).
+"""Open calls in the BPF programs' tables, and faults there (bpf/calls.h, diagnostics.h).
 
 A process that ends by os.Exit or a signal returns from nothing. Where one process is traced, the
 run ends with it. Where every process that runs a file is, there can be thousands of them, and what

@@ -110,7 +110,7 @@ class Paired(Probing):
             prepared.tasks.prepare(program)
 
     def _look_after(self) -> None:
-        """Move functions to landings, and remove now and then what ended processes have left."""
+        """Move functions to landings, and remove now and then the entries of ended processes."""
         if self._counted:
             with suppress(GotraceError):  # the probes may be gone, which is said elsewhere
                 self._leave_returns()

@@ -46,7 +46,7 @@ def _any_task(file: TargetBinary, function: FuncInfo) -> tuple[TaskKind, int]:
 
 @dataclass(frozen=True, slots=True)
 class BinaryRequest:
-    """A file of the target (None: its executable) and what to select in it.
+    """A file of the target (None: its executable) and the functions to select in it.
 
     Of the requests of one ``group`` some are enough: the others may come to nothing.
     """
@@ -125,7 +125,7 @@ class Selections:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a function can be used, and what there is to warn of."""
+    """Whether a function can be used, and a warning about it."""
 
     usable: bool
     problems: tuple[str, ...] = ()
@@ -659,7 +659,7 @@ def _copies(
 def _with_libraries(
     error: GotraceError, target: Target, request: BinaryRequest, libraries: Iterable[TargetBinary]
 ) -> GotraceError:
-    """Return why a request came to nothing, with the libraries that have what programs lack."""
+    """Return why a request came to nothing, with the libraries that have the functions."""
     if not isinstance(error, NoMatchError) or request.name is not None:
         return error
     programs = target.binaries(None)
@@ -812,7 +812,7 @@ def _kept_out(file: TargetBinary, count: int) -> str:
 
 
 def once(plan: ProbePlan) -> ProbePlan:
-    """Return the plan without what earlier requests ask for already, of the same file by any name.
+    """Return the plan without functions of earlier requests, of the same file by any name.
 
     Two probes in one place would both count a call.
     """

@@ -29,7 +29,7 @@ _MOVERS = (
 def check_presence(
     target: Target, binaries: Sequence[BinaryPlan], scheduler: SchedulerProbes | None
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield warnings about the target's processes, each with what it has in JSON.
+    """Yield warnings about the target's processes, each with its fields in JSON.
 
     Breakpoints will be in planned functions and in what watches a scheduler. Raises GotraceError if
     no probe would be hit, or if the program would end by one.

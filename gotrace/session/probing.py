@@ -67,7 +67,7 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A planned run: what is probed, and how.
+    """A planned run: its probes, and how they are attached.
 
     ``traced`` is how values are captured, None if no value is. ``tasks`` is how goroutines are
     identified, None if that does not matter. ``why`` finds out what time goes into, None if that

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a run's records turn by turn, and add up what is missing of them."""
+"""Read a run's records turn by turn, and add up missing ones."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class RecordReader:
         return self.tracer.exhausted and not self._due
 
     def turn(self) -> Iterator[bytes]:
-        """Read, and return what is due, in order; to be called some forty times a second."""
+        """Read, and return the records that are due, in order; to be called 40 times a second."""
         if self._due:
             self.fill()
         else:
@@ -97,7 +97,7 @@ class RecordReader:
     def rest(
         self, turns: Iterable[float], holds: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[Iterator[bytes], float]]:
-        """Yield, once the run is over, what is due in each turn, and until when that takes.
+        """Yield, once the run is over, each turn's due records, and until when that takes.
 
         ``turns`` are these times. If they end before all has been taken, the rest is lost. A
         consumer that wants no more leaves the loop before that, and nothing is lost. There are
@@ -111,7 +111,7 @@ class RecordReader:
         self._due.clear()
 
     def losses(self) -> dict[str, int]:
-        """Return how many calls are missing by now, by what became of them: see ``LOSSES``."""
+        """Return how many calls are missing by now, by their fate: see ``LOSSES``."""
         counts, tracer = self.tracer.diagnostics(), self.tracer
         found = [counts[what] for what in tracer.LOSSES]
         found += [tracer.skipped(), self._undecided.calls, tracer.dropped]

@@ -107,7 +107,7 @@ class RunRequest(abc.ABC, Generic[M, C]):
 
     @abc.abstractmethod
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
-        """Plan it, and have what it costs accepted. Raises GotraceError."""
+        """Plan the run, and have its price accepted. Raises GotraceError."""
 
     @abc.abstractmethod
     def attach(self, prepared: Prepared) -> M:

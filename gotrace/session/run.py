@@ -88,7 +88,7 @@ class Run(Generic[M, C]):
         budget: RunBudget | None = None,
         presence: Sequence[Note] = (),
     ) -> None:
-        """Take over what was attached; ``opened`` closes all of it."""
+        """Take over the attached probes; ``opened`` closes all of them."""
         self.target = prepared.target
         self.plan = prepared.plan
         self.traced = prepared.traced
@@ -330,7 +330,7 @@ def open_run(
     announce: Callable[[str], None] | None = None,
     accept: Accept | None = None,
 ) -> Run[M, C]:
-    """Plan and attach what a request asks for.
+    """Plan and attach a request.
 
     ``waiter`` is what the run waits with, one of its own if that is None. ``announce`` is as for
     ``attach``, ``accept`` is shown what is to watch the scheduler. Raises GotraceError: UsageError,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probes that follow Go's scheduler, whatever they are for, and what they need of the kernel's.
+"""The probes that follow Go's scheduler, whatever they are for, and the kernel's offsets for them.
 
 ``why.probes``, ``waits.probes`` and ``waits.states`` say which sites they want.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trace calls: load capture plans into the kernel, attach, and take what it reports."""
+"""Trace calls: load capture plans into the kernel, attach, and take its reports."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ class CallTracer(Paired):
         return self._dropped + self.window.losses.total()
 
     def drop(self, due: Sequence[bytes] = ()) -> Counter[int]:
-        """Count as lost ``due``, and what was reported and has not been acquired.
+        """Count as lost ``due``, and records that have not been acquired.
 
         Return how many records these are by function.
         """
@@ -562,7 +562,7 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
         return Planned(traced.plan, traced)
 
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
-        """Plan, and have what watching the scheduler costs accepted. Raises GotraceError."""
+        """Plan, and have the price of watching the scheduler accepted. Raises GotraceError."""
         prepared, options = super().prepare(announce, accept), self.options
         if not options.roots and not options.states:
             return prepared
@@ -587,7 +587,7 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
     def decoders(
         self, run: Run[CallTracer, ProbeCost], cost: ProbeCost | None = None
     ) -> tuple[list[CallDecoder], Undecided]:
-        """Return the decoders of a run's functions, by number, and what they count together.
+        """Return the decoders of a run's functions, by number, and their common counts.
 
         ``cost`` is that of the probes, None where it is not known.
         """

@@ -140,7 +140,7 @@ class Context(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """How one function's calls are captured and what is shown of them.
+    """How one function's calls are captured and which values are shown.
 
     ``entry`` and ``result`` capture values, in this order: the ``shown`` ones of the phase, then
     the operands of the probe's expressions, which ``paths`` names. ``result`` is None where calls
@@ -201,7 +201,7 @@ class TracePlan:
 
     @property
     def reads_parts(self) -> bool:
-        """Return whether any probe reads what a call's time went into."""
+        """Return whether any probe reads the parts of a call's time."""
         return any(
             part_specials(expression)
             for call in self.calls
@@ -653,7 +653,7 @@ class _Planner:
         return PlacedValue(key, text, (Piece(0, text.size, place),))
 
     def _check_specials(self, probe: ResolvedProbe) -> None:
-        """Raise SpecError for what only keys know, such as who made a call, or only records."""
+        """Raise SpecError for names that only keys know, as who made a call, or only records."""
         reasons = {
             SpecialName.CALLER: "is for --by of gofunccount and gofunclatency: see also -U",
             SpecialName.STACK: "is for --by of gofunccount and gofunclatency: see also -U",
@@ -775,7 +775,7 @@ class _Planner:
         entry: PhasePlan,
         result: PhasePlan | None,
     ) -> tuple[PhasePlan, PhasePlan | None]:
-        """Return the plans with what makes a call's key; raise SpecError where there is none."""
+        """Return the plans with operations for a call's key; raise SpecError if there is none."""
         assert self._spec.key is not None
         key: dict[Phase, list[Op]] = {Phase.ENTRY: [], Phase.RETURN: []}
         locate = _located(paths, entry, result)
@@ -873,7 +873,7 @@ def _in_floats(value: PlacedValue) -> bool:
 
 
 def _saved_at(paths: Sequence[AccessPath], entry: PhasePlan) -> dict[int, int]:
-    """Return where the entry's image has what is kept for the return, by the parameter's number."""
+    """Return where the entry's image has values kept for the return, by parameters' numbers."""
     first = len(entry.root) - len(paths)
     return {
         path.root.index: entry.root[first + number][1]

@@ -48,7 +48,7 @@ class Meanwhile(Generic[_T]):
             self._error = error
 
     def result(self) -> _T:
-        """Wait for the result and return it; raise what the action has raised."""
+        """Wait for the result and return it; raise the action's error."""
         if self._thread is not None:
             self._thread.join()
         if self._error is not None:
@@ -140,7 +140,7 @@ class Opened:
         return self
 
     def close(self) -> None:
-        """Close all, the last first. Raises what closing raises.
+        """Close all, the last first. Raises the errors of closing.
 
         If it is used, other threads are waited for, a second at most. Then it is closed by them, or
         by this one as it leaves.

@@ -91,7 +91,7 @@ class Amd64:
         return control_flow(code)
 
     def step_over(self, code: bytes, falls_through: bool) -> tuple[int, int] | None:
-        """Return the size of the first instruction, and what it adds to SP."""
+        """Return the size of the first instruction, and the number that it adds to SP."""
         return step_over(code, falls_through)
 
     def float_written(self, code: bytes) -> int | None:
@@ -149,7 +149,7 @@ class Amd64:
         return [(found.start("branch"), 0) for found in _TEST.finditer(code)]
 
     def returns_no_case(self, code: bytes) -> bool:
-        """Return whether code begins with what ``selectgo`` returns if no case is ready."""
+        """Return whether code begins with ``selectgo``'s result if no case is ready."""
         return code.startswith(_NO_CASE)
 
     def passes_nil(self, before: bytes) -> bool:

@@ -122,7 +122,7 @@ class Arm64:
         return Flow(tuple(returns), tuple(branches), tuple(calls), tail_jumps, end)
 
     def step_over(self, code: bytes, falls_through: bool) -> tuple[int, int] | None:
-        """Return the size of the first instruction, and what it adds to SP."""
+        """Return the size of the first instruction, and the number that it adds to SP."""
         if len(code) < 4:
             return None
         word = _word(code, 0)
@@ -198,7 +198,7 @@ class Arm64:
         ]
 
     def returns_no_case(self, code: bytes) -> bool:
-        """Return whether code begins with what ``selectgo`` returns if no case is ready."""
+        """Return whether code begins with ``selectgo``'s result if no case is ready."""
         return _words(code[:8]) == (0x92800000, 0x92800001)  # mov x0,#-1; mov x1,#-1
 
     def passes_nil(self, before: bytes) -> bool:
@@ -287,7 +287,7 @@ def _signed(value: int, bits: int) -> int:
 
 
 def _target(word: int) -> int | None:
-    """Return how far a direct branch leads, None for what is none."""
+    """Return how far a direct branch leads, None for others."""
     if word & 0x7C000000 == 0x14000000:  # b, bl
         return _signed(word & 0x3FFFFFF, 26) * 4
     if word & 0xFF000000 == 0x54000000 or word & 0x7E000000 == 0x34000000:  # b.cond, cbz, cbnz

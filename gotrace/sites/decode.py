@@ -113,7 +113,7 @@ _COMPARING = {"ucomisd", "ucomiss", "comisd", "comiss"}  # these read their firs
 
 
 def step_over(code: bytes, falls_through: bool) -> tuple[int, int] | None:
-    """Return the size of the instruction that ``code`` begins with, and what it adds to SP.
+    """Return the size of ``code``'s first instruction, and the number that it adds to SP.
 
     None where it cannot be decoded or execution may go on elsewhere, or where SP changes by an
     unknown amount. ``falls_through``: the caller knows of a conditional jump that it is not taken.

@@ -119,7 +119,7 @@ class Callers:
         return decoded
 
     def search(self, entries: Collection[int], *, proves: bool) -> CallerSearch:
-        """Return a search for what leads to functions, by their entries; it is not begun.
+        """Return a search for references to functions, by their entries; it is not begun.
 
         If it ``proves`` which of them are closed, it takes some three times as long.
         """
@@ -141,7 +141,7 @@ _CHUNK = 1 << 18
 
 
 class CallerSearch:
-    """A search of a program's code and data for what leads to some functions.
+    """A search of a program's code and data for references to some functions.
 
     It is done in small pieces, because a large program takes a second.
     """
@@ -208,7 +208,7 @@ class CallerSearch:
                     wanted.setdefault(jumper.entry, set()).update(wanted[target])
 
     def _add_call(self, return_pc: int, entries: Collection[int]) -> None:
-        """Add a direct call if that is what its bytes are: they may be within an instruction."""
+        """Add a direct call if its bytes are one: they may be within an instruction."""
         try:
             if not self._callers.is_after_call(return_pc):
                 return
@@ -274,7 +274,7 @@ class CallerSearch:
 
 
 def _occurring(words: Mapping[bytes, int], data: bytes, align: int) -> Iterator[tuple[int, int]]:
-    """Yield where words of one size are in data, aligned, and what they stand for."""
+    """Yield where words of one size are in data, aligned, and their meaning."""
     if len(words) > _MANY:  # all of the data is looked at once, whatever the number of words
         size = len(next(iter(words)))
         for first in range(0, size, align):

@@ -35,7 +35,7 @@ class MachineCode(Protocol):
         """Return where a function branches and returns."""
 
     def step_over(self, code: bytes, falls_through: bool) -> tuple[int, int] | None:
-        """Return the size of the first instruction, and what it adds to SP.
+        """Return the size of the first instruction, and the number that it adds to SP.
 
         None where that is unknown, or where execution may go on elsewhere. ``falls_through``: the
         caller knows of a conditional jump that it is not taken.
@@ -67,7 +67,7 @@ class MachineCode(Protocol):
         """Return the same of code that is linked to one address, and has addresses as numbers."""
 
     def jumps_by_table(self, code: bytes) -> bool:
-        """Return whether code has what may be a jump by a table, as a disassembler sees it."""
+        """Return whether code may have a jump by a table, as a disassembler sees it."""
 
     def is_prologue(self, code: bytes, at: int) -> bool:
         """Return whether an instruction is one that a compiler puts into no loop.
@@ -89,7 +89,7 @@ class MachineCode(Protocol):
         """
 
     def returns_no_case(self, code: bytes) -> bool:
-        """Return whether code begins with what ``selectgo`` returns if no case is ready."""
+        """Return whether code begins with ``selectgo``'s result if no case is ready."""
 
     def passes_nil(self, before: bytes) -> bool:
         """Return whether a function's first argument is nil, by the code before its call."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find where Go's scheduler changes what a goroutine is doing, and where it starts one.
+"""Find where Go's scheduler changes a goroutine's state, and where it starts one.
 
 Every change of a goroutine's status goes through ``runtime.casgstatus``, but for those in these
 functions (src/runtime, releases 1.15 to 1.27): ``preemptPark``; the fast paths of
@@ -26,7 +26,7 @@ _MAX_PROLOGUE = 64
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSites:
-    """The sites of one file's runtime, by what happens there.
+    """The sites of one file's runtime, by the event at each.
 
     ``syscall`` and ``syscall_end`` are None where casgstatus is enough, ``coroutine`` where no
     goroutine can be switched to directly; with it, ``coroarg`` is the offset in g of what says to

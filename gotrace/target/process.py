@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn from /proc what a process is: its thread group, executable, mappings and namespaces."""
+"""Learn about a process from /proc: its thread group, executable, mappings and namespaces."""
 
 from __future__ import annotations
 

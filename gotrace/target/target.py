@@ -32,7 +32,7 @@ _PT_LOAD = 1  # elf(5)
 
 
 class TargetBinary(Binary):
-    """One file of the target, open, with what attaching to it needs.
+    """One file of the target, open, with everything that attaching to it needs.
 
     ``bias`` is what the mapping adds to link-time addresses: 0 for position-dependent programs,
     None where it differs by process or the process has not mapped the file yet. ``process`` is

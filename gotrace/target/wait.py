@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait for what ends or divides a run: time, signals, and the target's end."""
+"""Wait for events that end or divide a run: time, signals, and the target's end."""
 
 from __future__ import annotations
 

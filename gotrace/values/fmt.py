@@ -350,7 +350,7 @@ def _kind_of_nil(value: Nil, of: GoType | None) -> Kind:
 
 
 def _type_name(value: Value, of: GoType | None) -> str:
-    """Return the name of a value's own type: in an interface, that of what is in it."""
+    """Return the name of a value's own type: in an interface, that of its value."""
     if isinstance(value, InterfaceValue):
         if value.dynamic is None and value.value is not None:
             return _type_name(value.value, None)

@@ -50,14 +50,14 @@ _IMPORT_PATH = re.compile(r"[\w.~+-]+/(?=[\w.~+/-]*\.)")
 
 
 def by_text(value: Value) -> str:
-    """Return a value that rows are kept apart by; what could not be read is ``unknown``."""
+    """Return a value that rows are kept apart by; an unreadable one is ``unknown``."""
     if isinstance(value, UnavailableValue):
         return f"unknown ({value.why})"
     return go_syntax(value)
 
 
 def go_syntax(value: Value, depth: int = MAX_DEPTH) -> str:
-    """Return a value in Go's syntax, with ``...`` for what is nested deeper than ``depth``."""
+    """Return a value in Go's syntax, with ``...`` for parts nested deeper than ``depth``."""
     shower = _SHOW.get(type(value))
     if shower is None:
         # A declared type of enum or the like cannot be a Value.

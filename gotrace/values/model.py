@@ -54,7 +54,7 @@ class StringValue:
 
     @property
     def is_cut(self) -> bool:
-        """Return whether the string is longer than what was captured."""
+        """Return whether the string is longer than its captured part."""
         return len(self.text) != self.length
 
 
@@ -252,7 +252,7 @@ class UnavailableValue:
 
 
 def is_cut(value: Value) -> bool:
-    """Return whether a string, sequence or map is longer than what was captured of it."""
+    """Return whether a string, sequence or map is longer than its captured part."""
     return isinstance(value, StringValue | BytesValue | SequenceValue | MapValue) and value.is_cut
 
 

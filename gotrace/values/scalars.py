@@ -51,7 +51,7 @@ def pad(content: str, directive: Directive, count: int | None = None, fill: str 
 
 
 def filled(content: str, directive: Directive) -> str:
-    """Fill up to the width with what the flags say."""
+    """Fill up to the width by the flags."""
     return pad(content, directive, None, _fill(directive))
 
 
@@ -236,7 +236,7 @@ def _shortest(value: float) -> str:
 
 
 def plain_text(content: bytes) -> str:
-    """Decode text, with what is not printable escaped as in a Go string literal."""
+    """Decode text; characters that are not printable are escaped as in a Go string literal."""
     decoded = content.decode("utf-8", "backslashreplace")
     if decoded.isprintable():
         return decoded

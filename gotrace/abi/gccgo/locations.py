@@ -129,7 +129,7 @@ def _dwarf_number(place: Place) -> int | None:
 def _results(
     fields: Sequence[Field], result: GoType | None, assignment: SystemVAssignment
 ) -> tuple[PlacedValue, ...]:
-    """Return the results, which are the fields of what the function returns."""
+    """Return the results, which are the fields of the function's return value."""
     if result is None:
         return ()
     numbered = tuple(

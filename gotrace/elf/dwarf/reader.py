@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read signatures and types of Go functions from DWARF, lazily: only what is asked for.
+"""Read signatures and types of Go functions from DWARF, lazily: only those asked for.
 
 A function is found by its address: the unit that covers it is known from the units' own entries,
 and one unit's entries are stepped over undecoded to find its subprograms. Types are decoded one
@@ -288,7 +288,7 @@ def _is_parameter_or_captured(shape: Shape) -> bool:
 
 
 def _each_once(variables: Iterable[Variable]) -> tuple[Variable, ...]:
-    """Leave out what is listed again: optimizing compilers list some results twice (Go 1.19-1.26).
+    """Leave out repeated entries: optimizing compilers list some results twice (Go 1.19-1.26).
 
     Only blank parameters can have the same name.
     """

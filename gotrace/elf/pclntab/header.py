@@ -122,7 +122,7 @@ def _damaged(image: ElfImage, name: str, offset: int) -> str:
 
 
 def _candidates(image: ElfImage) -> Iterator[int]:
-    """Yield the file offsets of what looks like a header, sections that hold it first."""
+    """Yield the file offsets of possible headers, sections that hold one first."""
     # The magic's first byte differs by format; what follows it is the same in all.
     rest = b"\xff\xff\xff\0\0" + bytes((image.arch.quantum, 8))
     first_bytes = bytes(known.value & 0xFF for known in PclntabFormat)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All of goroutines' time by group and state, with what it is made of."""
+"""All of goroutines' time by group and state, with its parts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STATES = (State.RUNNING, State.RUNNABLE, State.SYSCALL, State.WAITING)
 
 @dataclass(frozen=True, slots=True)
 class WallGroup:
-    """All of the time of some goroutines, by state, with what it is made of.
+    """All of the time of some goroutines, by state, with its parts.
 
     ``rows`` are the states but running, ``samples`` what divides the time of that. The scheduler
     and threads without a goroutine have no states (``has_states``): they run as long as the samples

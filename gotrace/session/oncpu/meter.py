@@ -122,7 +122,7 @@ class CpuMeter(Probing):
         return self._process.cpu_ns() if self._process else None
 
     def stop(self) -> None:
-        """Stop, as others do, and note what the threads' own clock says."""
+        """Stop, as others do, and note the time of the threads' own clock."""
         if not self.stopped:
             self._cpu_now = self._clock()
         super().stop()
@@ -186,7 +186,7 @@ class CpuRequest(RunRequest[CpuMeter, None]):
 
     @cached_property
     def label(self) -> str | None:
-        """Return the key of the label. Raises UsageError for what is not one."""
+        """Return the key of the label. Raises UsageError if it is not one."""
         if self.by is None:
             return None
         from gotrace.probes.parser import LabelExpr

@@ -106,7 +106,7 @@ class CpuNames:
         return self.program.mappings()
 
     def named(self, rows: Iterable[CpuRow], inside: Sequence[str] = ()) -> list[NamedSamples]:
-        """Return samples by what they mean, the most frequent first.
+        """Return samples by their names, the most frequent first.
 
         Only those that have a function on their stack which a pattern of ``inside`` matches. Raises
         UsageError for a bad pattern.

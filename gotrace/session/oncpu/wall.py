@@ -89,7 +89,7 @@ class WallMeter(Probing):
         super().__exit__(*error)
 
     def take(self) -> tuple[list[WallRow], tuple[int, int], CpuPeriod]:
-        """Return, after ``stop``, the time of all states, what found no row, and the samples."""
+        """Return, after ``stop``, the time of all states, that without a row, and the samples."""
         program = self.attached.program
         stacks = KeptStacks(program)
         began = round(self.attached.began * 1e9)

@@ -55,7 +55,7 @@ _INJECTS = "runtime.injectglist"
 
 @dataclass(frozen=True, slots=True)
 class WaitChoice:
-    """Which waits are wanted, and what is kept apart.
+    """The choice of waits, and of those that are kept apart.
 
     ``inside`` are patterns of functions, one of which has to be on the stack; ``reasons`` are texts
     in which only ``*`` is special, one of which the reason has to be. ``system``: those of
@@ -181,7 +181,7 @@ def waker_label(wait: Json) -> str | None:
 
 
 def without_parking(stack: list[PprofLocation]) -> list[PprofLocation]:
-    """Return a stack without what all waits end in, as Go's own block profile has it."""
+    """Return a stack without the end of all waits, as Go's own block profile has it."""
     for index, location in enumerate(stack):
         left = [line for line in location.lines if line.function not in _PARKING]
         if left:

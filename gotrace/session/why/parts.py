@@ -161,14 +161,14 @@ def max_report_size(parts: int) -> int:
 
 
 def report_end(data: bytes, at: int) -> int:
-    """Return where a struct why_report, and what follows it, ends. Raises struct.error."""
+    """Return the end of a struct why_report and of its parts. Raises struct.error."""
     *_, cells, frames, waker_frames, is_whole, bits = _REPORT.unpack_from(data, at)
     words: int = (2 << bits if is_whole else cells) + frames + waker_frames
     return at + _REPORT.size + 8 * words
 
 
 def call_parts(data: bytes, names: Sequence[str]) -> CallParts:
-    """Decode a struct why_report and what follows it. Raises struct.error."""
+    """Decode a struct why_report and its parts. Raises struct.error."""
     head = _REPORT.unpack_from(data)
     changes, ns, waker, part, is_woken, cells, frames, waker_frames, is_whole, bits = head
     words = struct.unpack_from(f"={(len(data) - _REPORT.size) // 8}Q", data, _REPORT.size)
@@ -201,7 +201,7 @@ def largest_first(parts: Mapping[str, int]) -> dict[str, int]:
 
 
 def take_tracing_out(parts: Mapping[str, int], tracing: int | None) -> dict[str, int]:
-    """Return parts with what probes took, as an estimate, by itself and not in running."""
+    """Return parts with the probes' time, as an estimate, by itself and not in running."""
     taken = min(tracing or 0, parts.get("running", 0))
     if not taken:
         return dict(parts)

@@ -158,7 +158,7 @@ def why_probes(target: Target, tasks: Tasks, options: WhyOptions) -> WhyProbes:
 
 
 def _alike(files: Sequence[SchedulerFile]) -> bool:
-    """Return whether what programs are given of a runtime is the same of all files."""
+    """Return whether the settings of a runtime are the same for all files."""
     # Not known where the program has no coroutines.
     coroargs = {sites.coroarg for _, sites in files} - {None}
     return len(coroargs) < 2 and len({_offsets(file) for file, _ in files}) == 1
