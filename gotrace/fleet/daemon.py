@@ -22,7 +22,7 @@ from gotrace.fleet.jobs import StartSpan
 from gotrace.fleet.threads import apart, note_failure
 from gotrace.fleet.web import Health, ProfileKind, WebServer
 from gotrace.kernel.features import has_multi_links
-from gotrace.kernel.keeper import hold_leanly
+from gotrace.kernel.keeper import hold_together
 from gotrace.kernel.privileges import Capability, keep_only
 from gotrace.kernel.program_cache import compile_apart
 from gotrace.text import printable
@@ -52,10 +52,10 @@ class Daemon:
         self._export: _Exporter | None = None
         self._sent = OtlpCounts()  # by exporters that are gone
         self._stopping = threading.Event()
-        hold_leanly()
         compile_apart()
         self._engine = Engine(config, measure_cost())
         _give_up_rights(config)
+        hold_together()
         self._web = self._web_server(config)
         self._own_health = self._health_server(config)
         self._export = self._exporter(config)

@@ -10,20 +10,22 @@ detaching leaves breakpoints behind, which slow the target down until it ends
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 import select
-import shutil
 import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
 from gotrace.errors import GotraceError
+from gotrace.kernel import holder
 from gotrace.kernel.children import let_go
 from gotrace.target.process import fork
 
@@ -31,21 +33,63 @@ _LENGTH_BYTES = 8
 _PATIENCE = 1.0  # seconds, for removing what was attached before attaching failed
 _NAME = "gotrace-keeper"  # at most 15 bytes
 _ASKED, _RELEASED = b"?", b"!"
-_MAX_LEAN = 64  # descriptors: links for many places, not a perf event for each
-#: Ends at the first byte that comes, as keepers do.
-_LEAN = ("head", "-c", "1")
-
-_lean_path: str | None = None
 
 
-def hold_leanly() -> None:
-    """Turn keepers into a small program from now on, once they hold all their descriptors.
+class _Holder:
+    """The process that holds what keepers have attached: see ``kernel.holder``.
+
+    A keeper hands it its descriptors, and its end of the socket to its owner.
+    """
+
+    def __init__(self) -> None:
+        """Begin. Raises GotraceError."""
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.pid = fork("that holds the probes")
+        if self.pid == 0:
+            self.control.close()
+            _become_holder(theirs)
+        theirs.close()
+
+    def is_there(self) -> bool:
+        """Return whether the process lives; take note of its end."""
+        if self.pid and os.waitpid(self.pid, os.WNOHANG)[0]:
+            self.pid = 0
+            self.control.close()
+        return bool(self.pid)
+
+
+class _Holding:
+    """Whether one process holds all probes, and that process while it lives."""
+
+    def __init__(self) -> None:
+        self.owner = 0  # the process whose probes are held so; 0 if none asks for it
+        self._holder: _Holder | None = None
+        self._lock = threading.Lock()
+
+    def holder(self) -> _Holder | None:
+        """Return the process, a new one if it has ended; None if none is asked for, or begins."""
+        if os.getpid() != self.owner:
+            return None
+        with self._lock:
+            if self._holder is None or not self._holder.is_there():
+                self._holder = None
+                with suppress(GotraceError, OSError):
+                    self._holder = _Holder()
+            return self._holder
+
+
+_holding = _Holding()
+
+
+def hold_together() -> None:
+    """Have one process hold all probes from now on, in the place of a keeper for each attachment.
 
     A forked process keeps the pages that this one changes later: some 6 MB for each keeper of a
-    tool that goes on for days, which is nothing for one and much for a hundred.
+    tool that goes on for days, which is nothing for one and much for a hundred. Call it when this
+    process has given up what rights it can.
     """
-    global _lean_path
-    _lean_path = shutil.which(_LEAN[0])
+    _holding.owner = os.getpid()
+    _holding.holder()
 
 
 class Keeper:
@@ -73,15 +117,19 @@ class Keeper:
         self.killed = False
         self._owner = os.getpid()
         self._released = False
-        self._is_asking = self._is_lost = False
+        self._is_asking = self._is_lost = self._is_handed = False
+        held_by = _holding.holder()
         self._ours, theirs = socket.socketpair()
         self.pid = fork("that holds the probes")
         if self.pid == 0:
             self._ours.close()
-            _keep(theirs, attach, detach, held, change)
+            _keep(theirs, attach, detach, held, change, held_by)
         theirs.close()
         try:
             self.result = self._outcome()
+            if self._is_handed and held_by is not None:
+                os.waitpid(self.pid, 0)
+                self.pid = held_by.pid
         except BaseException:
             self.end(time.monotonic() + _PATIENCE)
             raise
@@ -89,7 +137,7 @@ class Keeper:
     def _outcome(self) -> Any:
         try:
             size = int.from_bytes(_exactly(self._ours, _LENGTH_BYTES), "little")
-            result, error = pickle.loads(_exactly(self._ours, size))
+            result, error, self._is_handed = pickle.loads(_exactly(self._ours, size))
         except EOFError:
             raise GotraceError("cannot attach: its helper process was killed") from None
         self._is_lost = False
@@ -101,11 +149,11 @@ class Keeper:
         """Call ``change`` there with ``what``, and return its result; both picklable.
 
         Raises what it raises, and GotraceError where the process is gone, has been released, or
-        keeps descriptors alone: see ``hold_leanly``.
+        has handed its descriptors over: see ``hold_together``.
         """
         self._is_asking = True
         try:
-            if self._released or not self.pid or self._is_lost or _lean_path is not None:
+            if self._released or not self.pid or self._is_lost or _holding.owner:
                 raise GotraceError("cannot attach any more: the probes are being removed")
             data = pickle.dumps(what)
             self._is_lost = True  # if a signal's handler raises, the answer is never read
@@ -151,13 +199,15 @@ class Keeper:
         if not self.pid or os.getpid() != self._owner:
             return True
         self.release()
-        if until is not None:
+        if until is not None or self._is_handed:
             ended = select.poll()
-            ended.register(self._ours, select.POLLIN)  # the end of file, as the process ends
-            if not ended.poll(max(0.0, until - time.monotonic()) * 1000):
+            ended.register(self._ours, select.POLLIN)  # the end of file, as its other end is closed
+            wait = None if until is None else max(0.0, until - time.monotonic()) * 1000
+            if not ended.poll(wait):
                 return False
         self._ours.close()
-        self.killed |= os.waitpid(self.pid, 0)[1] != 0
+        if not self._is_handed:
+            self.killed |= os.waitpid(self.pid, 0)[1] != 0
         self.pid = 0
         return True
 
@@ -168,17 +218,16 @@ def _keep(
     detach: Callable[[], None],
     held: Callable[[], Sequence[int]],
     change: Callable[[Any], Any] | None,
+    held_by: _Holder | None,
 ) -> NoReturn:
     """Live the keeper's life (runs in the child)."""
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        os.setsid()
-        let_go((channel.fileno(),), keeps_files=True)
-        with suppress(OSError):
-            Path("/proc/self/comm").write_text(_NAME)
+        _be_keeper()
+        control = () if held_by is None else (held_by.control.fileno(),)
+        let_go((channel.fileno(), *control), keeps_files=True)
         with suppress(OSError, EOFError):
-            if _answer(channel, attach):
-                _become_lean(channel, held())
+            if _answer(channel, attach, lambda: _hand_over(held_by, channel, held())):
+                os._exit(0)
             while change is not None and channel.recv(1) == _ASKED:
                 size = int.from_bytes(_exactly(channel, _LENGTH_BYTES), "little")
                 what = pickle.loads(_exactly(channel, size))
@@ -190,16 +239,29 @@ def _keep(
         os._exit(0)
 
 
-def _answer(channel: socket.socket, work: Callable[[], Any]) -> bool:
-    """Do something and send its result; return whether it could be done. Raises OSError."""
-    result, failure = None, None
+def _be_keeper() -> None:
+    """Have signals for the tool that has forked this process not be for this one."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    os.setsid()
+    holder.be_called(_NAME)
+
+
+def _answer(
+    channel: socket.socket, work: Callable[[], Any], hand_over: Callable[[], bool] = bool
+) -> bool:
+    """Do something, hand over what comes of it, and say so; return whether it was handed over.
+
+    Raises OSError.
+    """
+    result, failure, is_handed = None, None, False
     try:
         result = work()
+        is_handed = hand_over()
     except Exception as error:
         failure = error
-    data = pickle.dumps((result, failure))
+    data = pickle.dumps((result, failure, is_handed))
     channel.sendall(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
-    return failure is None
+    return is_handed
 
 
 def _exactly(channel: socket.socket, size: int) -> bytes:
@@ -213,16 +275,42 @@ def _exactly(channel: socket.socket, size: int) -> bytes:
     return data
 
 
-def _become_lean(channel: socket.socket, held: Sequence[int]) -> None:
-    """Replace this program by one that waits for a byte and ends, where that was asked for.
+def _hand_over(to: _Holder | None, channel: socket.socket, held: Sequence[int]) -> bool:
+    """Have the holder hold descriptors until something comes from the channel; return if it does.
 
-    The kernel removes the probes as it closes the descriptors then. Raises OSError, and then
-    nothing has changed.
+    If it does not, nothing has changed.
     """
-    if _lean_path is None or not 0 < len(held) <= _MAX_LEAN:
-        return
+    if to is None or not 0 < len(held) <= holder.MAX_HELD:
+        return False
     with suppress(OSError):
-        os.dup2(channel.fileno(), 0)  # all others close by themselves
-        for descriptor in held:
-            os.set_inheritable(descriptor, True)
-        os.execv(_lean_path, _LEAN)
+        told, tell = os.pipe()
+        handed = [tell, channel.fileno(), *held]
+        socket.send_fds(to.control, [len(handed).to_bytes(1, "little")], handed)
+        os.close(tell)
+        return os.read(told, 1) == holder.HELD
+    return False
+
+
+def _become_holder(control: socket.socket) -> NoReturn:
+    """Replace this program by the holder's (runs in the child)."""
+    try:
+        _be_keeper()
+        inherited = [each for each in map(int, os.listdir("/proc/self/fd")) if _is_inherited(each)]
+        let_go((control.fileno(), *inherited), keeps_files=False)
+        with suppress(OSError):
+            control.set_inheritable(True)
+            source = os.memfd_create(_NAME, 0)  # it may be within an archive
+            os.write(source, inspect.getsource(holder).encode())
+            words = (_NAME, "-I", "-S", f"/proc/self/fd/{source}", str(control.fileno()))
+            os.execv(sys.executable, words)
+        holder.hold(control)
+    finally:
+        os._exit(0)
+
+
+def _is_inherited(descriptor: int) -> bool:
+    """Return whether a program that is executed has this, beside its input and outputs."""
+    try:
+        return descriptor > 2 and os.get_inheritable(descriptor)
+    except OSError:  # the directory's own, closed by now
+        return False

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import sys
-import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -137,40 +138,88 @@ def test_a_killed_keeper_is_told_of(tmp_path: Path) -> None:
         Keeper(attach, attach)
 
 
-def test_a_lean_keeper_holds_what_it_is_to_hold_and_no_more(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+    """Have one process hold all; return its number when asked."""
+    monkeypatch.setattr(keepers, "_holding", holding := keepers._Holding())
+    keepers.hold_together()
+
+    def holder() -> int:
+        found = holding.holder()
+        assert found is not None
+        return found.pid
+
+    yield holder
+    last = holding.holder()
+    assert last is not None
+    last.control.close()
+    assert os.waitpid(last.pid, 0)[1] == 0
+
+
+class Held:
+    """A pipe of which a keeper holds the writing end."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self._end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        held: list[int] = []
+
+        def attach() -> int:
+            held.append(os.open(path, os.O_WRONLY))
+            return os.getpid()
+
+        self.keeper = Keeper(attach, lambda: None, lambda: held)
+
+    def is_held(self) -> bool:
+        try:
+            return os.read(self._end, 1) != b""
+        except BlockingIOError:
+            return True
+
+
+def test_one_process_holds_what_keepers_have_attached(
+    together: Callable[[], int], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(keepers, "_lean_path", None)
-    keepers.hold_leanly()
-    ends: list[int] = []
-
-    def attach() -> int:
-        ends[:] = os.pipe()
-        return os.getpid()
-
-    keeper = Keeper(attach, lambda: None, lambda: ends[1:])
-    directory = Path(f"/proc/{keeper.result}")
-    pause = threading.Event()
-    while (directory / "comm").read_text() != "head\n":
-        assert keeper.holds()
-        pause.wait(0.01)
-    # Beside its own three it has what is held; the other end of the pipe was let go.
-    held = [os.readlink(entry) for entry in (directory / "fd").iterdir()]
-    assert sum(name.startswith("pipe:") for name in held) == 1
-    os.kill(keeper.pid, signal.SIGTERM)  # which it still blocks
-    assert keeper.holds()
-    assert keeper.end(time.monotonic() + 60)
-    assert not keeper.killed
-    assert not directory.exists()
+    first, second, third = (Held(tmp_path / name) for name in "abc")
+    assert {one.keeper.pid for one in (first, second, third)} == {together()}
+    assert not Path(f"/proc/{first.keeper.result}").exists()  # who has attached has ended
+    assert Path(f"/proc/{together()}/comm").read_text() == "gotrace-keeper\n"
+    os.kill(together(), signal.SIGTERM)  # which it blocks
+    assert second.keeper.end(time.monotonic() + 60)
+    assert [one.is_held() for one in (first, second, third)] == [True, False, True]
+    assert first.keeper.holds() and not second.keeper.killed
+    first.keeper.release()
+    first.keeper.end()
+    assert third.keeper.end(time.monotonic() + 60)
+    assert not first.is_held() and not third.is_held()
 
 
-@pytest.mark.parametrize("is_lean", [False, True])
-def test_a_keeper_that_is_killed_does_not_hold(
-    is_lean: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_keeper_holds_by_itself_if_there_is_no_room(
+    together: Callable[[], int], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(keepers, "_lean_path", None)
-    if is_lean:
-        keepers.hold_leanly()
+    resource.prlimit(together(), resource.RLIMIT_NOFILE, (3, 3))
+    held = Held(tmp_path / "a")
+    assert held.keeper.pid == held.keeper.result != together()
+    assert held.is_held()
+    held.keeper.end()
+    assert not held.is_held()
+
+
+def test_another_process_holds_after_the_first_was_killed(
+    together: Callable[[], int], tmp_path: Path
+) -> None:
+    first = Held(tmp_path / "a")
+    os.kill(together(), signal.SIGKILL)
+    os.waitid(os.P_PID, first.keeper.pid, os.WEXITED | os.WNOWAIT)
+    assert not first.keeper.holds()
+    first.keeper.end()
+    assert first.keeper.killed and not first.is_held()
+    second = Held(tmp_path / "b")
+    assert second.keeper.pid == together() != first.keeper.pid
+    second.keeper.end()
+
+
+def test_a_keeper_that_is_killed_does_not_hold() -> None:
     keeper = Keeper(os.getpid, lambda: None, lambda: [2])
     assert keeper.holds()
     os.kill(keeper.pid, signal.SIGKILL)
