@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from gotrace.cli.command import run_command
 from gotrace.cli.options import (
@@ -21,27 +19,7 @@ from gotrace.cli.options import (
     new_parser,
     parse,
 )
-from gotrace.cli.pace import pace, running
-from gotrace.cli.run import (
-    asked_of,
-    opened_notices,
-    probe_cost_of,
-    run_output,
-    status_of,
-    target_of,
-    tracing_took,
-)
-from gotrace.gotypes.symbols import shown_names
-from gotrace.report.counts import count_rows, write_counts
 from gotrace.report.order import Order
-from gotrace.report.output import Notice, Output
-from gotrace.session.budget import Spent
-from gotrace.session.count import CountRequest
-from gotrace.session.plan import ProbePlan, ProgramFunction, to_be_traced
-from gotrace.sites.records import SiteForm
-
-if TYPE_CHECKING:
-    from gotrace.results.rows import Row
 
 _EPILOG = """\
 examples:
@@ -78,78 +56,9 @@ def _run(arguments: Sequence[str]) -> int:
         from gotrace.cli.by import count_by
 
         return count_by(options)
-    with target_of(options) as target:
-        request = CountRequest(
-            target=target,
-            asked=asked_of(options),
-            is_strict=options.strict,
-            forced=options.attach,
-            budget=options.budget,
-            is_calibrated=True,
-        )
-        output = run_output(options)
-        if not options.list:
-            return status_of(_count(options, request, output).failed)
-        from gotrace.report.listing import list_functions
+    from gotrace.cli.counting import count
 
-        return status_of(list_functions(request.select(), output, request.verb, to_be_traced))
-
-
-def _count(options: CallsOptions, request: CountRequest, output: Output) -> ProbePlan:
-    with running(request, output) as run:
-        for notice in opened_notices(options, run, request.done):
-            output.notice(notice)
-        counter, names = run.meter, run.plan.names
-        hits = _Hits(run.plan)
-        shown = shown_names((function.name for function in names), options.short)
-        seconds = 0.0
-        for length in pace(options, run, output, seen=counter.has_seen):
-            counts = counter.take()
-            hits.add(counts)
-            seconds += length
-            rows = _table(options, names, counts, length)
-            rates = options.interval is not None
-            write_counts(output, rows, options.timestamp, shown, rates=rates)
-        each = probe_cost_of(run.calibration)
-        for notice in hits.cost(seconds, each) if each is not None else ():
-            output.notice(notice)
-    return run.plan
-
-
-class _Hits:
-    """How often probes were hit: where the kernel emulates the instruction, where it steps it."""
-
-    def __init__(self, plan: ProbePlan) -> None:
-        self._forms = plan.entry_forms
-        self._hits: Counter[SiteForm] = Counter()
-
-    def add(self, counts: Sequence[int]) -> None:
-        """Take note of the calls of each function."""
-        for form, count in zip(self._forms, counts, strict=True):
-            self._hits[form] += count
-
-    def cost(self, seconds: float, each: Mapping[SiteForm, int]) -> Iterator[Notice]:
-        """Yield the cost of the hits, ``each`` so many ns."""
-        emulated, stepped = (
-            Spent(hits, hits * each.get(form, 0))
-            for form in (SiteForm.EMULATED, SiteForm.FIRST)
-            for hits in [self._hits[form]]
-        )
-        yield from tracing_took("counting", emulated, stepped, seconds)
-
-
-def _table(
-    options: CallsOptions,
-    names: Sequence[ProgramFunction],
-    counts: Sequence[int],
-    length: float,
-) -> list[Row]:
-    by_name: Counter[ProgramFunction] = Counter()
-    for function, count in zip(names, counts, strict=True):
-        if count:
-            by_name[function] += count
-    found = [(one.program, one.name, count, None) for one, count in by_name.items()]
-    return count_rows(found, length, options.top, options.sort, options.interval is not None)
+    return count(options)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

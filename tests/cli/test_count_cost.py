@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from gotrace.cli.gofunccount import _Hits
+from gotrace.cli.counting import _Hits
 from gotrace.report.output import Notice
 from gotrace.sites.records import SiteForm
 from tests.cli.plans import plan_of

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from gotrace.cli.gofunclatency import _Tracing
+from gotrace.cli.measuring import _Tracing
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.kernel.attach import AttachError

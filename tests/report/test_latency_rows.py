@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gotrace.cli.gofunclatency import _choice, _parser
+from gotrace.cli.gofunclatency import _parser
+from gotrace.cli.measuring import _choice
 from gotrace.cli.options import parse
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost, RunCost
