@@ -64,10 +64,9 @@ _TOOL = """\
 for word; do
     case $word in container:*) n=$(echo "$word" | cut -c11) ;; esac
 done
+trap 'echo "{\\"kind\\":\\"detached\\",\\"seconds\\":1}"; exit 0' TERM
 echo '{"kind":"attached","ts":1.5}'
-case $* in *slow*) trap 'echo "{\\"kind\\":\\"detached\\",\\"seconds\\":1}"; exit 0' TERM
-    while :; do sleep 0.05; done ;;
-esac
+case $* in *slow*) while :; do sleep 0.05; done ;; esac
 echo '{"kind":"count","func":"main.f","count":'$n',"ts":1.5,"interval_s":1.0}'
 """
 
