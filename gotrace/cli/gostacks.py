@@ -4,20 +4,15 @@
 from __future__ import annotations
 
 import argparse
-import gc
-import os
 import sys
-import time
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from gotrace.cli.command import run_command
 from gotrace.cli.conflicts import ONE_OF, Conflict, Needs, check_options
+from gotrace.cli.dump_options import GostacksOptions
 from gotrace.cli.options import (
     OptionParser,
-    SummaryOptions,
     add_diff_option,
     duration,
     new_parser,
@@ -26,34 +21,7 @@ from gotrace.cli.options import (
     positive,
     seconds,
 )
-from gotrace.cli.run import make_output
-from gotrace.errors import NoMatchError
-from gotrace.goroutines.core import CoreGoroutines
-from gotrace.goroutines.dump import Dump
-from gotrace.goroutines.groups import GoroutineFilter, GoroutineGroup, GroupKey, changes, grouped
-from gotrace.goroutines.live import LiveGoroutines
-from gotrace.goroutines.model import DumpedGoroutine, State
-from gotrace.goroutines.profile import profile_of
-from gotrace.profiles.folded import folded
-from gotrace.profiles.speedscope import speedscope
-from gotrace.profiles.write import write_profile
-from gotrace.report.colour import CLEAR
-from gotrace.report.goroutines import (
-    summary,
-    write_changes,
-    write_goroutines,
-    write_groups,
-    write_json,
-    write_table,
-)
-from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
-from gotrace.target.process import one_process
-from gotrace.target.target import Target
-from gotrace.target.wait import Reason, SignalWaiter
-from gotrace.text import printable
-
-if TYPE_CHECKING:
-    from gotrace.goroutines.arguments import Arguments
+from gotrace.goroutines.model import State
 
 _EPILOG = """\
 examples:
@@ -68,9 +36,6 @@ examples:
   gostacks -o x.html -p 1234           a flame graph, for any browser
   gostacks --core core ./server        of a process that has ended
 """
-
-#: Lines of a table where the terminal does not say how many it has, and those around the table.
-_LINES, _HEAD = 40, 3
 
 
 #: The forms of a dump; each is for one by itself.
@@ -91,28 +56,6 @@ _CONFLICTS = (
     Conflict("--top", _ALL_STACKS),
     Conflict("--by-label", f"{_ALL_STACKS} --all --goroutine --args"),
 )
-
-
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class GostacksOptions(SummaryOptions):
-    """The options of gostacks."""
-
-    core: list[str] | None
-    all: bool
-    goroutine: list[int]
-    state: list[State]
-    reason: list[str]
-    longer: int | None
-    system: bool
-    args: bool
-    by_label: list[str]
-    folded: bool
-    output: str | None
-    speedscope: str | None
-    watch: bool
-    patterns: list[str]
-    #: The process.
-    pid: int | None = None
 
 
 def _parser() -> OptionParser[GostacksOptions]:
@@ -226,42 +169,14 @@ def _run(arguments: Sequence[str]) -> int:
 
         return compare(options, options.output, bool(options.core or options.patterns))
     if options.processes:
+        from gotrace.target.process import one_process
+
         options = replace(options, pid=one_process(options.processes, "gostacks reads"))
     # JSON has each goroutine anyway.
     check_options(parser, options, _CONFLICTS, besides="-a --all" if options.json else "")
-    output = make_output(options)
-    choice = GoroutineFilter(
-        frozenset(options.state),
-        tuple(options.reason),
-        tuple(options.patterns),
-        frozenset(options.goroutine),
-        options.longer,
-        options.system,
-    )
-    with ExitStack() as opened:
-        source: LiveGoroutines | CoreGoroutines
-        target = None
-        if options.core:
-            source = opened.enter_context(CoreGoroutines(*options.core))
-            name = os.path.basename(options.core[1])
-        else:
-            target = Target.of(options.pid, None)
-            opened.callback(target.close)
-            source = opened.enter_context(LiveGoroutines(target))
-            name = f"process {options.pid}"
-        if source.wait_reasons is None:
-            text = "why goroutines wait is not shown: runtime.waitReasonStrings was not found"
-            output.notice(Notice(NoticeKind.WARNING, text))
-        if target is not None and (options.interval or options.watch):
-            _repeat(options, target, source, choice, output, name)
-        else:
-            gc.disable()  # what one dump makes is needed to the end, and much of it to look at
-            dump = source.take()
-            chosen = _chosen(dump, choice)
-            reader = source.arguments() if options.args else None
-            _write(options, dump, chosen, output, name, reader)
-            _warn_moved(chosen, output)
-    return 0
+    from gotrace.cli.dumping import dump
+
+    return dump(options)
 
 
 def _state(text: str) -> State:
@@ -271,152 +186,6 @@ def _state(text: str) -> State:
     except argparse.ArgumentTypeError as error:
         remedy = "what goroutines wait for, as [sleep] in headings, is for --reason"
         raise argparse.ArgumentTypeError(f"{error}; {remedy}") from None
-
-
-def _chosen(dump: Dump, choice: GoroutineFilter) -> list[DumpedGoroutine]:
-    """Return the goroutines that are wanted; raise NoMatchError where there are none."""
-    chosen = choice.of(dump)
-    if not chosen:
-        known = any(goroutine.waiting_ns is not None for goroutine in dump.goroutines)
-        if choice.longer is not None and not known:
-            raise NoMatchError(
-                "no goroutine is known to have waited: how long is known from the first garbage"
-                " collection on that sees it wait, and of core files not at all"
-            )
-        users = sum(not goroutine.is_system for goroutine in dump.goroutines)
-        raise NoMatchError(
-            f"no goroutine matches ({users:,} of the program,"
-            f" {len(dump.goroutines) - users:,} of the runtime)"
-        )
-    return chosen
-
-
-def _write(
-    options: GostacksOptions,
-    dump: Dump,
-    chosen: list[DumpedGoroutine],
-    output: Output,
-    name: str,
-    arguments: Arguments | None,
-) -> None:
-    if isinstance(output, JsonOutput):
-        _write_json(options, dump, chosen, output, arguments)
-    elif options.output or options.speedscope or options.folded:
-        profile = profile_of(dump, chosen, time.time_ns(), f"goroutines of {name}")
-        path = options.output or options.speedscope
-        if path is None:
-            output.out.write(folded(profile))
-            output.out.flush()
-            return
-        write_profile(path, profile, speedscope if options.speedscope else None)
-        output.out.write(f"wrote {len(chosen):,} goroutines to {printable(path)}\n")
-    elif options.all or options.goroutine or options.args:
-        output.out.write(summary(chosen, name) + "\n")
-        chosen.sort(key=lambda goroutine: goroutine.goid)
-        shown = chosen[: options.top] if options.top else chosen
-        system = options.system
-        write_goroutines(output.out, dump.program, shown, system, arguments, dump.labels)
-    else:
-        output.out.write(summary(chosen, name) + "\n")
-        groups = grouped(dump, chosen, options.system, options.by_label)
-        write_groups(output.out, groups[: options.top] if options.top else groups)
-        _note_rest(options, groups, output)
-
-
-def _note_rest(options: GostacksOptions, groups: Sequence[GoroutineGroup], output: Output) -> None:
-    rest = groups[options.top :] if options.top else ()
-    if rest and not isinstance(output, JsonOutput):
-        count = sum(len(group.goroutines) for group in rest)
-        output.out.write(f"\nand {count:,} goroutines in {len(rest):,} other groups\n")
-
-
-def _write_json(
-    options: GostacksOptions,
-    dump: Dump,
-    chosen: list[DumpedGoroutine],
-    output: JsonOutput,
-    arguments: Arguments | None = None,
-) -> None:
-    fields = {
-        "pid": options.pid,
-        "ts": round(time.time(), 6),
-        "goroutines": len(dump.goroutines),
-        "shown": len(chosen),
-        "moved": dump.moved,
-    }
-    output.write("dump", fields)
-    chosen.sort(key=lambda goroutine: goroutine.goid)
-    write_json(output, dump.program, chosen, arguments, dump.labels)
-
-
-def _warn_moved(chosen: list[DumpedGoroutine], output: Output) -> None:
-    moved = sum(goroutine.has_moved for goroutine in chosen)
-    if moved:
-        text = f"{moved:,} goroutines kept moving while they were read: without their stacks"
-        output.notice(Notice(NoticeKind.WARNING, text, {"what": "moved", "goroutines": moved}))
-
-
-def _repeat(
-    options: GostacksOptions,
-    target: Target,
-    source: LiveGoroutines | CoreGoroutines,
-    choice: GoroutineFilter,
-    output: Output,
-    name: str,
-) -> None:
-    """Take dumps until the end, and write the first, then the changes."""
-    assert target.process is not None
-    interval = options.interval or 1.0
-    first: dict[GroupKey, int] | None = None
-    before: dict[GroupKey, int] = {}
-    with SignalWaiter() as waiter:
-        waiter.watch([target.process])
-        tick = time.monotonic()
-        end = tick + options.duration if options.duration else None
-        while True:
-            dump = source.take()
-            chosen = choice.of(dump)
-            groups = grouped(dump, chosen, options.system, options.by_label)
-            counts = {group.key: len(group.goroutines) for group in groups}
-            if isinstance(output, JsonOutput):
-                _write_json(options, dump, chosen, output)
-            elif options.watch:
-                lines = options.top or _screen_lines() - _HEAD
-                output.out.write(CLEAR if output.out.isatty() else "\n")
-                output.out.write(f"{_clock()} {summary(chosen, name)}\n")
-                write_table(output.out, groups, first or counts, lines)
-            elif first is None:
-                output.out.write(f"{_clock()} {summary(chosen, name)}\n")
-                write_groups(output.out, groups[: options.top] if options.top else groups)
-                _note_rest(options, groups, output)
-            else:
-                changed = changes(before, groups)
-                growth = len(chosen) - sum(before.values())
-                output.out.write(f"\n{_clock()} {growth:+,}: {summary(chosen, name)}\n")
-                shown = changed[: options.top] if options.top else changed
-                write_changes(output.out, shown, {group.key: group for group in groups})
-            output.out.flush()
-            before = counts
-            first = counts if first is None else first
-            tick = max(tick + interval, time.monotonic())
-            until = tick if end is None else min(tick, end)
-            reason = waiter.wait(until)
-            if reason is not Reason.TIME or (end is not None and time.monotonic() >= end):
-                break
-    if reason is Reason.EXIT:
-        pid = target.process.tgid
-        output.notice(Notice(NoticeKind.EXITED, f"process {pid} has ended", {"pid": pid}))
-
-
-def _screen_lines() -> int:
-    try:
-        return max(os.get_terminal_size(sys.stdout.fileno()).lines, _HEAD + 1)
-    except (OSError, ValueError):
-        return _LINES
-
-
-def _clock() -> str:
-    return time.strftime("%H:%M:%S")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

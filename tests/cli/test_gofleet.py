@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from gotrace.cli.gofleet import _Answers, main
+from gotrace.cli.asking import _Answers
+from gotrace.cli.gofleet import main
 from gotrace.errors import UsageError
 from gotrace.hosts.names import host_names
 from gotrace.hosts.remote import HostError, RemoteRun, remote_script

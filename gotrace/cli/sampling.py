@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of gooncpu: where CPU time goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import chain
+from typing import TypeVar
+
+from gotrace.cli.cpu_options import GooncpuOptions
+from gotrace.cli.pace import pace, running
+from gotrace.cli.run import process_of, run_output
+from gotrace.cli.stack_files import fold, wants_stacks, write_stacks
+from gotrace.cli.why import PriceWatch
+from gotrace.profiles.rows import StackProfile
+from gotrace.report.cpu import write_cpu
+from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
+from gotrace.report.wall import write_wall
+from gotrace.session.oncpu.groups import WALL_FORM, wall_groups, wall_head
+from gotrace.session.oncpu.meter import CpuMeter, CpuPeriod, CpuRequest, CpuRow, sum_samples
+from gotrace.session.oncpu.naming import FORM, CpuNames, NamedSamples, cpu_head, function_rows
+from gotrace.session.oncpu.wall import WallRequest
+from gotrace.session.probing import Probing
+from gotrace.session.row_cells import RowStacks
+from gotrace.session.run import Run
+from gotrace.target.target import Target
+from gotrace.text import counted
+
+_M = TypeVar("_M", bound=Probing)
+
+#: Functions that are printed unless a user says which, or how many.
+_FUNCTIONS = 30
+
+
+def sample(options: GooncpuOptions) -> int:
+    """Sample and return the exit status."""
+    output = run_output(options)
+    with process_of(options, "gooncpu samples") as target:
+        request = CpuRequest(
+            target=target,
+            forced=options.attach,
+            hertz=options.frequency,
+            kernel=options.kernel,
+            inside=[*options.inside, *options.functions],
+            by=options.label,
+        )
+        if options.off:
+            _run_off(options, request, output)
+        else:
+            _run_on(options, request, output)
+    return 0
+
+
+def _run_on(options: GooncpuOptions, request: CpuRequest, output: Output) -> None:
+    with running(request, output) as run:
+        writer = _Writer(options, run.meter, run.target, output)
+        _begun(options, run, output)
+        for length in pace(options, run, output):
+            writer.write(run.meter.take(), length)
+        writer.finish()
+        _say_lost(output, run.meter.lost_stacks())
+
+
+def _run_off(options: GooncpuOptions, request: CpuRequest, output: Output) -> None:
+    """Add up all of the time, and write it at the end."""
+    asked = WallRequest(target=request.target, forced=request.forced, cpu=request, is_priced=True)
+    watch = PriceWatch(options, output, "--off")
+    with running(asked, output, watch.accept) as run:
+        names, began = CpuNames(run.meter.cpu), time.time_ns()
+        _begun(options, run, output)
+        for _ in pace(options, run, output, watch=watch):
+            pass
+        length = (run.attached.stopped_at or run.began) - run.began
+        rows, others, period = run.meter.take()
+        samples = names.named(period.rows)
+        groups = wall_groups(rows, samples, names, run.meter.cpu.period)
+        what = f"process {run.target.pid}"
+        found = [row for group in groups for row in group.profile_rows(names)]
+        span = round(length * 1e9)
+        name = f"time of goroutines of {what}"
+        profile = StackProfile(WALL_FORM, found, name, names.mappings(), began, span)
+        fields = {"pid": run.target.pid, "ts": round(time.time(), 6), "seconds": length}
+        head, stacks_of = wall_head(groups, others, fields), RowStacks(names.program)
+        tables = [group.table_rows(stacks_of) for group in groups]
+        if isinstance(output, JsonOutput):
+            output.rows([head, *chain.from_iterable(tables[: options.top])])
+        elif not options.folded:
+            clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
+            output.out.write(f"\n{clock}")
+            write_wall(output.out, head, [rows[0] for rows in tables], what, options.top)
+        write_stacks(options, output, profile, f"{len(found):,} stacks")
+        unseen, stacks = run.meter.losses()
+        if unseen:
+            text = f"{unseen:,} not counted: there were too many goroutines"
+            output.notice(Notice(NoticeKind.LOST, text, {"what": "unseen", "count": unseen}))
+        _say_lost(output, stacks)
+
+
+def _begun(options: GooncpuOptions, run: Run[_M, None], output: Output) -> None:
+    for note in run.warnings():
+        output.notice(Notice(NoticeKind.WARNING, note.text, note.fields))
+    output.notice(_attached(options, run.target))
+
+
+def _attached(options: GooncpuOptions, target: Target) -> Notice:
+    text = f"Sampling process {target.pid} at {options.frequency} Hz... Hit Ctrl-C to end."
+    fields = {"pid": target.pid, "hertz": options.frequency, "ts": time.time()}
+    return Notice(NoticeKind.ATTACHED, text, fields)
+
+
+class _Writer:
+    """The results of a run: printed for each interval, or written at the end."""
+
+    def __init__(
+        self,
+        options: GooncpuOptions,
+        meter: CpuMeter,
+        target: Target,
+        output: Output,
+    ) -> None:
+        self._options = options
+        self._target = target
+        self._output = output
+        self._period = meter.period
+        self._names = CpuNames(meter)
+        self._rows: list[CpuRow] = []
+        self._began = time.time_ns()
+        self._length = 0.0
+
+    def write(self, period: CpuPeriod, length: float) -> None:
+        """Write an interval's samples."""
+        options, output = self._options, self._output
+        self._length += length
+        self._rows = sum_samples([*self._rows, *period.rows])
+        if options.folded and options.interval is None:
+            return
+        samples = self._names.named(period.rows, options.inside)
+        if options.folded:
+            fold(output, self._profile(samples))
+            return
+        functions = function_rows(samples, self._period, options.functions)
+        rows = [one.row(self._period, options.label) for one in samples]
+        own_clock = None if options.inside else period.cpu_ns
+        fields = {"pid": self._target.pid, "ts": round(time.time(), 6), "seconds": length}
+        head = cpu_head(samples, period.others, self._period, own_clock, fields)
+        if isinstance(output, JsonOutput):
+            output.rows([head, *functions[: options.top], *rows[: options.top]])
+            return
+        clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
+        output.out.write(f"\n{clock}")
+        what = f"process {self._target.pid}"
+        by = "GROUP" if options.goroutines else options.label
+        few = not (options.functions or by or options.stacks)
+        top = options.top or (_FUNCTIONS if few else None)
+        write_cpu(output.out, head, functions, rows, what, top, by, options.stacks)
+
+    def _profile(self, samples: Sequence[NamedSamples]) -> StackProfile:
+        rows = self._names.profile_rows(samples, self._period)
+        name = f"CPU time of process {self._target.pid}"
+        length = round(self._length * 1e9)
+        return StackProfile(FORM, rows, name, self._names.mappings(), self._began, length)
+
+    def finish(self) -> None:
+        """Write the results of the whole run."""
+        if wants_stacks(self._options):
+            samples = self._names.named(self._rows, self._options.inside)
+            count = sum(one.samples for one in samples)
+            what = f"{count:,} samples"
+            write_stacks(self._options, self._output, self._profile(samples), what)
+
+
+def _say_lost(output: Output, stacks: int) -> None:
+    """Print a notice of samples without a stack."""
+    if stacks:
+        text = counted("{} stack{s} of samples were not kept: there were too many", stacks)
+        output.notice(Notice(NoticeKind.LOST, text, {"what": "stacks", "count": stacks}))

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of gooffcpu: how long goroutines wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from gotrace.cli.pace import pace, running
+from gotrace.cli.run import process_of, run_output
+from gotrace.cli.stack_files import fold, wants_stacks, write_stacks
+from gotrace.cli.wait_options import GooffcpuOptions
+from gotrace.cli.why import PriceWatch, say_price
+from gotrace.goroutines.groups import matcher
+from gotrace.profiles.rows import StackProfile
+from gotrace.report.durations import duration
+from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
+from gotrace.report.syscalls import syscall_row, write_syscalls
+from gotrace.report.waits import write_waits
+from gotrace.results.rows import Row
+from gotrace.session.choices import WaitState
+from gotrace.session.request import RunRequest
+from gotrace.session.waits.meter import WaitMeter, WaitPeriod, WaitRequest, WaitRow, sum_rows
+from gotrace.session.waits.names import SyscallMeter, SyscallRequest, syscall_price
+from gotrace.session.waits.naming import FORM, WaitChoice, named_waits, profile_rows, waits_head
+from gotrace.target.target import Target
+from gotrace.text import counted
+
+_Meter = WaitMeter | SyscallMeter
+_M = TypeVar("_M", WaitMeter, SyscallMeter)
+
+
+def add_up(options: GooffcpuOptions) -> int:
+    """Add waits up and return the exit status."""
+    output = run_output(options)
+    with process_of(options, "gooffcpu traces") as target:
+        if options.names:
+            if target.command is None:
+                what = "makes {} system calls a second: --names"
+                say_price(options, output, syscall_price(target), what)
+            _watch(options, _syscalls(options, target), output)
+            return 0
+        request = WaitRequest(
+            target=target,
+            forced=options.attach,
+            budget=options.budget,
+            is_priced=True,
+            state=options.state,
+            inside=options.inside,
+            reasons=options.reason,
+        )
+        _watch(options, request, output)
+    return 0
+
+
+def _syscalls(options: GooffcpuOptions, target: Target) -> SyscallRequest:
+    return SyscallRequest(
+        target=target, inside=options.inside, intervals=options.interval is not None
+    )
+
+
+def _watch(options: GooffcpuOptions, request: RunRequest[_M, None], output: Output) -> None:
+    # The runtime's own goroutines make system calls that the table has, too.
+    system = options.system or options.names
+    choice = WaitChoice(tuple(options.inside), tuple(options.reason), system, options.wakers)
+    watch = PriceWatch(options, output, "it")
+    with running(request, output, watch.accept) as run:
+        meter = run.meter
+        for note in run.warnings():
+            output.notice(Notice(NoticeKind.WARNING, note.text, note.fields))
+        writer = _Writer(options, meter, run.target, output, choice)
+        output.notice(_attached(options, run.target, meter))
+        for length in pace(options, run, output, watch=watch):
+            writer.write(meter.take(), meter.open() if meter.stopped else [], length)
+        writer.finish(output)
+        for notice in _footer(writer, meter):
+            output.notice(notice)
+
+
+def _attached(options: GooffcpuOptions, target: Target, meter: _Meter) -> Notice:
+    states = {
+        WaitState.WAITING: "waits",
+        WaitState.RUNNABLE: "waits for a CPU",
+        WaitState.SYSCALL: "system calls",
+    }
+    text = f"Tracing {states[options.state]} of process {target.pid}... Hit Ctrl-C to end."
+    method = meter.attached.method.value
+    fields = {"state": options.state.value, "attach": method, "ts": time.time()}
+    return Notice(NoticeKind.ATTACHED, text, {"pid": target.pid, **fields})
+
+
+class _Writer:
+    """The results of a run: printed for each interval, or written at the end."""
+
+    def __init__(
+        self,
+        options: GooffcpuOptions,
+        meter: _Meter,
+        target: Target,
+        output: Output,
+        choice: WaitChoice,
+    ) -> None:
+        self._options = options
+        self._meter = meter
+        self._target = target
+        self._output = output
+        self._choice = choice
+        self._rows: list[WaitRow] = []
+        self._began = time.time_ns()
+        self._length = 0.0
+        #: Whether waits that have not ended are in the results.
+        self.counts_open: bool = options.open
+        #: Waits that had not ended, of those that are wanted.
+        self.open: list[Row] = []
+
+    def write(self, period: WaitPeriod, still_open: Sequence[WaitRow], length: float) -> None:
+        """Write an interval's waits; ``still_open`` are those that have not ended with the run."""
+        options = self._options
+        self._length += length
+        self.open = self._named(still_open)
+        rows = [*period.rows, *(still_open if options.open else ())]
+        self._rows = sum_rows([*self._rows, *rows])
+        if options.folded and options.interval is None:
+            return
+        waits = self._named(rows)
+        if options.folded:
+            fold(self._output, self._profile(waits))
+            return
+        fields = {"pid": self._target.pid, "ts": round(time.time(), 6), "seconds": length}
+        top = options.top
+        head = waits_head(waits, period.others, fields)
+        calls = self._syscalls(self._meter) if isinstance(self._meter, SyscallMeter) else None
+        if isinstance(self._output, JsonOutput):
+            self._output.rows([head, *waits[:top], *(calls or ())])
+            return
+        clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
+        out = self._output.out
+        out.write(f"\n{clock}")
+        if calls is not None:
+            write_syscalls(out, calls[:top])
+            out.write("\n")
+        write_waits(out, head, waits, f"process {self._target.pid}", options.system, top)
+
+    def _named(self, rows: Sequence[WaitRow]) -> list[Row]:
+        return named_waits(self._meter.program, self._options.state, rows, self._choice)
+
+    def _syscalls(self, meter: SyscallMeter) -> list[Row]:
+        """Return the calls whose names ``--reason`` wants."""
+        wanted = self._options.reason
+        return [
+            syscall_row(one)
+            for one in meter.names()
+            if not wanted or any(map(matcher(one.name), wanted))
+        ]
+
+    def _profile(self, waits: Sequence[Row]) -> StackProfile:
+        rows, name = (
+            profile_rows(self._meter.program, waits),
+            f"waits of process {self._target.pid}",
+        )
+        length = round(self._length * 1e9)
+        return StackProfile(FORM, rows, name, self._meter.program.mappings(), self._began, length)
+
+    def finish(self, output: Output) -> None:
+        """Write the results of the whole run."""
+        if wants_stacks(self._options):
+            waits = self._named(self._rows)
+            count = sum(wait["count"] for wait in waits)
+            write_stacks(self._options, output, self._profile(waits), f"{count:,} waits")
+
+
+def _footer(writer: _Writer, meter: _Meter) -> Iterator[Notice]:
+    """Yield notices of gaps in the sums."""
+    losses = meter.losses()
+    if writer.open:
+        count = sum(wait["count"] for wait in writer.open)
+        ns = sum(wait["delay_ns"] for wait in writer.open)
+        is_counted = writer.counts_open
+        text = f"{count:,} {'of them have' if is_counted else 'more have'} not ended"
+        text += f", after {duration(ns)}" + ("" if is_counted else ": --open counts them")
+        yield _summary(text, {"what": "open", "count": count, "delay_ns": ns})
+    if isinstance(meter, SyscallMeter) and meter.unfinished:
+        names = meter.unfinished.most_common()
+        text = counted("{} thread{s} still in a call, not counted", meter.unfinished.total())
+        text += f": {', '.join(f'{count:,} {name}' for name, count in names)}"
+        yield _summary(text, {"what": "unfinished", "calls": dict(names)})
+    if losses.earlier:
+        text = f"{losses.earlier:,} not counted: they had begun before tracing"
+        yield _summary(text, {"what": "earlier", "count": losses.earlier})
+    if losses.unseen:
+        text = f"{losses.unseen:,} not counted: there were too many goroutines"
+        yield Notice(NoticeKind.LOST, text, {"what": "unseen", "count": losses.unseen})
+    if losses.stacks:
+        text = f"{losses.stacks:,} times a stack was not kept: there were too many"
+        yield Notice(NoticeKind.LOST, text, {"what": "stacks", "count": losses.stacks})
+
+
+def _summary(text: str, fields: Mapping[str, object]) -> Notice:
+    return Notice(NoticeKind.SUMMARY, text, fields)
