@@ -18,11 +18,13 @@ from gotrace.capture.payload import REFUSED, FixedReader, PayloadReader, Reader,
 from gotrace.capture.plan import PlacedNode
 from gotrace.capture.spans import SpanNode
 from gotrace.errors import GotraceError
+from gotrace.gotypes.rtype_table import TYPE_HASH_AT
 from gotrace.gotypes.types import (
     ArrayType,
     ChanType,
     Field,
     GoType,
+    InterfaceType,
     Kind,
     Lazy,
     MapType,
@@ -46,6 +48,7 @@ class PathMark(enum.Enum):
     LEN = "len"
     CAP = "cap"
     TYPE = "type"
+    TYPE_HASH = "type hash"
     TRACE_ID = "trace"
     SPAN_ID = "span"
     SAMPLED = "sampled"
@@ -81,11 +84,14 @@ PathStep = str | int | PathMark | Assertion
 #: The value of an interface that holds another type than the path asks for, or nothing.
 OTHER_TYPE = UnavailableValue("it holds a value of another type")
 
+#: The type of the hashes by which Go's type switches distinguish types.
+HASH = basic_type(Kind.UINT32)
 _INT = basic_type(Kind.INT)
 _BOOL = basic_type(Kind.BOOL)
 _BYTE = basic_type(Kind.UINT8)
 _STRING = basic_type(Kind.STRING)
 _WORD = 8
+_TYPE_IN_ITAB = 8
 
 
 @dataclass(slots=True)
@@ -137,6 +143,8 @@ class _PathWalker:
                 self._deref()
             elif step is PathMark.TYPE:
                 self._dynamic_type()
+            elif step is PathMark.TYPE_HASH:
+                self._type_hash()
             elif step in _OF_SPANS:
                 self._find_span(_OF_SPANS[step])
             else:
@@ -158,6 +166,15 @@ class _PathWalker:
         if self.type.kind is not Kind.INTERFACE or self.areas[-1].shift:
             raise PathError(f"{self.type.name} is not an interface")
         self.is_type = True
+
+    def _type_hash(self) -> None:
+        """Go to the hash of the type; itabs that are made at run time have none of their own."""
+        if not isinstance(self.type, InterfaceType) or self.areas[-1].shift:
+            raise PathError(f"{self.type.name} is not an interface")
+        if not self.type.is_empty:
+            self._enter(_Region(start=_TYPE_IN_ITAB), _WORD)
+        self._enter(_Region(start=TYPE_HASH_AT), _WORD)
+        self.type = HASH
 
     def _find_span(self, part: SpanPart) -> None:
         if self.type.kind is not Kind.INTERFACE or self.areas[-1].shift:

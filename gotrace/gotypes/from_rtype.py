@@ -26,7 +26,7 @@ from gotrace.elf.image import ElfImage
 from gotrace.elf.pclntab.moduledata import ModuleData
 from gotrace.elf.scan import find_all
 from gotrace.gotypes.rtype_names import RtypeNames, escape_path
-from gotrace.gotypes.rtype_table import Record, RtypeError, RtypeTable
+from gotrace.gotypes.rtype_table import TYPE_HASH_AT, Record, RtypeError, RtypeTable
 from gotrace.gotypes.types import (
     ArrayType,
     ChanDirection,
@@ -405,6 +405,16 @@ class Rtypes:
         """
         name = basic_type(wanted).name if isinstance(wanted, Kind) else wanted
         return next(search(self._table, self._names, name), None)
+
+    def hashes(self, name: str) -> frozenset[int]:
+        """Return the hashes of the types of a linker's name; functions may have types of one name.
+
+        It is a name as for ``basic``.
+        """
+        found = search(self._table, self._names, name)
+        return frozenset(
+            self._table.words(address + TYPE_HASH_AT, 1)[0] & 0xFFFF_FFFF for address in found
+        )
 
     def named(self, name: str) -> list[GoType]:
         """Return the declared types that a name can mean, as people write it.

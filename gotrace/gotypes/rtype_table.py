@@ -135,6 +135,9 @@ _MODULE_DATA = 408
 _UNCOMMON, _EXTRA_STAR, _NAMED, _DIRECT = 1, 2, 4, 32
 _NAME_EXPORTED, _NAME_TAG, _NAME_PACKAGE, _NAME_EMBEDDED = 1, 2, 4, 8
 
+#: Where a descriptor has the type's hash (Hash in internal/abi.Type).
+TYPE_HASH_AT = 16
+
 _HEAD = struct.Struct("<QQIBBBBQQII")
 _HEAD_SIZE = 48
 #: The parts of a descriptor that go with its kind, maps aside; _HEAD_SIZE where nothing does.

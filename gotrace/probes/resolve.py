@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gotrace.capture.paths import Assertion, PathMark, PathStep
+from gotrace.capture.paths import HASH, Assertion, PathMark, PathStep
 from gotrace.gotypes.from_text import SignatureError
 from gotrace.gotypes.types import (
     ArrayType,
@@ -573,6 +573,8 @@ class _Resolver:
         if isinstance(right, Untyped):
             if right.kind is LiteralKind.NIL:
                 return self._nil_test(operator, left)
+            if left.type is _DYNAMIC_TYPE and isinstance(right.value, bytes):
+                return self._type_test(operator, left, right)
             self._refuse_uncomparable(left)
             if left.type.name == "time.Duration" and right.kind is LiteralKind.INT and right.value:
                 reason = f"a duration has a unit: did you mean {right.value!s}ms?"
@@ -592,6 +594,33 @@ class _Resolver:
         if operator not in _EQUALITY and (kinds & _ADDRESSES or Kind.BOOL in kinds):
             raise self._error(left, f"{described(left.type)} is compared with == and != only")
         return Comparison(operator, left, right, domain)
+
+    def _type_test(self, operator: BinaryOperator, operand: Typed, name: Untyped) -> Typed:
+        """Return the comparison of a type with one of a name, by the hashes that programs have."""
+        assert isinstance(operand, Operand) and isinstance(name.value, bytes)
+        if operator not in _EQUALITY:
+            raise self._error(operand, "types are compared with == and != only")
+        if self._scope.types is None or self._scope.hashes is None:
+            raise self._error(operand, _NOT_LOOKED_AT)
+        text = name.value.decode("utf-8", "replace")
+        is_equal = operator is BinaryOperator.EQUAL
+        try:
+            hashes = self._scope.hashes(text) or self._scope.hashes(self._scope.types(text)[0].name)
+        except SignatureError as error:
+            if is_equal:
+                raise self._error(name, str(error)) from error
+            hashes = ()  # nothing is of a type that the program does not have
+        path = AccessPath(operand.path.root, (*operand.path.steps[:-1], PathMark.TYPE_HASH))
+        found = Operand(path, HASH, span=operand.span)
+        test: Typed = Constant(not is_equal, basic_type(Kind.BOOL), span=name.span)
+        join = BinaryOperator.OR if is_equal else BinaryOperator.AND
+        for number, value in enumerate(sorted(hashes)):
+            constant = Constant(value, HASH, span=name.span)
+            one = Comparison(operator, found, constant, Domain.UNSIGNED, span=operand.span)
+            test = Logic(join, test, one, span=operand.span) if number else one
+        # First, so that the kernel does not look for the type of nil.
+        is_there = NilTest(operand, equal=False, span=operand.span)
+        return Logic(BinaryOperator.AND, is_there, test, span=operand.span)
 
     def _nil_test(self, operator: BinaryOperator, operand: Typed) -> Typed:
         of = operand.type

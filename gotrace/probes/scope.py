@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 
 from gotrace.gotypes.contexts import CONTEXT
@@ -125,7 +125,8 @@ class Scope:
     hold its values themselves, not pointers to them; it raises SignatureError. ``spans`` returns
     why contexts hold no spans in this program, None where they may. Of ``unordered`` kinds the
     numbers are not known. ``labels`` returns why labels of goroutines cannot be read, None where
-    they can.
+    they can. ``hashes`` returns those by which types of a name are distinguished, none where the
+    program has no such type; it raises SignatureError.
     """
 
     function: str
@@ -135,6 +136,7 @@ class Scope:
     spans: Callable[[], str | None] | None = None
     unordered: frozenset[RootKind] = frozenset()
     labels: Callable[[], str | None] | None = None
+    hashes: Callable[[str], Collection[int]] | None = None
 
     def named(self, name: str) -> tuple[Root, GoType] | None:
         """Find the meaning of a plain name, None if it means nothing here."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Protocol
@@ -22,6 +22,7 @@ from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import FuncInfo
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.gotypes.from_text import SignatureError
+from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.runtime import RuntimeLayoutError
 from gotrace.gotypes.symbols import NameKind, parse_name
 from gotrace.gotypes.types import (
@@ -527,7 +528,8 @@ class _Planner:
             places = self._as_described(sites.function, specs) or places
         if places.is_bare and any(spec.format is None for spec in specs):
             self._bare.append(sites.function.name)
-        parts = _fitting(specs, _scope(places, self._type, self._no_spans, self._no_labels))
+        scope = _scope(places, self._type, self._hashes, self._no_spans, self._no_labels)
+        parts = _fitting(specs, scope)
         if self._at_entry(sites):
             parts = [(spec, probe.at_entry()) for spec, probe in parts]
         of_all = copy(self)  # which notes down with this one what it leaves out
@@ -622,6 +624,13 @@ class _Planner:
         found = self._values.type(text)
         version = self._binary.go_version
         return found, is_direct(found, version.release if version else None)
+
+    def _hashes(self, name: str) -> Collection[int]:
+        """Return the hashes of the types of a linker's name. Raises SignatureError."""
+        try:
+            return self._binary.rtypes.hashes(name) if self._binary.rtypes else ()
+        except RtypeError as error:
+            raise SignatureError(str(error)) from error
 
     def _no_spans(self) -> str | None:
         """Return why contexts of the program hold no spans that are known."""
@@ -954,6 +963,7 @@ def _is_search(op: Op) -> bool:
 def _scope(
     places: FunctionLocations,
     types: Callable[[str], tuple[GoType, bool]],
+    hashes: Callable[[str], Collection[int]],
     spans: Callable[[], str | None],
     labels: Callable[[], str | None],
 ) -> Scope:
@@ -968,7 +978,7 @@ def _scope(
         RootKind.RESULT: not places.results_ordered,
     }
     kinds = frozenset(kind for kind, is_unordered in unordered.items() if is_unordered)
-    return Scope(places.name, signature, captured, types, spans, kinds, labels)
+    return Scope(places.name, signature, captured, types, spans, kinds, labels, hashes)
 
 
 def _paths(probe: ResolvedProbe) -> dict[Phase, tuple[AccessPath, ...]]:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from gotrace.capture.paths import PathMark, PathStep
 from gotrace.errors import GotraceError
+from gotrace.gotypes.from_text import SignatureError
+from gotrace.gotypes.types import GoType, Kind, basic_type
 from gotrace.probes.parser import BinaryOperator, Expression, Parser
 from gotrace.probes.resolve import resolve, resolve_predicate
 from gotrace.probes.scope import Phase, RootKind, Scope
@@ -20,6 +22,7 @@ from gotrace.probes.typed import (
     Comparison,
     Constant,
     Domain,
+    Logic,
     NilTest,
     Operand,
     Typed,
@@ -232,6 +235,7 @@ def test_a_constant_is_rounded_to_a_float32() -> None:
         ("prefix(`a`, `a`)", 8, "this is a constant"),
         ("prefix(key, kind)", 13, "looks for a constant"),
         ("prefix(key, 3)", 13, "looks for a constant"),
+        ('type(rd) == "io.Reader"', 1, "what is in this interface is not looked at here"),
     ],
 )
 def test_types_are_checked(text: str, column: int, reason: str) -> None:
@@ -255,6 +259,43 @@ def test_numbers_that_are_not_certain_are_refused(text: str, reason: str) -> Non
     # Names, and the last error, are the same in any order.
     for certain in ("n == 1", "$err == nil"):
         assert resolve_predicate(Source(certain), parse(certain), unordered) == typed(certain)
+
+
+def _known(name: str) -> tuple[GoType, bool]:
+    if not name.endswith("main.T"):
+        raise SignatureError(f"there is no {name}")
+    return basic_type(Kind.INT, "fixture/main.T"), False
+
+
+_HASHES = {"fixture/main.T": {7}, "main.U": {9, 8}}
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('type(rd) == "fixture/main.T"', "7"),
+        ('type(rd) == "main.T"', "7"),
+        ('"main.U" != type(rd)', "8 and 9"),
+        ('type(rd) != "main.Absent"', "True"),
+    ],
+)
+def test_types_are_compared_by_their_hashes(text: str, wanted: str) -> None:
+    scope = replace(SCOPE, types=_known, hashes=lambda name: _HASHES.get(name, set()))
+    found = resolve_predicate(Source(text), parse(text), scope)
+    constants = [str(one.value) for one in _parts(found) if isinstance(one, Constant)]
+    assert " and ".join(constants) == wanted
+    assert {one.path.steps for one in operands(found)} <= {(PathMark.TYPE,), (PathMark.TYPE_HASH,)}
+    for wrong in ('type(rd) == "main.Absent"', 'type(rd) < "main.T"'):
+        with pytest.raises(SpecError, match=r"there is no main.Absent|== and != only"):
+            resolve_predicate(Source(wrong), parse(wrong), scope)
+
+
+def _parts(typed: Typed) -> list[Typed]:
+    return (
+        [*_parts(typed.left), *_parts(typed.right)]
+        if isinstance(typed, Logic | Comparison)
+        else [typed]
+    )
 
 
 @pytest.mark.parametrize("text", ["n", "key", "r", "3", "$duration", "len(key)"])

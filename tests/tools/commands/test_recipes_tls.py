@@ -39,6 +39,10 @@ _UNKNOWN = {
     "http.server": (r"^\d+ (GET /(?:panics|aborts)), \d+ bytes", r"<unavailable> \1"),
     "tls": (r"remote error: tls: .*", "<unavailable>"),
 }
+#: Of errors, by their type: some, and all others.
+_OF_RECORD = '@tls (type($ret) == "crypto/tls.RecordHeaderError")'
+_OF_OTHERS = _OF_RECORD.replace("==", "!=")
+_BY_TYPE = ("--json", "--by", "type($ret)", "-p")
 
 
 def _known(name: str, text: str) -> str:
@@ -73,10 +77,16 @@ def test_each_way_is_seen_once(minor: str, mode: str) -> None:
             tool("gofunccount", "--json", "-p", pid, "@http.server") as counting,
             tool("gofunccount", "--json", "-p", pid, "@tls") as shaking,
             tool("gofunclatency", "--json", "-p", pid, "@http2") as measuring,
+            tool("gofunccount", *_BY_TYPE, pid, _OF_RECORD) as records,
+            tool("gofunccount", *_BY_TYPE, pid, _OF_OTHERS) as others,
         ):
             truth = fixture.work("")
             result, counted, measured = tracing.end(), counting.end(), measuring.end()
             shaken = of_kind(shaking.end(), "count")
+            by_type = [
+                sum(row["count"] for row in of_kind(one.end(), "count"))
+                for one in (records, others)
+            ]
         assert fixture.finish() == 0
     shown: dict[str, list[str]] = {name: [] for name in _NAMES}
     for call in of_kind(result, "call"):
@@ -88,6 +98,9 @@ def test_each_way_is_seen_once(minor: str, mode: str) -> None:
     errors = [row["by"]["error"]["$error"] for row in shaken if row["by"]["error"]]
     refused = [text.partition(", error ")[2] for text in truth["tls"] if "x509" in text]
     assert sorted(text for text in errors if "x509" in text) == sorted(refused)
+    failed = [text for text in truth["tls"] if ", error <nil>" not in text]
+    strange = [text for text in failed if "first record does not look like" in text]
+    assert by_type == [len(strange), len(failed) - len(strange)]
     for name, rows in (
         ("http.server", of_kind(counted, "count")),
         ("http2", of_kind(measured, "histogram")),
