@@ -50,14 +50,28 @@ SOURCES = (
 _HERE = Path(__file__).parent / "recipes"
 _GRPC, _REDIGO = "golang-google-grpc-dev", "golang-github-gomodule-redigo-dev"
 _GO_REDIS = "golang-github-go-redis-redis-dev"
+_NET, _TEXT = "golang-golang-x-net-dev", ("golang-golang-x-text-dev",)
+_STRIPPED = "-ldflags=-s -w"
 
-#: Programs that know what recipes have to show, with gRPC 1.27, 1.33 and 1.64, go-redis 6.15, and
-#: redigo 1.8 and 1.9.
+#: Programs that know what recipes have to show, with gRPC 1.27, 1.33 and 1.64, golang.org/x/net
+#: 0.7, 0.27 and 0.61, go-redis 6.15, and redigo 1.8 and 1.9.
 RECIPES = (
     SourceProgram("grpc-1.27", _GRPC, str(_HERE / "grpc"), Source.BULLSEYE, "1.15"),
     SourceProgram("grpc-1.33", _GRPC, str(_HERE / "grpc")),
-    SourceProgram("grpc-1.33s", _GRPC, str(_HERE / "grpc"), flags=("-ldflags=-s -w",)),
+    SourceProgram("grpc-1.33s", _GRPC, str(_HERE / "grpc"), flags=(_STRIPPED,)),
     SourceProgram("grpc-1.64", _GRPC, str(_HERE / "grpc"), Source.TRIXIE, "1.24"),
+    SourceProgram("http-0.7", _NET, str(_HERE / "http"), others=_TEXT),
+    SourceProgram("http-0.27", _NET, str(_HERE / "http"), Source.TRIXIE, "1.24", others=_TEXT),
+    SourceProgram("http-0.61", _NET, str(_HERE / "http"), Source.FORKY, "1.27", others=_TEXT),
+    SourceProgram(
+        "http-0.61s",
+        _NET,
+        str(_HERE / "http"),
+        Source.FORKY,
+        "1.27",
+        (_STRIPPED, "-tags=http2legacy"),
+        _TEXT,
+    ),
     SourceProgram("redis-6", _GO_REDIS, str(_HERE / "redis"), Source.BULLSEYE, "1.15"),
     SourceProgram("redigo-1.8", _REDIGO, str(_HERE / "redigo")),
     SourceProgram("redigo-1.9", _REDIGO, str(_HERE / "redigo"), Source.TRIXIE, "1.24"),

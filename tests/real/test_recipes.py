@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from gotrace.probes.recipes import recipes
 from tests.real.sources import RECIPES, built
 from tests.tools.harness import Fixture, of_kind, tool
+
+_PATH = re.compile(r"GET (/\w+)")
 
 
 @pytest.mark.live
@@ -30,3 +33,27 @@ def test_recipes_show_what_the_server_logged(name: str) -> None:
     assert truth.keys() == set(names)
     assert shown == Counter(message for messages in truth.values() for message in messages)
     assert of_kind(result, "lost") == []
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("name", [one.name for one in RECIPES if one.name.startswith("http-")])
+def test_requests_are_counted_once_however_they_come(name: str) -> None:
+    with Fixture([built(name)]) as fixture:
+        pid = str(fixture.ready)
+        with (
+            tool("gofunccount", "--json", "-p", pid, "@http.server") as counting,
+            tool("gofunclatency", "--json", "-p", pid, "@http.client") as measuring,
+            tool("gotrace", "--json", "-p", pid, "--tree", "@http.server") as showing,
+        ):
+            truth = fixture.work("")
+            for _ in truth["http.server"]:
+                showing.lines_until('{"kind":"request"')
+            handled, sent = of_kind(counting.end(), "count"), of_kind(measuring.end(), "histogram")
+            roots = of_kind(showing.end(), "request")
+        assert fixture.finish() == 0
+    assert sum(row["count"] for row in sent) == len(truth["http.client"])
+    paths = Counter[str]()
+    for row in handled:
+        paths[row["by"]["path"]] += row["count"]
+    assert paths == Counter(_PATH.findall(" ".join(truth["http.server"])))
+    assert len(roots) == len(truth["http.server"])
