@@ -102,6 +102,10 @@ def violations(room: str, package: str, source: str) -> list[str]:
                     found.append(f"{room} imports bcc")
                 elif id(node) not in lazy:
                     found.append("bcc is imported outside of a function")
+            elif name == "dataclasses.dataclass" and "slots=True" in source and room != "records":
+                found.append(
+                    f"{package} makes methods at once: import dataclass of gotrace.records"
+                )
             elif parts[0] == "argparse" and room not in ("cli", "fleet"):
                 found.append(f"{room} imports argparse")
     return found

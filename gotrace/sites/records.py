@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from gotrace.errors import GotraceError
+from gotrace.records import dataclass
 
 #: Larger functions are not decoded: compilers emit none, and a file made to be slow is given up.
 MAX_SIZE = 1 << 21
