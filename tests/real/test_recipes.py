@@ -46,14 +46,14 @@ def test_requests_are_counted_once_however_they_come(name: str) -> None:
             tool("gotrace", "--json", "-p", pid, "--tree", "@http.server") as showing,
         ):
             truth = fixture.work("")
-            for _ in truth["http.server"]:
-                showing.lines_until('{"kind":"request"')
             handled, sent = of_kind(counting.end(), "count"), of_kind(measuring.end(), "histogram")
-            roots = of_kind(showing.end(), "request")
+            shown = showing.end()
         assert fixture.finish() == 0
     assert sum(row["count"] for row in sent) == len(truth["http.client"])
     paths = Counter[str]()
     for row in handled:
         paths[row["by"]["path"]] += row["count"]
     assert paths == Counter(_PATH.findall(" ".join(truth["http.server"])))
-    assert len(roots) == len(truth["http.server"])
+    # A busy machine may lose calls, and then the requests that they may be of.
+    lost = sum(row["requests"] for row in of_kind(shown, "lost") if row["what"] == "requests")
+    assert len(of_kind(shown, "request")) + lost == len(truth["http.server"]) > lost

@@ -85,7 +85,14 @@ func main() {
 	input := bufio.NewReader(os.Stdin)
 	handler := http.HandlerFunc(handle)
 	settings := &http2.Server{}
-	plain := httptest.NewServer(h2c.NewHandler(handler, settings))
+	upgraded := make(chan bool, 1)
+	both := h2c.NewHandler(handler, settings)
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		both.ServeHTTP(w, r)
+		if r.URL.Path == "/upgrade" && r.ProtoMajor == 1 {
+			upgraded <- true
+		}
+	}))
 
 	secure := httptest.NewUnstartedServer(handler)
 	configured := &http2.Server{}
@@ -128,6 +135,7 @@ func main() {
 	get(open, plain.URL, "/panics", true)
 	upgrade(plain.Listener.Addr().String())
 	unencrypted(open, handler)
+	<-upgraded // when its connection has ended
 	text, _ := json.Marshal(truth)
 	fmt.Printf("truth %s\n", text)
 	input.ReadString('\n')
