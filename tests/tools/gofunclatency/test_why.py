@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -305,7 +306,8 @@ def check_waits(rows: list[Json], truth: Json) -> None:
             assert functions[0].startswith(("runtime.", "syscall.")), functions
         elif found.startswith("blocked: "):
             longest = row["why"]["longest"]
-            assert longest["part"] == found
+            held_up = {part for part in _OF_THE_MACHINE if parts.get(part, 0) > 0.4 * LONG}
+            assert longest["part"] in {found, *held_up}, (name, parts)
             assert any(frame["func"] == name for frame in longest["stack"]), longest
     for name, function in (
         ("receives", "main.wakesReceiver"),
@@ -478,8 +480,13 @@ def test_the_table_and_the_bracket_say_it_in_words() -> None:
     assert any(line.startswith("where the time went ") for line in table.lines)
     assert any(line.startswith("blocked: sync.Mutex.Lock ") for line in table.lines)
     woken = f"woken by goroutine {truth['locks']} main.unlocks"
-    assert any("(sync.Mutex.Lock 2" in line and woken in line for line in lines.lines)
-    assert any("(syscall 2" in line and " in syscall.Nanosleep" in line for line in lines.lines)
+    lock, sleep = (
+        re.compile(r"sync\.Mutex\.Lock [1-9]\d[\d.]*ms"),
+        re.compile(r"syscall [1-9]\d[\d.]*ms"),
+    )
+    assert any(lock.search(line) and woken in line for line in lines.lines), lines.lines
+    found = [line for line in lines.lines if " in syscall.Nanosleep" in line]
+    assert any(map(sleep.search, found)), lines.lines
     assert "changes" in table.errors and "of one CPU" in table.errors
 
 
