@@ -70,6 +70,7 @@ def check_requests(program: Path) -> None:
 
 
 @pytest.mark.live
+@pytest.mark.apart
 @pytest.mark.parametrize(
     ("minor", "flags"),
     [
@@ -91,6 +92,7 @@ def program() -> Path:
 
 
 @pytest.mark.live
+@pytest.mark.apart
 def test_contexts_in_structs_and_in_results(program: Path) -> None:
     truth, result = traced(program, "held", "gotrace", 'main.within "%s", $trace(held.ctx)')
     assert messages(result) == [truth[0][1]]
@@ -101,6 +103,7 @@ def test_contexts_in_structs_and_in_results(program: Path) -> None:
 
 
 @pytest.mark.live
+@pytest.mark.apart
 @pytest.mark.parametrize(
     ("condition", "is_wanted"),
     [
@@ -121,6 +124,7 @@ def test_predicates(program: Path, condition: str, is_wanted: Callable[[Call], b
 
 
 @pytest.mark.live
+@pytest.mark.apart
 def test_calls_are_added_up_by_traces(program: Path) -> None:
     words = ("--by", "$trace, $sampled", "main.handle")
     truth, result = traced(program, "calls", "gofunccount", *words)
@@ -142,6 +146,7 @@ def test_calls_are_added_up_by_traces(program: Path) -> None:
     ],
 )
 @pytest.mark.live
+@pytest.mark.apart
 def test_what_is_not_a_context_is_refused(program: Path, probe: str, reason: str) -> None:
     result = run_tool("gotrace", f"{program}:{probe}")
     assert result.status == 2
@@ -150,6 +155,7 @@ def test_what_is_not_a_context_is_refused(program: Path, probe: str, reason: str
 
 
 @pytest.mark.live
+@pytest.mark.apart
 def test_a_program_without_spans(tmp_path: Path) -> None:
     program = Path(shutil.copy(build(FIXTURES / "live_recipes", newest()), tmp_path))
     result = run_tool("gotrace", f'{program}:net/http.(*ServeMux).ServeHTTP "%s", $trace')

@@ -16,6 +16,7 @@ MANY = FIXTURES / "live_many"
 
 
 @pytest.mark.live
+@pytest.mark.apart
 @each_toolchain
 def test_each_of_ten_thousand_is_there(toolchain: Toolchain) -> None:
     with Fixture([build(MANY, toolchain)]) as fixture:

@@ -29,6 +29,7 @@ _ALLOWED = re.compile(
 
 
 @pytest.mark.live
+@pytest.mark.apart
 @each_toolchain
 def test_each_stack_is_one_that_the_program_can_have(toolchain: Toolchain) -> None:
     states: Counter[State] = Counter()
@@ -64,6 +65,7 @@ def test_each_stack_is_one_that_the_program_can_have(toolchain: Toolchain) -> No
 
 
 @pytest.mark.live
+@pytest.mark.apart
 @each_toolchain
 def test_a_running_goroutine_is_sampled(toolchain: Toolchain) -> None:
     with Fixture([build(FIXTURES / "live_spinning", toolchain)]) as fixture:

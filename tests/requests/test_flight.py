@@ -170,6 +170,7 @@ def requests_of(trace: ReadTrace) -> list[str]:
 
 
 @pytest.mark.live
+@pytest.mark.apart
 def test_each_call_that_is_waited_for_is_in_its_file(tmp_path: Path) -> None:
     """More is written than there is room for: what is oldest is overwritten meanwhile."""
     words = ("--memory", "1M", "-o", str(tmp_path / "x-%n.trace"), "-M", "12", "--force")
@@ -203,6 +204,7 @@ def test_each_call_that_is_waited_for_is_in_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
+@pytest.mark.apart
 def test_a_file_ends_at_one_time(tmp_path: Path) -> None:
     """Calls that are made one after the other, on all CPUs, and go on while buffers are read."""
     with Fixture([build(FIXTURES / "live_flight", newest())]) as fixture:
@@ -223,6 +225,7 @@ def test_a_file_ends_at_one_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
+@pytest.mark.apart
 @pytest.mark.parametrize("minor", ["1.27", pytest.param("1.19", marks=pytest.mark.slow)])
 def test_waits_that_have_begun_before_the_first_record(tmp_path: Path, minor: str) -> None:
     """Their ends are in what is kept, and so they are waits from the begin on."""
@@ -256,6 +259,7 @@ def test_waits_that_have_begun_before_the_first_record(tmp_path: Path, minor: st
 
 
 @pytest.mark.live
+@pytest.mark.apart
 @pytest.mark.parametrize(
     ("work", "condition", "reason"),
     [
@@ -288,6 +292,7 @@ def test_panics_and_signals(tmp_path: Path, work: str, condition: str, reason: s
 
 
 @pytest.mark.live
+@pytest.mark.apart
 def test_a_signal_to_the_tool_writes_what_there_is(tmp_path: Path) -> None:
     """Without a condition, as JSON, which has the requests and the other calls."""
     file = tmp_path / "x-%n.json"
@@ -319,6 +324,7 @@ def test_a_signal_to_the_tool_writes_what_there_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
+@pytest.mark.apart
 @pytest.mark.parametrize("form", ["trace", "pftrace", "json"])
 def test_all_is_recorded(tmp_path: Path, form: str) -> None:
     path = tmp_path / f"x.{form}"
