@@ -33,7 +33,7 @@ else:
 
 
 class _Fields:
-    """The fields of a class whose methods are not made yet; who asks for them has them made."""
+    """The fields of a class whose methods are not made yet: to read them makes the methods."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -86,7 +86,7 @@ _OPTIONS = {"__init__": "init", "__repr__": "repr", "__eq__": "eq", "__hash__": 
 
 
 def _at_first(name: str, make: Callable[[], Any]) -> Callable[..., Any]:
-    """Return a method that is called once: it has itself replaced, and calls what is there then."""
+    """Return a method that makes the real one, which replaces it, and calls that."""
 
     def method(self: object, *arguments: Any, **named: Any) -> Any:
         return getattr(make(), name)(self, *arguments, **named)

@@ -290,7 +290,7 @@ class _Exporter:
 
     @property
     def start_span(self) -> StartSpan | None:
-        """Return the function that attaches probes of spans, None if there are no spans."""
+        """Return the function that starts a probe for spans, or None if no spans are sent."""
         return self._reader.start_probe if self._reader else None
 
     def close(self, heir: _Exporter | None = None) -> OtlpCounts:

@@ -33,7 +33,7 @@ def test_more_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with closing(Executions(config.targets)) as counts:
         pipe = subprocess.PIPE
         running = [subprocess.Popen([program], stdin=pipe, stdout=pipe) for _ in range(3)]
-        for process in running:  # it is executed some time after its parent is told
+        for process in running:  # Popen returns before the kernel reports the exec
             assert process.stdin is not None and process.stdout is not None
             os.write(process.stdin.fileno(), b"x")
             assert process.stdout.read(1) == b"x"

@@ -58,7 +58,7 @@ def test_a_counter_that_nobody_reads_is_detached(storm: Fixture, tmp_path: Path)
 
 @pytest.mark.parametrize("storm", ["pie"], indirect=True)  # its RETs stay probed
 def test_a_histogram_is_counted_before_that(storm: Fixture, tmp_path: Path) -> None:
-    """What its RETs cost until they are removed is no reason to count no calls, either."""
+    """Its RETs cost much until they are removed, and its calls are still counted after that."""
     with daemon(tmp_path, "type: histogram", "budget: 4%") as gotraced:
         storm.say(f"1 {RATE}")
         said = gotraced.read_until("gotraced: WARNING: hits in storm: ")[0]

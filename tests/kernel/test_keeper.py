@@ -16,6 +16,7 @@ from typing import NoReturn
 import pytest
 
 from gotrace.errors import GotraceError
+from gotrace.kernel import holder
 from gotrace.kernel import keeper as keepers
 from gotrace.kernel.keeper import Keeper
 from gotrace.target.command import Command
@@ -159,13 +160,13 @@ def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
 class Held:
     """A pipe of which a keeper holds the writing end."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, times: int = 1) -> None:
         os.mkfifo(path)
         self._end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         held: list[int] = []
 
         def attach() -> int:
-            held.append(os.open(path, os.O_WRONLY))
+            held.extend(os.open(path, os.O_WRONLY) for _ in range(times))
             return os.getpid()
 
         self.keeper = Keeper(attach, lambda: None, lambda: held)
@@ -192,6 +193,19 @@ def test_one_process_holds_what_keepers_have_attached(
     first.keeper.end()
     assert third.keeper.end(time.monotonic() + 60)
     assert not first.is_held() and not third.is_held()
+
+
+def test_a_keeper_with_too_many_descriptors_holds_them_by_itself(
+    together: Callable[[], int], tmp_path: Path
+) -> None:
+    most = Held(tmp_path / "a", holder.MAX_HELD)
+    more = Held(tmp_path / "b", holder.MAX_HELD + 1)
+    assert most.keeper.pid == together()
+    assert more.keeper.pid == more.keeper.result != together()
+    for held in (most, more):
+        assert held.is_held()
+        held.keeper.end()
+        assert not held.is_held()
 
 
 def test_a_keeper_holds_by_itself_if_there_is_no_room(
