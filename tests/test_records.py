@@ -150,6 +150,6 @@ def test_nothing_is_made_before_it_is_used() -> None:
     class Fresh:
         number: int
 
-    assert Fresh.__init__.__qualname__ == "_at_first.<locals>.method"
+    assert Fresh.__init__.__qualname__ == "_later.<locals>.init"
     Fresh(1)
-    assert Fresh.__init__.__qualname__ != "_at_first.<locals>.method"
+    assert Fresh.__init__.__qualname__ != "_later.<locals>.init"
