@@ -3,29 +3,91 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
+from typing import ClassVar
 
-from gotrace.cli.options import SummaryOptions
+from gotrace.cli.options import Heading, SummaryOptions, duration, one_of, positive, seconds
 from gotrace.goroutines.model import State
+
+
+def _state(text: str) -> State:
+    """Parse a state; headings show the reasons of those that wait in its place."""
+    try:
+        return one_of(State, "state")(text)
+    except argparse.ArgumentTypeError as error:
+        remedy = "what goroutines wait for, as [sleep] in headings, is for --reason"
+        raise argparse.ArgumentTypeError(f"{error}; {remedy}") from None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class GostacksOptions(SummaryOptions):
     """The options of gostacks."""
 
-    core: list[str] | None
-    all: bool
-    goroutine: list[int]
-    state: list[State]
-    reason: list[str]
-    longer: int | None
-    system: bool
-    args: bool
-    by_label: list[str]
-    folded: bool
-    output: str | None
-    speedscope: str | None
-    watch: bool
-    patterns: list[str]
+    NEEDS_ONE: ClassVar[bool] = True
+
+    processes: list[str] = Heading.TARGET.option(
+        "-p --pid PROCESS",
+        "read this process, by its number or name, or container:ID",
+        alone="source",
+    )
+    core: list[str] | None = Heading.TARGET.option(
+        "--core FILE BINARY", "read a core file of a program", alone="source"
+    )
+    diff: list[str] | None = Heading.TARGET.option(
+        "--diff A B",
+        "print what changed between two recordings (x.ndjson), the largest changes first",
+        alone="source",
+    )
+    patterns: list[str] = Heading.CHOICE.option(
+        "PATTERN",
+        "only goroutines with such a function on their stack; only * is special",
+    )
+    goroutine: list[int] = Heading.CHOICE.option(
+        "-g --goroutine GOID", "only this goroutine (may be repeated)", positive
+    )
+    state: list[State] = Heading.CHOICE.option(
+        "--state STATE",
+        "only goroutines in this state (may be repeated): "
+        + ", ".join(state.value for state in State),
+        _state,
+    )
+    reason: list[str] = Heading.CHOICE.option(
+        "--reason TEXT",
+        "only goroutines that wait for this reason, in which * is any text (may be repeated)",
+    )
+    longer: int | None = Heading.CHOICE.option(
+        "--longer TIME",
+        "only goroutines known to have waited this long, such as 1m30s",
+        duration,
+    )
+    system: bool = Heading.CHOICE.option(
+        "--system", "the runtime's own goroutines and functions as well"
+    )
+    all: bool = Heading.VALUES.option("-a --all", "print each goroutine, as Go's own dumps do")
+    args: bool = Heading.VALUES.option(
+        "--args",
+        "show arguments, where it is certain that a frame has them; implies -a without --json",
+    )
+    by_label: list[str] = Heading.VALUES.option(
+        "--by-label KEY",
+        "keep goroutines apart that have other values of this pprof label (may be repeated)",
+    )
+    interval: float | None = Heading.RUN.option(
+        "-i --interval TIME", "repeat, and print what has changed", seconds
+    )
+    watch: bool = Heading.RUN.option("--watch", "redraw a table of the largest groups, like top")
+    json: bool = Heading.OUTPUT.option("--json", "print one JSON object a goroutine")
+    folded: bool = Heading.OUTPUT.option("-f --folded", "print folded stacks")
+    output: str | None = Heading.OUTPUT.option(
+        "-o --output FILE",
+        "write a pprof profile to this file (x.pb.gz), or a page that shows its flame graph"
+        " (x.html)",
+    )
+    speedscope: str | None = Heading.OUTPUT.option(
+        "--speedscope FILE",
+        "write a flame graph for https://www.speedscope.app to this file (x.json)",
+    )
+    top: int | None = Heading.OUTPUT.option("--top N", "print only the N largest groups", positive)
     #: The process.
     pid: int | None = None

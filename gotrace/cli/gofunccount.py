@@ -7,19 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from gotrace.cli.command import run_command
-from gotrace.cli.options import (
-    CallsOptions,
-    OptionParser,
-    add_interval_options,
-    add_key_options,
-    add_return_options,
-    add_run_options,
-    add_sort_option,
-    add_target_options,
-    new_parser,
-    parse,
-)
-from gotrace.report.order import Order
+from gotrace.cli.options import CallsOptions, OptionParser, new_parser, parse
 
 _EPILOG = """\
 examples:
@@ -36,14 +24,7 @@ examples:
 
 def _parser() -> OptionParser[CallsOptions]:
     text = "Count calls of Go functions, exactly and cheaply."
-    parser = new_parser("gofunccount", text, _EPILOG, CallsOptions)
-    add_target_options(parser)
-    add_key_options(parser)
-    add_interval_options(parser)
-    add_sort_option(parser, (Order.COUNT, Order.NAME))
-    add_run_options(parser)
-    add_return_options(parser)
-    return parser
+    return new_parser("gofunccount", text, _EPILOG, CallsOptions)
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -8,20 +8,7 @@ from collections.abc import Sequence
 
 from gotrace.cli.command import run_command
 from gotrace.cli.latency_options import GofunclatencyOptions
-from gotrace.cli.options import (
-    OptionParser,
-    add_interval_options,
-    add_key_options,
-    add_return_options,
-    add_run_options,
-    add_sort_option,
-    add_target_options,
-    add_why_options,
-    new_parser,
-    parse,
-)
-from gotrace.cli.options import duration as parse_time
-from gotrace.report.order import Order
+from gotrace.cli.options import OptionParser, new_parser, parse
 
 _EPILOG = """\
 examples:
@@ -41,54 +28,7 @@ examples:
 
 def _parser() -> OptionParser[GofunclatencyOptions]:
     text = "Measure how long calls of Go functions take, as histograms."
-    parser = new_parser("gofunclatency", text, _EPILOG, GofunclatencyOptions)
-    add_target_options(parser)
-    unit = parser.add_mutually_exclusive_group()
-    unit.add_argument("-u", "--microseconds", action="store_true", help="tables in microseconds")
-    unit.add_argument("-m", "--milliseconds", action="store_true", help="tables in milliseconds")
-    parser.add_argument(
-        "-F",
-        "--function",
-        action="store_true",
-        help="one histogram for each function, also if there are more than 10",
-    )
-    parser.add_argument(
-        "-g", "--goroutine", action="store_true", help="one histogram for each goroutine"
-    )
-    parser.add_argument(
-        "--slower",
-        type=parse_time,
-        metavar="TIME",
-        help="also print each call that takes this long, as it returns: 10ms, 200us, 1.5 (seconds)",
-    )
-    parser.add_argument(
-        "--outermost",
-        action="store_true",
-        help="leave out calls within other traced calls, as of recursive functions",
-    )
-    add_why_options(parser)
-    add_key_options(parser)
-    parser.add_argument(
-        "--of",
-        metavar="EXPR",
-        help="histograms of this value instead of the time: a number such as len(p) or $ret",
-    )
-    parser.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        help="say whose calls are seen returning elsewhere than before: see --returns",
-    )
-    add_interval_options(parser)
-    add_sort_option(parser, (Order.TOTAL, Order.COUNT, Order.P99, Order.NAME))
-    parser.add_argument(
-        "--heat",
-        action="store_true",
-        help="draw latency over time in place of histograms, every second unless -i says otherwise",
-    )
-    add_run_options(parser)
-    add_return_options(parser)
-    return parser
+    return new_parser("gofunclatency", text, _EPILOG, GofunclatencyOptions)
 
 
 def _run(arguments: Sequence[str]) -> int:

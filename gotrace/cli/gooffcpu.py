@@ -8,18 +8,8 @@ from collections.abc import Sequence
 
 from gotrace.cli.command import run_command
 from gotrace.cli.conflicts import Conflict, Needs, check_options
-from gotrace.cli.options import (
-    OptionParser,
-    add_command_options,
-    add_interval_options,
-    add_watching_options,
-    new_parser,
-    one_of,
-    parse,
-)
-from gotrace.cli.stack_options import STACK_CONFLICTS, add_stack_options
-from gotrace.cli.wait_options import GooffcpuOptions
-from gotrace.session.choices import WaitState
+from gotrace.cli.options import OptionParser, new_parser, parse
+from gotrace.cli.stack_options import STACK_CONFLICTS, GooffcpuOptions
 
 _EPILOG = """\
 examples:
@@ -47,58 +37,8 @@ _CONFLICTS = (
 
 
 def _parser() -> OptionParser[GooffcpuOptions]:
-    parser = new_parser(
-        "gooffcpu",
-        "Add up how long goroutines of a Go program wait, by stack, reason and waker.",
-        _EPILOG,
-        GooffcpuOptions,
-    )
-    add_command_options(parser)
-    parser.add_argument(
-        "--state",
-        type=one_of(WaitState, "state"),
-        default=WaitState.WAITING,
-        metavar="STATE",
-        help="what is added up: waiting (default), runnable (for a CPU), syscall",
-    )
-    parser.add_argument(
-        "--names",
-        action="store_true",
-        help="with --state syscall: by name, with errors, p50 and p99, as strace -c has it",
-    )
-    parser.add_argument(
-        "--in",
-        dest="inside",
-        metavar="PATTERN",
-        action="append",
-        default=[],
-        help="only waits within calls of such functions; only * is special (may be repeated)",
-    )
-    parser.add_argument(
-        "--reason",
-        metavar="TEXT",
-        action="append",
-        default=[],
-        help="only waits for this reason, in which * is any text (may be repeated)",
-    )
-    parser.add_argument(
-        "--wakers", action="store_true", help="show the stacks of those who end waits as well"
-    )
-    parser.add_argument(
-        "--open",
-        action="store_true",
-        help="count waits that have not ended when the run ends, too, up to then",
-    )
-    parser.add_argument(
-        "--system", action="store_true", help="the runtime's own goroutines and functions as well"
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="run whatever it takes of the program's time"
-    )
-    add_stack_options(parser)
-    add_interval_options(parser)
-    add_watching_options(parser)
-    return parser
+    text = "Add up how long goroutines of a Go program wait, by stack, reason and waker."
+    return new_parser("gooffcpu", text, _EPILOG, GooffcpuOptions)
 
 
 def _run(arguments: Sequence[str]) -> int:

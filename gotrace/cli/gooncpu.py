@@ -8,18 +8,8 @@ from collections.abc import Sequence
 
 from gotrace.cli.command import run_command
 from gotrace.cli.conflicts import ONE_OF, Conflict, Needs, check_options
-from gotrace.cli.cpu_options import GooncpuOptions
-from gotrace.cli.options import (
-    OptionParser,
-    add_command_options,
-    add_interval_options,
-    add_watching_options,
-    new_parser,
-    parse,
-    positive,
-)
-from gotrace.cli.stack_options import STACK_CONFLICTS, add_stack_options
-from gotrace.session.choices import HERTZ
+from gotrace.cli.options import OptionParser, new_parser, parse
+from gotrace.cli.stack_options import STACK_CONFLICTS, GooncpuOptions
 
 _EPILOG = """\
 examples:
@@ -51,60 +41,8 @@ _CONFLICTS = (
 
 
 def _parser() -> OptionParser[GooncpuOptions]:
-    parser = new_parser(
-        "gooncpu",
-        "Sample where the threads of a Go program spend CPU time, added up in the kernel.",
-        _EPILOG,
-        GooncpuOptions,
-    )
-    add_command_options(parser)
-    parser.add_argument(
-        "-F",
-        "--frequency",
-        type=positive,
-        metavar="HERTZ",
-        default=HERTZ,
-        help=f"samples a second of each CPU (default {HERTZ})",
-    )
-    parser.add_argument(
-        "-g", "--goroutines", action="store_true", help="by group of goroutines, not by function"
-    )
-    parser.add_argument(
-        "--by",
-        dest="label",
-        metavar="LABEL",
-        help="by a pprof label of the goroutines, such as '$label(\"user\")', not by function",
-    )
-    parser.add_argument("--stacks", action="store_true", help="by stack, not by function")
-    parser.add_argument(
-        "-K", "--kernel", action="store_true", help="with the kernel's own functions"
-    )
-    parser.add_argument(
-        "--in",
-        dest="inside",
-        metavar="PATTERN",
-        action="append",
-        default=[],
-        help="only time within calls of such functions; only * is special (may be repeated)",
-    )
-    parser.add_argument(
-        "--off",
-        action="store_true",
-        help="all of goroutines' time, by group: running, runnable, system calls, waiting",
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="use --off whatever it takes of the program's time"
-    )
-    add_stack_options(parser)
-    add_interval_options(parser)
-    add_watching_options(parser, has_budget=False)
-    parser.add_argument(
-        "functions",
-        metavar="PATTERN",
-        nargs="*",
-        help="only such functions in the table; only * is special",
-    )
-    return parser
+    text = "Sample where the threads of a Go program spend CPU time, added up in the kernel."
+    return new_parser("gooncpu", text, _EPILOG, GooncpuOptions)
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,17 +10,7 @@ from dataclasses import replace
 from gotrace.cli.command import run_command
 from gotrace.cli.conflicts import ONE_OF, Conflict, Needs, check_options
 from gotrace.cli.dump_options import GostacksOptions
-from gotrace.cli.options import (
-    OptionParser,
-    add_diff_option,
-    duration,
-    new_parser,
-    one_of,
-    parse_plain,
-    positive,
-    seconds,
-)
-from gotrace.goroutines.model import State
+from gotrace.cli.options import OptionParser, new_parser, parse_plain
 
 _EPILOG = """\
 examples:
@@ -59,106 +48,8 @@ _CONFLICTS = (
 
 
 def _parser() -> OptionParser[GostacksOptions]:
-    parser = new_parser(
-        "gostacks",
-        "Show what all goroutines of a running program do, without stopping it.",
-        _EPILOG,
-        GostacksOptions,
-    )
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "-p",
-        "--pid",
-        action="append",
-        dest="processes",
-        default=[],
-        metavar="PROCESS",
-        help="read this process, by its number or name, or container:ID",
-    )
-    source.add_argument(
-        "--core", nargs=2, metavar=("FILE", "BINARY"), help="read a core file of a program"
-    )
-    add_diff_option(source)
-    parser.add_argument(
-        "-a", "--all", action="store_true", help="print each goroutine, as Go's own dumps do"
-    )
-    parser.add_argument(
-        "-g",
-        "--goroutine",
-        type=positive,
-        metavar="GOID",
-        action="append",
-        default=[],
-        help="only this goroutine (may be repeated)",
-    )
-    parser.add_argument(
-        "--state",
-        type=_state,
-        action="append",
-        default=[],
-        help="only goroutines in this state (may be repeated): "
-        + ", ".join(state.value for state in State),
-    )
-    parser.add_argument(
-        "--reason",
-        metavar="TEXT",
-        action="append",
-        default=[],
-        help="only goroutines that wait for this reason, in which * is any text (may be repeated)",
-    )
-    parser.add_argument(
-        "--longer",
-        type=duration,
-        metavar="TIME",
-        help="only goroutines known to have waited this long, such as 1m30s",
-    )
-    parser.add_argument(
-        "--system", action="store_true", help="the runtime's own goroutines and functions as well"
-    )
-    parser.add_argument(
-        "--args",
-        action="store_true",
-        help="show arguments, where it is certain that a frame has them; implies -a without --json",
-    )
-    parser.add_argument(
-        "--by-label",
-        metavar="KEY",
-        action="append",
-        default=[],
-        help="keep goroutines apart that have other values of this pprof label (may be repeated)",
-    )
-    parser.add_argument("--top", type=positive, metavar="N", help="print only the N largest groups")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a goroutine")
-    parser.add_argument("-f", "--folded", action="store_true", help="print folded stacks")
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="write a pprof profile to this file (x.pb.gz), or a page that shows its flame graph"
-        " (x.html)",
-    )
-    parser.add_argument(
-        "--speedscope",
-        metavar="FILE",
-        help="write a flame graph for https://www.speedscope.app to this file (x.json)",
-    )
-    parser.add_argument(
-        "-i", "--interval", type=seconds, metavar="SEC", help="repeat, and print what has changed"
-    )
-    parser.add_argument(
-        "--watch", action="store_true", help="redraw a table of the largest groups, like top"
-    )
-    parser.add_argument(
-        "-d", "--duration", type=seconds, metavar="SEC", help="end after SEC seconds"
-    )
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
-    parser.add_argument(
-        "patterns",
-        metavar="PATTERN",
-        nargs="*",
-        help="only goroutines with such a function on their stack; only * is special",
-    )
-    return parser
+    text = "Show what all goroutines of a running program do, without stopping it."
+    return new_parser("gostacks", text, _EPILOG, GostacksOptions)
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -177,15 +68,6 @@ def _run(arguments: Sequence[str]) -> int:
     from gotrace.cli.dumping import dump
 
     return dump(options)
-
-
-def _state(text: str) -> State:
-    """Parse a state; headings show the reasons of those that wait in its place."""
-    try:
-        return one_of(State, "state")(text)
-    except argparse.ArgumentTypeError as error:
-        remedy = "what goroutines wait for, as [sleep] in headings, is for --reason"
-        raise argparse.ArgumentTypeError(f"{error}; {remedy}") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from gotrace.cli.command import run_command
 from gotrace.cli.conflicts import Needs, check_options
-from gotrace.cli.options import OptionParser, new_parser, parse_plain, positive, seconds
+from gotrace.cli.options import OptionParser, new_parser, parse_plain
 from gotrace.cli.top_options import GotopOptions
 
 _EPILOG = """\
@@ -25,65 +25,8 @@ _CONFLICTS = (Needs("-n --top --json", "-b", "-n, --top and --json are for batch
 
 
 def _parser() -> OptionParser[GotopOptions]:
-    parser = new_parser(
-        "gotop",
-        "Show what a running Go program is doing now: goroutines, collector, waits and calls.",
-        _EPILOG,
-        GotopOptions,
-    )
-    parser.add_argument(
-        "-p",
-        "--pid",
-        action="append",
-        dest="processes",
-        default=[],
-        metavar="PROCESS",
-        help="watch this process, by its number or name, or container:ID; several by a list or a"
-        " name that they share",
-    )
-    parser.add_argument(
-        "-d",
-        "--delay",
-        type=seconds,
-        default=1.0,
-        metavar="TIME",
-        help="look this often: 1 (second, the default), 500ms",
-    )
-    parser.add_argument(
-        "-w", "--waits", action="store_true", help="attach what adds waits up at the start"
-    )
-    parser.add_argument(
-        "-f",
-        "--function",
-        dest="functions",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="measure calls of such functions from the start; only * is special (may be repeated)",
-    )
-    parser.add_argument(
-        "-r",
-        "--requests",
-        metavar="ROOT",
-        help="trace requests from the start: the calls of ROOT, as gotrace --tree ROOT shows them",
-    )
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="attach -w, -f and -r whatever they take of the program's time",
-    )
-    parser.add_argument(
-        "-b", "--batch", action="store_true", help="print results one after the other, no screen"
-    )
-    parser.add_argument(
-        "-n", "--number", type=positive, metavar="N", help="end after N results, with -b"
-    )
-    parser.add_argument(
-        "--top", type=positive, metavar="N", help="print only the N largest of each table, with -b"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line, with -b")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
-    return parser
+    text = "Show what a running Go program is doing now: goroutines, collector, waits and calls."
+    return new_parser("gotop", text, _EPILOG, GotopOptions)
 
 
 def _run(arguments: Sequence[str]) -> int:

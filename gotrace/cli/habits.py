@@ -122,7 +122,7 @@ def mistake(parser: argparse.ArgumentParser, message: str) -> str:
     if found := re.match(r"argument (\S+): ignored explicit argument", message):
         advice = f": {_DUMPS}" if parser.prog == "gostacks" and found[1] == "--debug" else ""
         return f"{found[1]} takes no value{advice} {help}"
-    if message.startswith("one of the arguments -p/--pid --core"):
+    if message.startswith("one of the arguments -p/--pid"):
         return f"which process? Type {parser.prog} -p PID, or {parser.prog} --core CORE PROGRAM"
     return f"{message} {help}"
 

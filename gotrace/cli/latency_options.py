@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gotrace.cli.conflicts import Conflict, Rule
-from gotrace.cli.options import CALLS_CONFLICTS, CallsOptions, Files, OptionParser, PartsOptions
+from gotrace.cli.options import (
+    CALLS_CONFLICTS,
+    CallsOptions,
+    Files,
+    Heading,
+    OptionParser,
+    PartsOptions,
+    duration,
+    sort_option,
+)
+from gotrace.report.order import Order
 
 _INTERVAL = 1.0  # seconds, of a map without -i
 _ALONE = "-g --slower --outermost"
@@ -46,15 +56,39 @@ class GofunclatencyOptions(CallsOptions, PartsOptions):
         ),
     )
 
-    microseconds: bool
-    milliseconds: bool
-    function: bool
-    goroutine: bool
-    slower: int | None
-    outermost: bool
-    of: str | None
-    verbose: bool
-    heat: bool
+    slower: int | None = Heading.CHOICE.option(
+        "--slower TIME",
+        "also print each call that takes this long, as it returns: 10ms, 200us, 1.5 (seconds)",
+        duration,
+    )
+    outermost: bool = Heading.CHOICE.option(
+        "--outermost",
+        "leave out calls within other traced calls, as of recursive functions",
+    )
+    function: bool = Heading.VALUES.option(
+        "-F --function",
+        "one histogram for each function, also if there are more than 10",
+    )
+    goroutine: bool = Heading.VALUES.option("-g --goroutine", "one histogram for each goroutine")
+    of: str | None = Heading.VALUES.option(
+        "--of EXPR",
+        "histograms of this value instead of the time: a number such as len(p) or $ret",
+    )
+    microseconds: bool = Heading.OUTPUT.option(
+        "-u --microseconds", "tables in microseconds", alone="unit"
+    )
+    milliseconds: bool = Heading.OUTPUT.option(
+        "-m --milliseconds", "tables in milliseconds", alone="unit"
+    )
+    heat: bool = Heading.OUTPUT.option(
+        "--heat",
+        "draw latency over time in place of histograms, every second unless -i says otherwise",
+    )
+    sort: Order | None = sort_option(Order.TOTAL, Order.COUNT, Order.P99, Order.NAME)
+    verbose: bool = Heading.OUTPUT.option(
+        "-v --verbose",
+        "say whose calls are seen returning elsewhere than before: see --returns",
+    )
 
     @property
     def value(self) -> str | None:

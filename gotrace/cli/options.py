@@ -7,9 +7,9 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import ClassVar, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar
 
 from gotrace import __version__, units
 from gotrace.cli.conflicts import Conflict, Rule, check_options
@@ -27,17 +27,60 @@ from gotrace.report.order import Order
 from gotrace.session.choices import ReturnMode
 
 
+class Heading(Enum):
+    """The headings of a command's help, in their order; each has options, which are fields."""
+
+    TARGET = "target"
+    CHOICE = "choice"
+    VALUES = "values"
+    REQUESTS = "requests"
+    RUN = "run"
+    OUTPUT = "output"
+    EXPERT = "for experts"
+
+    def option(
+        self,
+        words: str,
+        help: str,
+        type: Callable[[str], object] | None = None,
+        *,
+        alone: str = "",
+        **keywords: object,
+    ) -> Any:
+        """Return a field that declares an option, from which parsers are made.
+
+        ``words`` are its spellings and the names of its values, as in ``"-d --duration TIME"``;
+        without a spelling it has the words that belong to no option. The annotation says the rest:
+        a ``bool`` has no value, and a list is given again and again. Options that are ``alone`` by
+        the same word are not given together. ``keywords`` are those of argparse.
+        """
+        keywords = {"help": help, "type": type, **keywords}
+        return field(metadata={"option": _Declared(self, words.split(), alone, keywords)})
+
+
+class _Declared(NamedTuple):
+    """An option as its field declares it."""
+
+    heading: Heading
+    words: list[str]
+    alone: str
+    keywords: dict[str, Any]
+
+
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Options:
-    """The options of a command; each has the name that its parser gives it.
+    """The options of a command, each declared by its field.
 
-    A field with a default is no option: parsing finds it out. The class of options that several
-    commands share has no objects of its own, and needs no constructor: to write one takes a
-    millisecond.
+    A field without a declaration is not an option: parsing finds it out, or a class of one command
+    declares it. The class of options that several commands share has no objects of its own, and
+    needs no constructor: to write one takes a millisecond.
     """
 
-    json: bool
-    debug: bool
+    #: Whether one of the options that are not given together has to be.
+    NEEDS_ONE: ClassVar[bool] = False
+
+    json: bool = Heading.OUTPUT.option("--json", "print one JSON object a line")
+    debug: bool = Heading.EXPERT.option("--debug", "show tracebacks")
     tool: str = ""
 
 
@@ -54,7 +97,7 @@ class OptionParser(argparse.ArgumentParser, Generic[_O]):
 
 
 def new_parser(name: str, description: str, epilog: str, kind: type[_O]) -> OptionParser[_O]:
-    """Return a parser that reports errors as UsageError and shows ``epilog`` as it is."""
+    """Return a parser of the options that ``kind`` declares, which shows ``epilog`` as it is."""
     parser: OptionParser[_O] = OptionParser(
         prog=name,
         description=description,
@@ -64,7 +107,49 @@ def new_parser(name: str, description: str, epilog: str, kind: type[_O]) -> Opti
     )
     parser.kind = kind
     parser.add_argument("--version", action="version", version=f"{name} {__version__}")
+    fields = [each for each in kind.__dataclass_fields__.values() if each.metadata]
+    for heading in Heading:
+        group: argparse._ArgumentGroup | None = None
+        alone: dict[str, argparse._ActionsContainer] = {}
+        for each in fields:
+            declared: _Declared = each.metadata["option"]
+            if declared.heading is not heading:
+                continue
+            group = group or parser.add_argument_group(heading.value)
+            place: argparse._ActionsContainer = group
+            if word := declared.alone:
+                if word not in alone:
+                    alone[word] = group.add_mutually_exclusive_group(required=kind.NEEDS_ONE)
+                place = alone[word]
+            _add(place, each.name, str(each.type), declared)
     return parser
+
+
+def _add(
+    place: argparse._ActionsContainer, name: str, annotation: str, declared: _Declared
+) -> None:
+    """Add an option to a part of a parser."""
+    spellings = [word for word in declared.words if word.startswith("-")]
+    values = tuple(declared.words[len(spellings) :])
+    keywords = {word: value for word, value in declared.keywords.items() if value is not None}
+    is_list = annotation.startswith(("list[", "Sequence["))
+    if not spellings:
+        place.add_argument(name, nargs="*", metavar=values[0], **keywords)
+        return
+    if not values:
+        action = "store_const" if "const" in keywords else "store_true"
+        place.add_argument(*spellings, dest=name, action=action, **keywords)
+        return
+    if len(values) > 1:
+        keywords.update(nargs=len(values), metavar=values)
+    elif values[0].endswith("..."):
+        keywords.update(nargs="+", metavar=values[0].removesuffix("..."))
+    else:
+        action = "append" if is_list else "store"
+        keywords = {"action": action, "metavar": values[0], **keywords}
+    if is_list and not annotation.endswith(" | None"):
+        keywords.setdefault("default", [])
+    place.add_argument(*spellings, dest=name, **keywords)
 
 
 _E = TypeVar("_E", bound=Enum)
@@ -114,225 +199,47 @@ def one_of(members: Iterable[_E], what: str) -> Callable[[str], _E]:
     return parse_member
 
 
+def _user(text: str) -> int:
+    """Parse a user's number or name."""
+    if text.isdecimal() and text.isascii() and int(text) < 1 << 32:
+        return int(text)
+    import pwd
+
+    try:
+        return pwd.getpwnam(text).pw_uid
+    except (KeyError, ValueError):
+        raise argparse.ArgumentTypeError(f"there is no user {text!r}") from None
+
+
+def _cgroup(text: str) -> int:
+    """Return the number of a control group by its directory's path."""
+    from gotrace.target.process import cgroup_number
+
+    try:
+        return cgroup_number(text)
+    except GotraceError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 size.__name__ = "size (512K, 64M, 1G)"
 positive.__name__ = "positive number"
 seconds.__name__ = duration.__name__ = "length of time (5, 1.5s, 500ms, 1m30s)"
 
 
-def add_command_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name the one traced process, or the command to start."""
-    target = parser.add_mutually_exclusive_group()
-    target.add_argument(
-        "-p",
-        "--pid",
-        action="append",
-        dest="processes",
-        default=[],
-        metavar="PROCESS",
-        help="trace this process only, by its number or name, or container:ID; several by a list or"
-        " a name that they share",
-    )
-    target.add_argument(
-        "-c",
-        "--cmd",
-        metavar="CMD",
-        help="start this command, without a shell, and trace it from its first instruction"
-        " (also: all that follows --)",
-    )
-
-
-def add_target_options(
-    parser: argparse.ArgumentParser,
-    metavar: str = "[BINARY:]PATTERN",
-    help: str = "a function's name, or a pattern in which only * is special",
-) -> None:
-    """Add the options of the target and its functions; the words are for the latter's help."""
-    add_command_options(parser)
-    parser.add_argument(
-        "--uid", type=_user, metavar="USER", help="only processes of this user, by number or name"
-    )
-    parser.add_argument(
-        "--cgroup",
-        type=_cgroup,
-        metavar="PATH",
-        help="only processes in this control group (version 2) or those within it",
-    )
-    parser.add_argument(
-        "-r", "--regexp", action="store_true", help="patterns are regular expressions, full match"
-    )
-    parser.add_argument(
-        "-x",
-        "--exclude",
-        metavar="PATTERN",
-        action="append",
-        default=[],
-        help="leave out functions that match (may be repeated)",
-    )
-    parser.add_argument(
-        "patterns",
-        metavar=metavar,
-        nargs="*",
-        help=help,
-    )
-
-
-def add_interval_options(parser: argparse.ArgumentParser) -> None:
-    """Add how to divide a run that prints summaries, and how much of each to print."""
-    parser.add_argument(
-        "-i",
-        "--interval",
-        type=seconds,
-        metavar="TIME",
-        help="print this often: 5 (s), 500ms",
-    )
-    parser.add_argument(
-        "-T", "--timestamp", action="store_true", help="print the time above each table"
-    )
-    parser.add_argument("--top", type=positive, metavar="N", help="print only the N largest")
-    add_diff_option(parser)
-
-
-def add_diff_option(parser: argparse._ActionsContainer) -> None:
-    """Add the comparison of two recordings, in place of a run."""
-    parser.add_argument(
-        "--diff",
-        nargs=2,
-        metavar=("A", "B"),
-        help="print what changed between two recordings (x.ndjson), the largest changes first",
-    )
-
-
-def add_sort_option(parser: argparse.ArgumentParser, orders: Sequence[Order]) -> None:
-    """Add the option of the rows' order, by which ``--top`` chooses; the first is the default."""
+def sort_option(*orders: Order) -> Any:
+    """Return the field of the rows' order, by which ``--top`` chooses; the first is the default."""
     words = ", ".join(order.value for order in orders)
-    parser.add_argument(
-        "--sort",
-        type=one_of(orders, "order"),
-        metavar="BY",
-        help=f"order rows by this, and choose those of --top by it: {words}"
-        f" (default {orders[0].value})",
+    help = f"order rows by this, and choose those of --top by it: {words}"
+    return Heading.OUTPUT.option(
+        "--sort BY",
+        f"{help} (default {orders[0].value})",
+        one_of(orders, "order"),
     )
 
 
 #: The values of ``--why``.
 WHY_ALL, WHY_WAITS = "all", "waits"
 _WAITS = f"--why={WHY_WAITS}"
-
-
-def add_why_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--why``. ``parse`` knows ``--why=waits``: no pattern may follow it."""
-    parser.add_argument(
-        "--why",
-        action="store_const",
-        const=WHY_ALL,
-        help="show what the time of calls went into; --why=waits: without system calls",
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="use --why whatever it takes of the program's time"
-    )
-
-
-def add_key_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the keys that calls are grouped by."""
-    parser.add_argument(
-        "--by",
-        action="append",
-        metavar="EXPR[, EXPR]",
-        help="one row for each value of these expressions: parameters, results and their parts,"
-        ' $stack, $caller, $goid, $pid, $comm, $label("user"); added up in the kernel',
-    )
-    parser.add_argument(
-        "-f",
-        "--folded",
-        action="store_true",
-        help="by $stack, folded: one line for each stack, as flame graph tools read them",
-    )
-    parser.add_argument(
-        "-Z",
-        "--string-size",
-        type=positive,
-        metavar="BYTES",
-        default=64,
-        help="most bytes of a text that --by compares (default 64, no more than 256)",
-    )
-    parser.add_argument(
-        "--rows",
-        type=positive,
-        metavar="N",
-        default=1024,
-        help="most rows that --by makes; all further values share one (default 1024)",
-    )
-
-
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of runs of chosen functions: their length, their output, how to attach."""
-    parser.add_argument(
-        "-l", "--list", action="store_true", help="list what would be traced, and trace nothing"
-    )
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="refuse to run when one of several probes comes to nothing",
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="write results to this file: compressed if it ends in .gz, as JSON if in .ndjson",
-    )
-    parser.add_argument(
-        "--short",
-        action="store_true",
-        help="print names without the beginning of import paths, http.Get for net/http.Get",
-    )
-    add_watching_options(parser)
-
-
-def add_watching_options(parser: argparse.ArgumentParser, has_budget: bool = True) -> None:
-    """Add the options of every run: its length, the form of its output, how to attach."""
-    parser.add_argument(
-        "-d",
-        "--duration",
-        type=seconds,
-        metavar="TIME",
-        help="end after this time: 5 (seconds), 1m",
-    )
-    if has_budget:
-        parser.add_argument(
-            "--budget",
-            type=share,
-            metavar="PERCENT",
-            help="take at most this much of one CPU from the program: 2%%, 0.5%%; what costs more"
-            " is first counted and not measured, then not traced at all",
-        )
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
-    parser.add_argument(
-        "-q",
-        "--quiet",
-        action="store_true",
-        help="leave out headings, and notices but for errors and what is missing",
-    )
-    parser.add_argument(
-        "--attach",
-        type=one_of(AttachMethod, "way"),
-        metavar="METHOD",
-        help="attach only in this way: " + ", ".join(method.value for method in AttachMethod),
-    )
-    parser.add_argument(
-        "--debug", action="store_true", help="show tracebacks and the compiler's messages"
-    )
-
-
-def add_return_options(parser: argparse.ArgumentParser) -> None:
-    """Add where calls are seen returning."""
-    where = (
-        "see calls return at RETs (ret) or, which costs a tenth, in their callers (landing);"
-        " auto, the default: in the callers of functions that are called often"
-    )
-    kind = one_of(ReturnMode, "choice")
-    parser.add_argument(
-        "--returns", type=kind, metavar="WHERE", default=ReturnMode.AUTO, help=where
-    )
 
 
 def _recipes_keys(patterns: Sequence[str]) -> list[str] | None:
@@ -408,26 +315,55 @@ _NO_FILE = Files()
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class SummaryOptions(Options):
-    """Of commands that print summaries, which can be compared."""
+class ProcessOptions(Options):
+    """Of commands that look at processes for some time."""
 
-    processes: list[str]
-    duration: float | None
-    interval: float | None
-    top: int | None
-    diff: list[str] | None
+    processes: list[str] = Heading.TARGET.option(
+        "-p --pid PROCESS",
+        "trace this process only, by its number or name, or container:ID; several by a list or"
+        " a name that they share",
+        alone="source",
+    )
+    duration: float | None = Heading.RUN.option(
+        "-d --duration TIME", "end after this time: 5 (seconds), 1m", seconds
+    )
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class RunOptions(Options):
+class SummaryOptions(ProcessOptions):
+    """Of commands that print summaries, which can be compared."""
+
+    interval: float | None = Heading.RUN.option(
+        "-i --interval TIME", "print this often: 5 (s), 500ms", seconds
+    )
+    diff: list[str] | None = Heading.RUN.option(
+        "--diff A B",
+        "print what changed between two recordings (x.ndjson), the largest changes first",
+    )
+    top: int | None = Heading.OUTPUT.option("--top N", "print only the N largest", positive)
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class RunOptions(ProcessOptions):
     """Of commands that attach."""
 
-    processes: list[str]
-    cmd: str | None
-    duration: float | None
-    folded: bool
-    quiet: bool
-    attach: AttachMethod | None
+    cmd: str | None = Heading.TARGET.option(
+        "-c --cmd CMD",
+        "start this command, without a shell, and trace it from its first instruction"
+        " (also: all that follows --)",
+        alone="source",
+    )
+    folded: bool = Heading.OUTPUT.option("-f --folded", "print folded stacks, in ns")
+    quiet: bool = Heading.OUTPUT.option(
+        "-q --quiet",
+        "leave out headings, and notices but for errors and what is missing",
+    )
+    attach: AttachMethod | None = Heading.EXPERT.option(
+        "--attach METHOD",
+        "attach only in this way: " + ", ".join(method.value for method in AttachMethod),
+        one_of(AttachMethod, "way"),
+    )
+    debug: bool = Heading.EXPERT.option("--debug", "show tracebacks and the compiler's messages")
     named: Named = _NOBODY
 
     @property
@@ -454,24 +390,69 @@ class ForceOptions(RunOptions):
 class PartsOptions(ForceOptions):
     """Options of runs that show the parts of time."""
 
-    why: str | None
+    why: str | None = Heading.VALUES.option(
+        "--why",
+        "show what the time of calls went into; --why=waits: without system calls",
+        const=WHY_ALL,
+    )
+    force: bool = Heading.EXPERT.option(
+        "--force", "use --why whatever it takes of the program's time"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class FunctionOptions(RunOptions):
+class BudgetOptions(RunOptions):
+    """Options of runs that can be held to a part of the time."""
+
+    budget: float | None = Heading.EXPERT.option(
+        "--budget PERCENT",
+        "take at most this much of one CPU from the program: 2%%, 0.5%%; what costs more"
+        " is first counted and not measured, then not traced at all",
+        share,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class FunctionOptions(BudgetOptions):
     """Of runs of chosen functions."""
 
-    uid: int | None
-    cgroup: int | None
-    regexp: bool
-    exclude: Sequence[str]
-    patterns: Sequence[str]
-    list: bool
-    strict: bool
-    output: str | None
-    short: bool
-    budget: float | None
-    returns: ReturnMode
+    patterns: Sequence[str] = Heading.TARGET.option(
+        "[BINARY:]PATTERN",
+        "a function's name, or a pattern in which only * is special",
+    )
+    uid: int | None = Heading.TARGET.option(
+        "--uid USER", "only processes of this user, by number or name", _user
+    )
+    cgroup: int | None = Heading.TARGET.option(
+        "--cgroup PATH",
+        "only processes in this control group (version 2) or those within it",
+        _cgroup,
+    )
+    regexp: bool = Heading.CHOICE.option(
+        "-r --regexp", "patterns are regular expressions, full match"
+    )
+    exclude: Sequence[str] = Heading.CHOICE.option(
+        "-x --exclude PATTERN", "leave out functions that match (may be repeated)"
+    )
+    list: bool = Heading.RUN.option("-l --list", "list what would be traced, and trace nothing")
+    strict: bool = Heading.EXPERT.option(
+        "--strict", "refuse to run when one of several probes comes to nothing"
+    )
+    output: str | None = Heading.OUTPUT.option(
+        "-o --output FILE",
+        "write results to this file: compressed if it ends in .gz, as JSON if in .ndjson",
+    )
+    short: bool = Heading.OUTPUT.option(
+        "--short",
+        "print names without the beginning of import paths, http.Get for net/http.Get",
+    )
+    returns: ReturnMode = Heading.EXPERT.option(
+        "--returns WHERE",
+        "see calls return at RETs (ret) or, which costs a tenth, in their callers (landing);"
+        " auto, the default: in the callers of functions that are called often",
+        one_of(ReturnMode, "choice"),
+        default=ReturnMode.AUTO,
+    )
     files: Files = _NO_FILE
 
     @property
@@ -517,11 +498,29 @@ class CallsOptions(FunctionOptions, SummaryOptions):
 
     CONFLICTS: ClassVar[Sequence[Rule]] = CALLS_CONFLICTS
 
-    by: list[str] | None
-    string_size: int
-    rows: int
-    timestamp: bool
-    sort: Order | None
+    by: list[str] | None = Heading.VALUES.option(
+        "--by EXPR[,EXPR]",
+        "one row for each value of these expressions: parameters, results and their parts,"
+        ' $stack, $caller, $goid, $pid, $comm, $label("user"); added up in the kernel',
+    )
+    string_size: int = Heading.VALUES.option(
+        "-Z --string-size BYTES",
+        "most bytes of a text that --by compares (default 64, no more than 256)",
+        positive,
+        default=64,
+    )
+    rows: int = Heading.VALUES.option(
+        "--rows N",
+        "most rows that --by makes; all further values share one (default 1024)",
+        positive,
+        default=1024,
+    )
+    timestamp: bool = Heading.OUTPUT.option("-T --timestamp", "print the time above each table")
+    sort: Order | None = sort_option(Order.COUNT, Order.NAME)
+    folded: bool = Heading.OUTPUT.option(
+        "-f --folded",
+        "by $stack, folded: one line for each stack, as flame graph tools read them",
+    )
 
     @property
     def is_run(self) -> bool:
@@ -582,28 +581,6 @@ def profile_in(path: str | None) -> str | None:
 
 def adds_nothing(profile: str | None) -> bool:
     return profile is not None and profile.endswith(".folded")
-
-
-def _user(text: str) -> int:
-    """Parse a user's number or name."""
-    if text.isdecimal() and text.isascii() and int(text) < 1 << 32:
-        return int(text)
-    import pwd
-
-    try:
-        return pwd.getpwnam(text).pw_uid
-    except (KeyError, ValueError):
-        raise argparse.ArgumentTypeError(f"there is no user {text!r}") from None
-
-
-def _cgroup(text: str) -> int:
-    """Return the number of a control group by its directory's path."""
-    from gotrace.target.process import cgroup_number
-
-    try:
-        return cgroup_number(text)
-    except GotraceError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def parse_plain(parser: OptionParser[_O], arguments: Sequence[str], **found: object) -> _O:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TypeVar
 
-from gotrace.cli.cpu_options import GooncpuOptions
 from gotrace.cli.pace import pace, running
 from gotrace.cli.run import process_of, run_output
 from gotrace.cli.stack_files import fold, wants_stacks, write_stacks
+from gotrace.cli.stack_options import GooncpuOptions
 from gotrace.cli.why import PriceWatch
 from gotrace.profiles.rows import StackProfile
 from gotrace.report.cpu import write_cpu

@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of commands whose results are stacks."""
+"""The options of gooffcpu and gooncpu, whose results are stacks."""
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 
 from gotrace.cli.conflicts import ONE_OF, Conflict
-from gotrace.cli.options import ForceOptions, SummaryOptions
+from gotrace.cli.options import (
+    BudgetOptions,
+    ForceOptions,
+    Heading,
+    SummaryOptions,
+    one_of,
+    positive,
+)
+from gotrace.session.choices import HERTZ, WaitState
 
 STACK_CONFLICTS = (
     Conflict("--folded", "--json", ONE_OF),
@@ -19,24 +26,79 @@ STACK_CONFLICTS = (
 class StackOptions(ForceOptions, SummaryOptions):
     """Of commands that add stacks up."""
 
-    pprof: str | None
-    speedscope: str | None
-    inside: list[str]
-    timestamp: bool
-
-
-def add_stack_options(parser: argparse.ArgumentParser) -> None:
-    """Add the forms that stacks can be had in."""
-    parser.add_argument("-f", "--folded", action="store_true", help="print folded stacks, in ns")
-    parser.add_argument(
-        "-o",
-        dest="pprof",
-        metavar="FILE",
-        help="write a pprof profile of the whole run to this file as well (x.pb.gz), or a page that"
+    pprof: str | None = Heading.OUTPUT.option(
+        "-o FILE",
+        "write a pprof profile of the whole run to this file as well (x.pb.gz), or a page that"
         " shows its flame graph (x.html)",
     )
-    parser.add_argument(
-        "--speedscope",
-        metavar="FILE",
-        help="write a flame graph for https://www.speedscope.app to this file as well (x.json)",
+    speedscope: str | None = Heading.OUTPUT.option(
+        "--speedscope FILE",
+        "write a flame graph for https://www.speedscope.app to this file as well (x.json)",
+    )
+    inside: list[str] = Heading.CHOICE.option(
+        "--in PATTERN",
+        "only time within calls of such functions; only * is special (may be repeated)",
+    )
+    timestamp: bool = Heading.OUTPUT.option("-T --timestamp", "print the time above each table")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class GooffcpuOptions(StackOptions, BudgetOptions):
+    """The options of gooffcpu."""
+
+    state: WaitState = Heading.CHOICE.option(
+        "--state STATE",
+        "what is added up: waiting (default), runnable (for a CPU), syscall",
+        one_of(WaitState, "state"),
+        default=WaitState.WAITING,
+    )
+    names: bool = Heading.VALUES.option(
+        "--names",
+        "with --state syscall: by name, with errors, p50 and p99, as strace -c has it",
+    )
+    reason: list[str] = Heading.CHOICE.option(
+        "--reason TEXT",
+        "only waits for this reason, in which * is any text (may be repeated)",
+    )
+    wakers: bool = Heading.VALUES.option(
+        "--wakers", "show the stacks of those who end waits as well"
+    )
+    open: bool = Heading.CHOICE.option(
+        "--open",
+        "count waits that have not ended when the run ends, too, up to then",
+    )
+    system: bool = Heading.CHOICE.option(
+        "--system", "the runtime's own goroutines and functions as well"
+    )
+    force: bool = Heading.EXPERT.option("--force", "run whatever it takes of the program's time")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class GooncpuOptions(StackOptions):
+    """The options of gooncpu."""
+
+    functions: list[str] = Heading.CHOICE.option(
+        "PATTERN", "only such functions in the table; only * is special"
+    )
+    frequency: int = Heading.RUN.option(
+        "-F --frequency HERTZ",
+        f"samples a second of each CPU (default {HERTZ})",
+        positive,
+        default=HERTZ,
+    )
+    goroutines: bool = Heading.VALUES.option(
+        "-g --goroutines", "by group of goroutines, not by function"
+    )
+    label: str | None = Heading.VALUES.option(
+        "--by LABEL",
+        "by a pprof label of the goroutines, such as '$label(\"user\")', not by function",
+    )
+    stacks: bool = Heading.VALUES.option("--stacks", "by stack, not by function")
+    kernel: bool = Heading.CHOICE.option("-K --kernel", "with the kernel's own functions")
+    off: bool = Heading.VALUES.option(
+        "--off",
+        "all of goroutines' time, by group: running, runnable, system calls, waiting",
+    )
+    force: bool = Heading.EXPERT.option(
+        "--force", "use --off whatever it takes of the program's time"
     )

@@ -11,16 +11,22 @@ from gotrace.cli.conflicts import Conflict, Needs, check_options
 from gotrace.cli.options import (
     Files,
     FunctionOptions,
+    Heading,
     OptionParser,
     PartsOptions,
     adds_nothing,
     is_json,
+    positive,
     profile_in,
+    seconds,
+    size,
 )
+from gotrace.session.choices import MAX_STACK_FRAMES, MAX_TEXT_BYTES
 
 if TYPE_CHECKING:
     from gotrace.session.trace_plan import TraceChoices
 
+_MAX_ELEMENTS = 64  # of which each may take a block of the payload, and it has 64
 _COLUMNS, _ROWS = 80, 3  # columns if output goes to no terminal; lines for one call
 #: In the name of a flight's file, its number.
 NUMBER = "%n"
@@ -52,29 +58,94 @@ _CONFLICTS = (
 class GotraceOptions(FunctionOptions, PartsOptions):
     """The options of gotrace."""
 
-    time: bool
-    timestamp: bool
-    cpu: bool
-    user_stack: bool
-    stack_depth: int | None
-    tree: str | None
-    critical: bool
-    flight: float | None
-    when: list[str]
-    memory: int | None
-    record: bool
-    goid: int | None
-    tid: int | None
-    max_events: int | None
-    verbose: bool
-    string_size: int | None
-    elements: int | None
-    depth: int | None
-    entry: bool
-    no_fp: bool
-    doctor: bool
-    compile: bool
-    recipes: bool
+    patterns: Sequence[str] = Heading.TARGET.option(
+        "PROBE", "a function, with predicate and format: see below"
+    )
+    goid: int | None = Heading.CHOICE.option("--goid N", "only calls of this goroutine", positive)
+    tid: int | None = Heading.CHOICE.option("--tid N", "only calls on this thread", positive)
+    entry: bool = Heading.CHOICE.option("--entry", "report calls when they are entered")
+    user_stack: bool = Heading.VALUES.option("-U --user-stack", "print the user stack")
+    stack_depth: int | None = Heading.VALUES.option(
+        "--stack-depth N",
+        f"print N return addresses of the stack; implies -U, which prints up to {MAX_STACK_FRAMES}",
+        positive,
+    )
+    string_size: int | None = Heading.VALUES.option(
+        "-Z --string-size BYTES",
+        f"most bytes to show of a string or slice of bytes (default 256, no more than"
+        f" {MAX_TEXT_BYTES:,}); implies -v",
+        positive,
+    )
+    elements: int | None = Heading.VALUES.option(
+        "--elements N",
+        f"most elements to show of a slice, array or map (default 8, no more than {_MAX_ELEMENTS});"
+        " implies -v",
+        positive,
+    )
+    depth: int | None = Heading.VALUES.option(
+        "--depth N",
+        "pointers to follow, one from the other, 0 to 5 (default 1); implies -v",
+        int,
+        choices=range(6),
+    )
+    verbose: bool = Heading.VALUES.option(
+        "-v --verbose",
+        "print values whole, and what receivers and pointers to large structs lead to",
+    )
+    tree: str | None = Heading.REQUESTS.option(
+        "--tree ROOT",
+        "show each call of ROOT, a probe, as a request: with the calls of PROBE that are made"
+        " for it, in any goroutine (without PROBE: the program's own)",
+    )
+    critical: bool = Heading.REQUESTS.option(
+        "--critical", "with --tree, show what made each request as long as it was"
+    )
+    flight: float | None = Heading.REQUESTS.option(
+        "--flight TIME",
+        "keep the latest calls and states of goroutines, and write those of so long to a file,"
+        " such as -o x-%%n.trace, whenever --when holds",
+        seconds,
+    )
+    when: list[str] = Heading.REQUESTS.option(
+        "--when CONDITION",
+        "with --flight, write the file when such a call ends, a probe; or: panic,"
+        " 'signal TERM' (may be repeated)",
+    )
+    memory: int | None = Heading.REQUESTS.option(
+        "--memory SIZE",
+        "with --flight, keep no more than this: 64M (default 256M, or an eighth of what is free)",
+        size,
+    )
+    record: bool = Heading.REQUESTS.option(
+        "--record",
+        "write all calls and states of goroutines to the file of -o, such as x.trace",
+    )
+    max_events: int | None = Heading.RUN.option("-M --max-events N", "end after N calls", positive)
+    doctor: bool = Heading.RUN.option(
+        "--doctor",
+        "check what tracing needs here, with -p also of that process, and trace nothing",
+    )
+    compile: bool = Heading.RUN.option(
+        "--compile",
+        "compile the BPF programs that these tools usually load, keep them, and trace nothing",
+    )
+    recipes: bool = Heading.RUN.option(
+        "--recipes",
+        "list the recipes, @NAME; with -p mark those whose functions the process has",
+    )
+    time: bool = Heading.OUTPUT.option("-t --time", "seconds since the start", alone="clock")
+    timestamp: bool = Heading.OUTPUT.option(
+        "-T --timestamp", "time of day (the default)", alone="clock"
+    )
+    cpu: bool = Heading.OUTPUT.option("-C --cpu", "print the CPU, in a first column")
+    folded: bool = Heading.OUTPUT.option(
+        "-f --folded",
+        "print how many calls were made from each stack, folded, when the run ends",
+    )
+    no_fp: bool = Heading.EXPERT.option(
+        "--no-fp",
+        "leave float registers alone: reading them sends the thread SIGURG, as Go itself does",
+    )
     #: Whether the program's own functions are shown of requests: a user has named none.
     shows_own: bool = False
     #: Those that are called too often.

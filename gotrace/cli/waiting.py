@@ -10,7 +10,7 @@ from typing import TypeVar
 from gotrace.cli.pace import pace, running
 from gotrace.cli.run import process_of, run_output
 from gotrace.cli.stack_files import fold, wants_stacks, write_stacks
-from gotrace.cli.wait_options import GooffcpuOptions
+from gotrace.cli.stack_options import GooffcpuOptions
 from gotrace.cli.why import PriceWatch, say_price
 from gotrace.goroutines.groups import matcher
 from gotrace.profiles.rows import StackProfile

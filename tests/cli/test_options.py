@@ -13,7 +13,7 @@ import pytest
 import gotrace.cli
 from gotrace.cli.gofunclatency import _parser
 from gotrace.cli.latency_options import GofunclatencyOptions
-from gotrace.cli.options import Files, duration, parse, seconds
+from gotrace.cli.options import Files, Heading, duration, parse, seconds
 from gotrace.cli.stream import result_file
 from gotrace.errors import UsageError
 from gotrace.report.listing import by_kind
@@ -92,12 +92,23 @@ def test_each_option_of_a_parser_is_a_field(tool: str) -> None:
     """A field that may be None is one that is None if it is not given."""
     parser = importlib.import_module(f"gotrace.cli.{tool}")._parser()
     actions = {action.dest: action for action in parser._actions}
-    options = {each.name: each for each in fields(parser.kind) if each.default is MISSING}
+    declared = fields(parser.kind)
+    options = {each.name: each for each in declared if each.default is MISSING}
     assert options.keys() == actions.keys() - {"help", "version"}
+    assert all(option.metadata for option in options.values())
     for name, option in options.items():
         action = actions[name]
         may_be_none = action.default is None and action.nargs != "*"
         assert str(option.type).endswith(" | None") == may_be_none, name
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_help_has_the_same_headings_in_one_order(tool: str) -> None:
+    parser = importlib.import_module(f"gotrace.cli.{tool}")._parser()
+    titles = [group.title for group in parser._action_groups if group._group_actions]
+    headings = [heading.value for heading in Heading]
+    assert titles[0] == "options"
+    assert titles[1:] == [title for title in headings if title in titles]
 
 
 def test_options_are_not_changed() -> None:
