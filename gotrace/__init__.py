@@ -14,31 +14,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gotrace.api import (
-        CallStream,
+    from gotrace.api.checks import (
+        TracingWarning,
+    )
+    from gotrace.api.rows import (
         Counts,
         CpuFunction,
         CpuSamples,
         CpuTime,
-        FlightStream,
         Function,
         Goroutine,
         GoroutineState,
         GoroutineTime,
         Group,
         Groups,
-        RequestStream,
-        Session,
-        SnapshotStream,
         Syscall,
         Syscalls,
-        TracingWarning,
         Wait,
         Waits,
         WallTime,
+    )
+    from gotrace.api.session import (
+        Session,
         attach,
         path,
         start,
+    )
+    from gotrace.api.streams import (
+        CallStream,
+        FlightStream,
+        RequestStream,
+        SnapshotStream,
     )
     from gotrace.calls import Call, LongestWait, LostCalls, StackFrame, Why, read, write
     from gotrace.errors import GotraceError, NoMatchError, UsageError
@@ -133,31 +139,35 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "gotrace.api": (
-        "CallStream",
+    "gotrace.api.checks": ("TracingWarning",),
+    "gotrace.api.rows": (
         "Counts",
         "CpuFunction",
         "CpuSamples",
         "CpuTime",
-        "FlightStream",
         "Function",
         "Goroutine",
         "GoroutineState",
         "GoroutineTime",
         "Group",
         "Groups",
-        "RequestStream",
-        "Session",
-        "SnapshotStream",
         "Syscall",
         "Syscalls",
-        "TracingWarning",
         "Wait",
         "Waits",
         "WallTime",
+    ),
+    "gotrace.api.session": (
+        "Session",
         "attach",
         "path",
         "start",
+    ),
+    "gotrace.api.streams": (
+        "CallStream",
+        "FlightStream",
+        "RequestStream",
+        "SnapshotStream",
     ),
     "gotrace.calls": ("Call", "LongestWait", "LostCalls", "StackFrame", "Why", "read", "write"),
     "gotrace.results.changes": ("Diff", "diff"),

@@ -191,18 +191,17 @@ BESIDE = {
 
 @pytest.mark.parametrize(
     "path",
-    [GOTRACE / "api.py", *sorted((GOTRACE / "cli").glob("[!_]*.py"))],
+    sorted(path for room in BESIDE for path in (GOTRACE / room).glob("[!_]*.py")),
     ids=lambda path: str(path.relative_to(GOTRACE)),
 )
 def test_commands_and_library_ask_the_same_layer(path: Path) -> None:
     if path.stem == "completion":
         pytest.skip("it reads names without a session, to be fast")
-    room = path.relative_to(GOTRACE).parts[0].removesuffix(".py")
-    package = "gotrace.cli" if room == "cli" else "gotrace"
+    room = path.relative_to(GOTRACE).parts[0]
     names = {
         name.removeprefix("gotrace.")
         for node in ast.walk(ast.parse(path.read_text()))
-        for name in imported(node, package)
+        for name in imported(node, f"gotrace.{room}")
         if name.startswith("gotrace.") and not name.startswith("gotrace.__")
     }
     known = LAYER | BESIDE[room] | {room}
@@ -361,7 +360,7 @@ def test_no_two_classes_have_one_name() -> None:
 
 def test_only_the_library_lists_its_names() -> None:
     listing = {path for path in modules() if "\n__all__ = " in path.read_text()}
-    assert listing == {GOTRACE / "__init__.py", GOTRACE / "api.py"}
+    assert listing == {GOTRACE / "__init__.py"}
 
 
 @pytest.mark.parametrize(
@@ -477,4 +476,4 @@ def test_the_library_loads_what_it_needs_on_first_use() -> None:
     heavy = {"bcc", "capstone", "elftools", "ctypes"}
     assert not loaded_by(["gotrace"]) & heavy
     assert not loaded_by(["gotrace.calls"]) & heavy  # reading a trace takes none of it
-    assert not loaded_by(["gotrace.api"]) & {"bcc", "elftools"}
+    assert not loaded_by(["gotrace.api.session"]) & {"bcc", "elftools"}

@@ -17,14 +17,14 @@ pytestmark = pytest.mark.slow
 _HOSTILE = "main.<script>alert(1)</script>"
 _CELLS = """\
 import gotrace
-from gotrace.api import Counts
+from gotrace.api.rows import Counts
 gotrace.diff("a.ndjson", "b.ndjson")
 ---
 Counts({"main.<script>alert(1)</script>": 7})
 ---
 gotrace.Histogram(3, 9, 2, 4, {2: 1, 3: 1, 4: 1})
 ---
-from gotrace.api import Latencies
+from gotrace.api.rows import Latencies
 named = Latencies(["main.<script>alert(1)</script>"])
 named["main.<script>alert(1)</script>"] = gotrace.Histogram(3, 9, 2, 4, {2: 1, 3: 1, 4: 1})
 named

@@ -1,0 +1,522 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the library's results, and the collections that have them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+from gotrace.calls import StackFrame
+from gotrace.errors import UsageError
+from gotrace.goroutines.dump import Dump
+from gotrace.goroutines.model import DumpedGoroutine, Frame, Stack, State, own_function
+from gotrace.goroutines.program import CodeNames
+from gotrace.histogram import Histogram, ValueHistogram
+from gotrace.profiles.folded import folded
+from gotrace.profiles.html import html
+from gotrace.profiles.pprof import pprof
+from gotrace.profiles.rows import StackProfile
+from gotrace.profiles.speedscope import speedscope
+from gotrace.profiles.write import write_profile
+from gotrace.records import dataclass
+from gotrace.results.rows import Row
+from gotrace.session.key_stacks import STACK, key_profile, stack_of
+from gotrace.session.keys import KeyMeter, KeyPeriod, KeyRequest
+from gotrace.session.latency import Measurement
+from gotrace.session.oncpu.groups import WALL_FORM, WallGroup
+from gotrace.session.oncpu.meter import CpuPeriod
+from gotrace.session.oncpu.naming import FORM as CPU_FORM
+from gotrace.session.oncpu.naming import CpuNames, function_rows
+from gotrace.session.plan import ProgramFunction
+from gotrace.session.run import Run
+from gotrace.session.waits.names import SyscallSums
+from gotrace.session.waits.naming import FORM, profile_rows
+from gotrace.session.why.parts import PartSums
+from gotrace.tables import Table
+from gotrace.values.python import to_python
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One function that a pattern selects.
+
+    ``file`` and ``line`` are where it is declared, None where that is not known. ``inlined`` is in
+    how many places it was inlined, where no probe sees its calls. ``program`` is its program's
+    name, None where all functions are of one.
+    """
+
+    name: str
+    file: str | None
+    line: int | None
+    inlined: int
+    program: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Goroutine:
+    """A goroutine that calls a function.
+
+    ``goid`` is 0 for calls made outside of goroutines, and None for those of all goroutines that
+    could not be kept apart. ``program`` is the name of the function's program, None where only one
+    is traced.
+    """
+
+    function: str
+    pid: int
+    goid: int | None
+    program: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GoroutineState:
+    """The state of a goroutine at one moment.
+
+    ``state`` is a word such as "waiting" or "running", ``reason`` why it waits ("" where it does
+    not), ``waiting_ns`` for how long at least (None where that is not known). ``awaits`` is the
+    type of what it waits for ("chan", "sync.Mutex"), ``address`` where that is; both None where
+    that is not known. ``created_by`` is the ``go`` statement, ``parent`` the goroutine that ran it
+    (None where that is not known). ``stack`` is from the innermost frame on, and empty for a
+    running goroutine that could not be sampled and for one that kept moving while it was read
+    (``moved``). ``labels`` are those of pprof.
+    """
+
+    goid: int
+    state: str
+    reason: str
+    waiting_ns: int | None
+    awaits: str | None
+    address: int | None
+    created_by: StackFrame | None
+    parent: int | None
+    system: bool
+    moved: bool
+    stack: tuple[StackFrame, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Waits that are alike: ``count`` of them took ``delay_ns`` together.
+
+    ``reason`` is why, in Go's words, "" where there is none. ``waker`` is the function that ended
+    them, None where that was not a goroutine; ``woken_by`` says what it was: "goroutine", "timer",
+    "network poller" or "runtime", None where that is not known. ``open``: they had not ended.
+    Stacks are from the innermost frame on; ``waker_stack`` is empty unless it was asked for.
+    """
+
+    state: str
+    reason: str
+    count: int
+    delay_ns: int
+    woken_by: str | None
+    waker: str | None
+    open: bool
+    stack: tuple[StackFrame, ...]
+    waker_stack: tuple[StackFrame, ...]
+
+
+class _Profiled:
+    """Stacks that can be written as files."""
+
+    _profile: StackProfile
+
+    def to_pprof(self, path: str | os.PathLike[str]) -> None:
+        """Write a profile for ``go tool pprof``, gzipped. Raises GotraceError."""
+        write_profile(path, self._profile, pprof)
+
+    def to_folded(self, path: str | os.PathLike[str]) -> None:
+        """Write folded stacks with their time in ns, for flame graphs. Raises GotraceError."""
+        write_profile(path, self._profile, folded)
+
+    def to_speedscope(self, path: str | os.PathLike[str]) -> None:
+        """Write a flame graph for https://www.speedscope.app. Raises GotraceError."""
+        write_profile(path, self._profile, speedscope)
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write a page that shows a flame graph without a network. Raises GotraceError."""
+        write_profile(path, self._profile, html)
+
+
+class Waits(list[Wait], Table, _Profiled):
+    """The places where goroutines waited, the longest first.
+
+    ``contentions`` (how many) and ``delay_ns`` are the sums, with those for which there was no row
+    to keep them by stack (``others``: how many, and their time). ``earlier`` waits are not in them:
+    they had begun before.
+    """
+
+    def __init__(
+        self,
+        program: CodeNames,
+        rows: Sequence[Row],
+        others: tuple[int, int],
+        earlier: int,
+    ) -> None:
+        """Name the frames of rows; ``program`` is that of their addresses."""
+        super().__init__(map(_wait, rows))
+        self.others = others
+        self.earlier = earlier
+        self.contentions = others[0] + sum(row["count"] for row in rows)
+        self.delay_ns = others[1] + sum(row["delay_ns"] for row in rows)
+        found, now = profile_rows(program, rows), time.time_ns()
+        self._profile = StackProfile(FORM, found, "waits", program.mappings(), now)
+
+    def __repr__(self) -> str:
+        """Return the sums: there are many waits."""
+        return f"<gotrace.Waits: {self.contentions:,} waits, {self.delay_ns:,} ns>"
+
+    def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        """Return a row for each of the waits: time, number, state, reason, waker and function.
+
+        That is the innermost function of the program's own.
+        """
+        names = ("delay_ns", "count", "state", "reason", "waker", "function")
+        return names, (
+            (
+                *(one.delay_ns, one.count, one.state, one.reason, one.waker),
+                own_function([frame.function for frame in one.stack]),
+            )
+            for one in self
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSamples:
+    """Samples that are alike: ``samples`` of them stand for ``cpu_ns`` together.
+
+    ``work`` is what the time is spent for: "program", "garbage collection", "GC assist" or
+    "scheduler". ``group`` is whose it is: the go statement that made the goroutines, "main
+    goroutine", "outside of goroutines", or else the same as ``work``. ``stack`` is from the
+    innermost frame on, and empty if there was no room to keep it. ``label`` is the value of the
+    goroutines' label, if samples are kept apart by one: "" if they do not have it, None outside of
+    goroutines.
+    """
+
+    work: str
+    group: str
+    samples: int
+    cpu_ns: int
+    stack: tuple[StackFrame, ...]
+    label: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class CpuFunction:
+    """The CPU time of a function: its own, and with the functions that it calls."""
+
+    function: str
+    self_ns: int
+    total_ns: int
+
+
+class CpuTime(list[CpuSamples], Table, _Profiled):
+    """Where CPU time went, the most first.
+
+    ``samples`` and ``cpu_ns`` are the sums, with ``others``: samples for which there was no row to
+    keep them by stack. ``clock_ns`` is how long the threads have run by their own clock, None if
+    the process had ended. ``functions`` are all that were on a stack, those with the most time of
+    their own first.
+    """
+
+    def __init__(self, names: CpuNames, period: CpuPeriod, ns: int, inside: Sequence[str]) -> None:
+        """Name the frames of a period's rows; each sample stands for ``ns``."""
+        rows = names.named(period.rows, inside)
+        super().__init__(
+            CpuSamples(
+                one.work.value,
+                one.group,
+                one.samples,
+                one.samples * ns,
+                tuple(map(_stack_frame, one.frames)),
+                None if one.label is None else to_python(one.label),
+            )
+            for one in rows
+        )
+        self.others = period.others
+        self.clock_ns = period.cpu_ns
+        self.samples = period.others + sum(one.samples for one in rows)
+        self.cpu_ns = self.samples * ns
+        self.functions = [
+            CpuFunction(row["func"], row["self_ns"], row["total_ns"])
+            for row in function_rows(rows, ns)
+        ]
+        found, now = names.profile_rows(rows, ns), time.time_ns()
+        self._profile = StackProfile(CPU_FORM, found, "CPU time", names.mappings(), now)
+
+    def __repr__(self) -> str:
+        """Return the sums: there are many samples."""
+        return f"<gotrace.CpuTime: {self.samples:,} samples, {self.cpu_ns:,} ns>"
+
+    def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        """Return a row for each of the functions: its own time, with what it calls, its name."""
+        rows = ((one.self_ns, one.total_ns, one.function) for one in self.functions)
+        return ("self_ns", "total_ns", "function"), rows
+
+
+@dataclass(frozen=True, slots=True)
+class Syscall:
+    """The system calls of one name: their ``times``, and how many failed, by the error's name."""
+
+    name: str
+    times: Histogram
+    errors: Mapping[str, int]
+
+
+class Syscalls(list[Syscall], Table):
+    """System calls by name, those that took most time first; ``stacks`` says where they are made.
+
+    Calls that had begun before are in neither: ``stacks.earlier`` is how many.
+    """
+
+    def __init__(self, sums: Iterable[SyscallSums], stacks: Waits) -> None:
+        super().__init__(Syscall(one.name, one.times, one.errors) for one in sums)
+        self.stacks = stacks
+
+    def __repr__(self) -> str:
+        calls, ns = sum(one.times.count for one in self), sum(one.times.sum for one in self)
+        return f"<gotrace.Syscalls: {calls:,} calls of {len(self):,} names, {ns:,} ns>"
+
+    def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        """Return a row for each name: its calls' times, how many failed, and the name."""
+        rows = ((*_times(one.times), sum(one.errors.values()), one.name) for one in self)
+        return (*_TIMES, "errors", "name"), rows
+
+
+@dataclass(frozen=True, slots=True)
+class GoroutineTime:
+    """The time of a group of goroutines, by state; ``wall_ns`` is the sum.
+
+    Threads without a goroutine, and the scheduler, have nothing but ``running_ns``.
+    """
+
+    group: str
+    wall_ns: int
+    running_ns: int
+    runnable_ns: int
+    syscall_ns: int
+    waiting_ns: int
+
+
+class WallTime(list[GoroutineTime], Table, _Profiled):
+    """All of goroutines' time by group, the most first.
+
+    ``wall_ns`` is the sum, with ``others``: how many stays in a state found no row, and their time.
+    """
+
+    def __init__(
+        self, groups: Iterable[WallGroup], others: tuple[int, int], names: CpuNames
+    ) -> None:
+        groups = list(groups)
+        states = State.RUNNING, State.RUNNABLE, State.SYSCALL, State.WAITING
+        super().__init__(
+            GoroutineTime(one.name, one.wall_ns, *(one.ns[state] for state in states))
+            for one in groups
+        )
+        self.others = others
+        self.wall_ns = others[1] + sum(one.wall_ns for one in groups)
+        found, now = [row for one in groups for row in one.profile_rows(names)], time.time_ns()
+        self._profile = StackProfile(WALL_FORM, found, "goroutines' time", names.mappings(), now)
+
+    def __repr__(self) -> str:
+        return f"<gotrace.WallTime: {len(self):,} groups, {self.wall_ns:,} ns>"
+
+    def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        """Return a row for each group: its time, by what its goroutines did, and its name."""
+        names = ("wall_ns", "running_ns", "runnable_ns", "syscall_ns", "waiting_ns", "group")
+        return names, ([getattr(one, name) for name in names] for one in self)
+
+
+#: Of a table of histograms, after what these are of.
+_TIMES = ("count", "sum_ns", "p50_ns", "p99_ns", "max_ns")
+
+
+def _times(times: Histogram) -> tuple[int, ...]:
+    return times.count, times.sum, times.percentile(50), times.percentile(99), times.maximum
+
+
+class Latencies(dict[str, Histogram], Table):
+    """Histograms by function name; those that were not called are empty and not listed.
+
+    Any other name is a KeyError.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__()
+        self._names = frozenset(names)
+
+    def __missing__(self, name: str) -> Histogram:
+        if name not in self._names:
+            raise KeyError(name)
+        return Histogram()
+
+    def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        """Return a row for each function, those that took most time first."""
+        rows = sorted(self.items(), key=lambda item: -item[1].sum)
+        return ("function", *_TIMES), ((name, *_times(times)) for name, times in rows)
+
+
+class _GoroutineLatencies(dict[Goroutine, Histogram], Table):
+    """Histograms by goroutine."""
+
+    def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        """Return a row for each goroutine, those that took most time first."""
+        rows = sorted(self.items(), key=lambda item: -item[1].sum)
+        return ("function", "pid", "goid", *_TIMES), (
+            (one.function, one.pid, one.goid, *_times(times)) for one, times in rows
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Calls of a function that have the same values: ``calls`` of them.
+
+    ``by`` has the values by their expressions. ``times`` are the durations in ns, and ``values``
+    those of ``of``, each None if that was not asked for. ``program`` is the name of the function's
+    program, None where only one is traced. ``own_ns`` is the calls' time without the calls within
+    them that are in groups, for durations by ``$stack``: profiles have it.
+    """
+
+    function: str
+    by: Mapping[str, Any]
+    calls: int
+    times: Histogram | None = None
+    values: ValueHistogram | None = None
+    program: str | None = None
+    own_ns: int | None = None
+
+
+class Groups(list[Group], Table, _Profiled):
+    """Calls added up by their values, those of most calls first.
+
+    ``others`` is the number of calls for which there was no row; they are in no group. Profiles can
+    be written if the key has ``$stack``.
+    """
+
+    def __init__(self, run: Run[KeyMeter, Any], request: KeyRequest, period: KeyPeriod) -> None:
+        """Take the sums of a run."""
+        super().__init__()
+        self._key, self.others = request.key.texts, 0
+        self._stacks: StackProfile | None = None
+        if STACK in self._key:
+            of = request.of.texts[0] if request.of else None
+            what = period.rows, of, request.asked.patterns, time.time_ns(), 0
+            self._stacks = key_profile(run.plan, request.key, *what)
+        for row in period.rows:
+            if row.function is None or row.values is None:
+                self.others += row.calls
+                continue
+            name = run.plan.names[row.function]
+            values = zip(self._key, row.values, strict=True)
+            by = {text: _group_value(text, value) for text, value in values}
+            if row.times is not None and row.why is not None:
+                _add_parts(row.times, row.why.values())
+            row_of = row.calls, row.times, row.measured
+            self.append(Group(name.name, by, *row_of, name.program, row.own))
+        self.sort(key=lambda one: -one.calls)
+
+    @property
+    def _profile(self) -> StackProfile:  # type: ignore[override]
+        if self._stacks is None:
+            raise UsageError(f"these calls have no stacks: give by={STACK!r}")
+        return self._stacks
+
+    def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        """Return a row for each group: its function, its values, its calls, and its times."""
+        times = self[0].times is not None if self else False
+        return ("function", *self._key, "calls", *(_TIMES[1:] if times else ())), (
+            (
+                *(one.function, *map(str, one.by.values()), one.calls),
+                *(_times(one.times)[1:] if one.times is not None else ()),
+            )
+            for one in self
+        )
+
+
+def _group_value(text: str, value: Any) -> Any:
+    return tuple(stack_of(value)[0]) if text == STACK else to_python(value)
+
+
+class Counts(Counter[str], Table):
+    """Calls by function name; those that were not called are 0 and not listed.
+
+    Where several programs are traced the names are with the programs': ``shop:main.f``.
+    """
+
+    def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        """Return a row for each function, the most called first."""
+        return ("function", "calls"), self.most_common()
+
+
+def goroutine_states(dump: Dump, goroutines: Iterable[DumpedGoroutine]) -> Iterator[GoroutineState]:
+    program = dump.program
+    stacks: dict[Stack, tuple[StackFrame, ...]] = {}
+    for one in goroutines:
+        if one.stack not in stacks:
+            frames = program.frames(one.stack)
+            stacks[one.stack] = tuple(_stack_frame(f) for f in frames if not f.is_elided)
+        creation = program.creation(one.created_by) if one.goid != 1 else None
+        yield GoroutineState(
+            one.goid,
+            one.state.value,
+            one.reason,
+            one.waiting_ns,
+            one.awaited.type if one.awaited else None,
+            one.awaited.address if one.awaited else None,
+            _stack_frame(creation) if creation else None,
+            one.parent or None,
+            one.is_system,
+            one.has_moved,
+            stacks[one.stack],
+            dict(dump.labels_of(one)),
+        )
+
+
+def _wait(row: Row) -> Wait:
+    known = {
+        name: row[name] for name in ("state", "count", "delay_ns", "woken_by", "waker", "open")
+    }
+    stacks = row["stack"].frames, row["waker_stack"].frames if "waker_stack" in row else ()
+    stack, waker_stack = (tuple(map(_stack_frame, frames)) for frames in stacks)
+    return Wait(**known, reason=row["reason"] or "", stack=stack, waker_stack=waker_stack)
+
+
+def _stack_frame(frame: Frame) -> StackFrame:
+    return StackFrame(frame.function, frame.file, frame.line)
+
+
+def function_latencies(
+    names: Sequence[ProgramFunction], period: Measurement
+) -> dict[str, Histogram]:
+    """Return a histogram for each name, which functions of several files may share."""
+    histograms = Latencies(name.text for name in names)
+    for row, times in period.rows.items():
+        histograms.setdefault(names[row].text, Histogram()).merge(times)
+    for row, bands in period.why.items():
+        _add_parts(histograms[names[row].text], bands.values())
+    return histograms
+
+
+def _add_parts(times: Histogram, bands: Iterable[PartSums]) -> None:
+    """Add the parts of durations to their histogram."""
+    for sums in bands:
+        for name, totals in sums.parts.items():
+            times.why[name] = times.why.get(name, 0) + totals.ns
+
+
+def goroutine_latencies(
+    names: Sequence[ProgramFunction], period: Measurement
+) -> dict[Goroutine, Histogram]:
+    histograms = _GoroutineLatencies()
+    for key, goroutine in period.goroutines.items():
+        function = names[key.row]
+        task = Goroutine(function.name, key.pid, key.goid, function.program)
+        histograms.setdefault(task, Histogram()).merge(goroutine.times)
+    for row, rest in period.rest.items():
+        if rest.times.count:
+            others = Goroutine(names[row].name, 0, None, names[row].program)
+            histograms.setdefault(others, Histogram()).merge(rest.times)
+    return histograms

@@ -1,0 +1,1019 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions: attach, then iterate over calls, count them or measure them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from weakref import WeakSet
+
+from gotrace.api.checks import (
+    ReturnsName,
+    check_budget,
+    check_lost,
+    check_numbers,
+    checked_budget,
+    checked_text_size,
+    one_value,
+    os_errors,
+    return_mode,
+    several_patterns,
+    some_patterns,
+    warn_of_notes,
+    warn_of_unwound,
+)
+from gotrace.api.rows import (
+    Counts,
+    CpuTime,
+    Function,
+    Goroutine,
+    GoroutineState,
+    Groups,
+    Syscalls,
+    Waits,
+    WallTime,
+    function_latencies,
+    goroutine_latencies,
+    goroutine_states,
+)
+from gotrace.api.streams import (
+    READING,
+    CallStream,
+    FlightStream,
+    Iteration,
+    RecordStream,
+    RequestStream,
+    SnapshotStream,
+)
+from gotrace.errors import GotraceError, UsageError
+from gotrace.goroutines.dump import Dump
+from gotrace.goroutines.groups import GoroutineFilter
+from gotrace.goroutines.live import GoFiles
+from gotrace.histogram import Histogram
+from gotrace.requests.assemble import Assembler, request_probes
+from gotrace.requests.flight import flight_of, flight_size, probes_in
+from gotrace.requests.recording import Recording
+from gotrace.session.choices import HERTZ, MAX_STACK_FRAMES, WaitState
+from gotrace.session.count import CountRequest
+from gotrace.session.keys import KeyOptions, KeyRequest, key_of
+from gotrace.session.latency import LatencyOptions, LatencyRequest
+from gotrace.session.oncpu.groups import wall_groups
+from gotrace.session.oncpu.meter import CpuRequest
+from gotrace.session.oncpu.naming import CpuNames
+from gotrace.session.oncpu.wall import WallRequest
+from gotrace.session.probing import Probing
+from gotrace.session.request import Asked, RunRequest
+from gotrace.session.run import Run, open_run
+from gotrace.session.scheduler import SchedulerProbes
+from gotrace.session.trace import TraceOptions, TraceRequest
+from gotrace.session.trace_plan import TraceChoices
+from gotrace.session.undisturbed import Opened
+from gotrace.session.waits.meter import WaitRequest
+from gotrace.session.waits.names import SyscallRequest, syscall_price
+from gotrace.session.waits.naming import WaitChoice, named_waits
+from gotrace.session.why.price import MAX_SHARE, price_of
+from gotrace.session.why.price import Price as CountedPrice
+from gotrace.session.why.probes import WhyOptions
+from gotrace.target.process import process_numbers
+from gotrace.target.target import Target
+from gotrace.target.wait import Waiter
+
+if TYPE_CHECKING:
+    from gotrace.live.attached import AttachPrice
+    from gotrace.live.monitor import Monitor
+_I = TypeVar("_I", bound=Iteration[Any])
+_M = TypeVar("_M", bound=Probing)
+_C = TypeVar("_C")
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_LOOK = 1.0  # seconds between two looks at a run that only counts
+_HARVEST = 0.1  # seconds between two looks for goroutines that have ended
+_KEY_TEXT = 64  # bytes of a text that calls are kept apart by, unless a user says how many
+#: Planning, compiling and attaching are done by one thread at a time: the compiler writes to
+#: standard error, which is redirected meanwhile, and the processes that hold probes are forked.
+_STARTING = threading.RLock()
+
+
+def _start_afresh() -> None:
+    """Forget who starts, in a process that was forked and has this thread alone."""
+    global _STARTING
+    _STARTING = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_start_afresh)
+
+
+def attach(process: int | str, *others: int | str) -> Session:
+    """Return a session on a running process, or on several, of one program or of more.
+
+    Each is given by its number or by its name, which stands for all processes that are called so.
+    Raises ProcessError if there is no such process, UsageError for more than eight.
+    """
+    pids = process_numbers((process, *others))
+    return Session(Target.of(pids[0], None) if len(pids) == 1 else Target.of(None, None, pids=pids))
+
+
+def start(command: Sequence[str]) -> Session:
+    """Return a session on a command, without a shell, that the session's first run starts.
+
+    So no call is missed. ``command`` is the program, looked up on PATH, and its arguments. Raises
+    CommandError if the program does not exist, and UsageError if the command is one string.
+    """
+    if isinstance(command, str):
+        words = command.split()
+        raise UsageError(f"a command is a list of words, without a shell: start({words})")
+    with _STARTING:
+        return Session(Target.of(None, list(command)))
+
+
+def path(file: str | os.PathLike[str]) -> Session:
+    """Return a session on all processes that run a file, those yet to be started included."""
+    return Session(Target(), os.fspath(file))
+
+
+def _in_use(method: _F) -> _F:
+    """Keep a session open while a method of it runs, or refuse to run the method."""
+
+    @wraps(method)
+    def run(self: Session, *args: Any, **options: Any) -> Any:
+        with self._opened.used("this session is closed: use it within its with block"):
+            return method(self, *args, **options)
+
+    return run  # type: ignore[return-value]
+
+
+class Session:
+    """The traced processes; a context manager that detaches and closes everything at its end.
+
+    A session belongs to one thread at a time, ``stop`` and ``close`` aside; sessions are
+    independent of each other.
+    """
+
+    def __init__(self, target: Target, file: str | None = None) -> None:
+        """Take over the target; ``file`` is what patterns mean that name none."""
+        self._target = target
+        self._file = file
+        self._runs: WeakSet[Run[Any, Any]] = WeakSet()
+        self._lock = threading.Lock()
+        self._attaching_runs = 0
+        #: Whether ``stop`` has been called for a run that is not attached yet.
+        self._stop_asked = False
+        self._has_run = False
+        self._streams: WeakSet[Iteration[Any]] = WeakSet()
+        self._opened = Opened()
+        self._opened.enter(closing(target))
+        _SESSIONS.add(self)
+
+    def __repr__(self) -> str:
+        """Return the name of the target, and whether the session is closed."""
+        if self._file is not None:
+            what = f"all processes of {self._file}"
+        elif self._target.command is not None:
+            what = f"command {self._target.command.path}, process {self.pid}"
+        else:
+            numbers = [str(one.tgid) for one in self._target.watched]
+            what = f"process{'es' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+        return f"<gotrace.Session of {what}{', closed' if self._opened.is_closing else ''}>"
+
+    @property
+    def pid(self) -> int | None:
+        """Return the process's number, None for several, and for all that run a file."""
+        return self._target.pid or None
+
+    @_in_use
+    def functions(
+        self, *patterns: str, exclude: Iterable[str] = (), regexp: bool = False
+    ) -> list[Function]:
+        """Return the functions that patterns and recipes select, by file and address.
+
+        Raises NoMatchError, which says what is near, where a pattern selects nothing.
+        """
+        with _STARTING, os_errors():
+            asked = self._asked(patterns, exclude, regexp)
+            if asked.has_recipes:
+                choices = TraceChoices.of(None, None, entry_only=True, floats=False)
+                found = TraceRequest(target=self._target, asked=asked, choices=choices).select()
+            else:
+                found = CountRequest(target=self._target, asked=asked, verb="trace").select()
+            functions: dict[tuple[int, int, int], Function] = {}
+            programs = found.program_names
+            for selected in found.selected:
+                table, file = selected.binary.functions, selected.binary.image.identity
+                inlined = table.inlined_by_name()
+                for row in selected.rows:
+                    function = table.function(row)
+                    at = table.declared_at(row)
+                    functions[file.device, file.inode, function.entry] = Function(
+                        function.name,
+                        at.file if at else None,
+                        at.line if at else None,
+                        inlined.count(function.name) if inlined else 0,
+                        programs.get(selected.binary),
+                    )
+            return list(functions.values())
+
+    @_in_use
+    def trace(
+        self,
+        *probes: str,
+        limit: int | None = None,
+        seconds: float | None = None,
+        lossy: bool = False,
+        stacks: bool = False,
+        entry: bool = False,
+        string_size: int = 256,
+        depth: int = 1,
+        floats: bool = True,
+        why: bool = False,
+        force: bool = False,
+        returns: ReturnsName = "ret",
+        budget: float | None = None,
+        exclude: Iterable[str] = (),
+        regexp: bool = False,
+    ) -> CallStream:
+        """Attach, and return an iterator of the calls from then on, as they end.
+
+        It ends after ``limit`` calls, after some ``seconds``, or with the target. At its end it
+        raises LostCalls where calls are missing, unless ``lossy``. Leaving the loop, by ``break``
+        or an exception, detaches if nothing else holds the iterator; ``close`` always does.
+
+        ``stacks``: calls have the goroutine's stack. ``entry``: calls are seen when they are
+        entered. At most ``string_size`` bytes of a string are captured, and ``depth`` (0 to 5)
+        pointers followed, one from the other. ``floats``: float registers are read, which sends
+        the thread SIGURG. ``why``: calls say what their time went into, which costs the program
+        something at each change of state of any goroutine; where that is more than a fifth of one
+        CPU it takes ``force``. Predicates such as ``$blocked > 5ms`` cost the same. ``regexp``:
+        patterns are regular expressions. ``returns``: see ``latency``.
+
+        ``budget`` is what tracing may take from the program, as a part of one CPU. If it takes
+        more, calls of the dearest function are counted and not traced, then not even counted. At
+        the end that is a GotraceError, or a warning if ``lossy``.
+
+        Raises GotraceError: UsageError, NoMatchError, AttachError, LoadError and others.
+        """
+        check_numbers(seconds, limit=limit, string_size=string_size)
+        if not 0 <= depth <= 5:
+            raise UsageError(f"depth is {depth}: give 0 to 5")
+        request = TraceRequest(
+            target=self._target,
+            asked=self._asked(probes, exclude, regexp),
+            returns=return_mode(returns),
+            budget=checked_budget(budget),
+            why=WhyOptions(callers=True) if why else None,
+            choices=TraceChoices.of(string_size, depth, entry, floats),
+            options=TraceOptions(user_stack=MAX_STACK_FRAMES if stacks else 0),
+        )
+        with Opened() as opened:
+            run = self._begun(opened, request, seconds, force, "why=True")
+            stream = CallStream(self, run, *request.decoders(run), limit, lossy, opened.keep())
+        return self._streaming(stream)
+
+    @_in_use
+    def requests(
+        self,
+        root: str,
+        *patterns: str,
+        limit: int | None = None,
+        seconds: float | None = None,
+        lossy: bool = False,
+        string_size: int = 256,
+        depth: int = 1,
+        floats: bool = True,
+        why: bool = False,
+        critical: bool = False,
+        force: bool = False,
+        exclude: Iterable[str] = (),
+    ) -> RequestStream:
+        """Attach, and return an iterator of requests from then on, as they are whole.
+
+        Each call of ``root`` begins one, but for calls within another one in its goroutine. Calls
+        of ``patterns`` that are made for it are its nodes, in any goroutine: docs/requests.md says
+        how that is known. A predicate of the root chooses requests when they end. To see work go
+        from goroutine to goroutine costs the program something at each operation on a channel and
+        each wait: where that is more than a fifth of one CPU it takes ``force``. ``critical``:
+        requests have their critical paths, for which each change of a goroutine's state is
+        reported. Other parameters and errors are as for ``trace``.
+        """
+        check_numbers(seconds, limit=limit, string_size=string_size)
+        if not 0 <= depth <= 5:
+            raise UsageError(f"depth is {depth}: give 0 to 5")
+        asked = self._asked((root, *patterns), exclude, regexp=False)
+        roots, probes = request_probes(asked, self._target)
+        request = TraceRequest(
+            target=self._target,
+            asked=asked,
+            probes=probes,
+            why=WhyOptions(callers=True) if why else None,
+            choices=TraceChoices.of(string_size, depth, False, floats),
+            options=TraceOptions(roots=roots, states=critical),
+        )
+        with Opened() as opened:
+            run = self._begun(opened, request, seconds, force, "requests()")
+            decoders, undecided = request.decoders(run)
+            assembler = Assembler(decoders, roots, run.meter.wait_reasons if critical else ())
+            taken = (self, run, decoders, undecided, limit, lossy, opened.keep())
+            stream = RequestStream(assembler, *taken)
+        return self._streaming(stream)
+
+    @_in_use
+    def flight(
+        self,
+        *patterns: str,
+        seconds: float,
+        when: str | Iterable[str] = (),
+        memory: int | None = None,
+        limit: int | None = None,
+        lossy: bool = False,
+        string_size: int = 256,
+        depth: int = 1,
+        floats: bool = True,
+        force: bool = False,
+        exclude: Iterable[str] = (),
+    ) -> FlightStream:
+        """Attach, and return an iterator of recordings: of the time before a condition holds.
+
+        Calls of ``patterns`` and goroutines' states are kept in the kernel, in ``memory`` bytes, in
+        which the latest overwrite the oldest ones; None is for 256 MB, or an eighth of what is
+        free. Each of ``when`` is a probe, whose calls begin requests, and end recordings if it
+        wants them; ``"panic"``; or ``"signal TERM"``. A recording has what ended in the
+        ``seconds`` before that, and all of the call. ``FlightStream.ask`` has one made in any case.
+        The iterator ends after ``limit`` recordings, or with the target. Other parameters and
+        errors are as for ``requests``.
+        """
+        check_numbers(seconds, limit=limit, string_size=string_size, memory=memory)
+        if not 0 <= depth <= 5:
+            raise UsageError(f"depth is {depth}: give 0 to 5")
+        conditions = [when] if isinstance(when, str) else list(when)
+        asked = self._asked((*probes_in(conditions), *patterns), exclude, regexp=False)
+        with os_errors():
+            size = memory or flight_size()
+        probes, options = flight_of(asked, self._target, conditions, size)
+        request = TraceRequest(
+            target=self._target,
+            asked=asked,
+            probes=probes,
+            choices=replace(TraceChoices.of(string_size, depth, False, floats), first_alone=True),
+            options=options,
+        )
+        with Opened() as opened:
+            run = self._begun(opened, request, None, force, "flight()")
+            taken = (self, run, *request.decoders(run), limit, lossy, opened.keep())
+            stream = FlightStream(options, seconds, *taken)
+        return self._streaming(stream)
+
+    @_in_use
+    def record(
+        self,
+        *patterns: str,
+        seconds: float | None = None,
+        lossy: bool = False,
+        string_size: int = 256,
+        depth: int = 1,
+        floats: bool = True,
+        force: bool = False,
+        exclude: Iterable[str] = (),
+        ready: Callable[[], object] | None = None,
+    ) -> Recording:
+        """Trace for some ``seconds``, or until the target ends or ``stop`` is called.
+
+        Return all calls of ``patterns`` that ended meanwhile, and goroutines' states. If ``lossy``,
+        a recording has what came after the last loss of records, and is not refused. ``ready`` is
+        called once the probes are attached. Other parameters and errors are as for ``requests``.
+        """
+        check_numbers(seconds, string_size=string_size)
+        if not 0 <= depth <= 5:
+            raise UsageError(f"depth is {depth}: give 0 to 5")
+        request = TraceRequest(
+            target=self._target,
+            asked=self._asked(patterns, exclude, regexp=False),
+            choices=TraceChoices.of(string_size, depth, False, floats),
+            options=TraceOptions(states=True),
+        )
+        with Opened() as opened:
+            run = self._begun(opened, request, seconds, force, "record()")
+            decoders, undecided = request.decoders(run)
+            taken = (self, run, decoders, undecided, None, lossy, opened.keep())
+            with closing(RecordStream(*taken)) as stream:
+                if ready is not None:
+                    ready()
+                (recording,) = stream
+        return recording
+
+    @overload
+    def count(
+        self,
+        *patterns: str,
+        seconds: float | None = None,
+        lossy: bool = False,
+        budget: float | None = None,
+        exclude: Iterable[str] = (),
+        regexp: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> Counts: ...
+
+    @overload
+    def count(
+        self,
+        *patterns: str,
+        seconds: float | None = None,
+        by: str | Iterable[str],
+        rows: int = 1024,
+        string_size: int = _KEY_TEXT,
+        lossy: bool = False,
+        budget: float | None = None,
+        exclude: Iterable[str] = (),
+        regexp: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> Groups: ...
+
+    @_in_use
+    def count(
+        self,
+        *patterns: str,
+        seconds: float | None = None,
+        by: str | Iterable[str] = (),
+        rows: int = 1024,
+        string_size: int = _KEY_TEXT,
+        lossy: bool = False,
+        budget: float | None = None,
+        exclude: Iterable[str] = (),
+        regexp: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> Counts | Groups:
+        """Count calls for some ``seconds``, or until the target ends, or ``stop`` is called.
+
+        ``by`` are expressions, such as ``"key"``, ``"$ret2 != nil"`` or ``"$stack"``: calls are
+        added up by their values, and patterns may be whole probes. There are at most so many
+        ``rows``, and texts are compared by their first ``string_size`` bytes. ``ready`` is called
+        once the probes are attached. ``budget``: see ``trace``. Raises GotraceError as ``trace``
+        does; LostCalls where calls are missing, unless ``lossy``.
+        """
+        check_numbers(seconds, rows=rows, string_size=string_size)
+        if by:
+            keyed = KeyRequest(
+                target=self._target,
+                asked=self._asked(patterns, exclude, regexp),
+                verb="count",
+                done="counted",
+                budget=checked_budget(budget),
+                key=key_of([by] if isinstance(by, str) else list(by)),
+                text_bytes=checked_text_size(string_size),
+                no_parts="count() cannot group by parts of the time: use latency()",
+                options=KeyOptions(rows=rows),
+            )
+            return self._added_up(keyed, seconds, lossy, True, ready)
+        request = CountRequest(
+            target=self._target,
+            asked=self._asked(patterns, exclude, regexp),
+            budget=checked_budget(budget),
+        )
+        with Opened() as opened:
+            run = self._ran(opened, request, seconds, ready)
+            with os_errors():
+                counts = Counts()
+                for function, calls in zip(run.plan.names, run.meter.take(), strict=True):
+                    if calls:
+                        counts[function.text] += calls
+            check_budget(run)
+        check_lost(run, lossy, {})
+        return counts
+
+    @overload
+    def latency(
+        self,
+        *patterns: str,
+        seconds: float | None = None,
+        by_goroutine: Literal[False] = False,
+        lossy: bool = False,
+        why: bool = False,
+        force: bool = False,
+        returns: ReturnsName = "ret",
+        budget: float | None = None,
+        exclude: Iterable[str] = (),
+        regexp: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> dict[str, Histogram]: ...
+
+    @overload
+    def latency(
+        self,
+        *patterns: str,
+        seconds: float | None = None,
+        by_goroutine: Literal[True],
+        lossy: bool = False,
+        why: bool = False,
+        force: bool = False,
+        returns: ReturnsName = "ret",
+        budget: float | None = None,
+        exclude: Iterable[str] = (),
+        regexp: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> dict[Goroutine, Histogram]: ...
+
+    @overload
+    def latency(
+        self,
+        *patterns: str,
+        seconds: float | None = None,
+        by: str | Iterable[str] = (),
+        of: str | None = None,
+        rows: int = 1024,
+        string_size: int = _KEY_TEXT,
+        lossy: bool = False,
+        why: bool = False,
+        force: bool = False,
+        returns: ReturnsName = "ret",
+        budget: float | None = None,
+        exclude: Iterable[str] = (),
+        regexp: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> Groups: ...
+
+    @_in_use
+    def latency(
+        self,
+        *patterns: str,
+        seconds: float | None = None,
+        by_goroutine: bool = False,
+        by: str | Iterable[str] = (),
+        of: str | None = None,
+        rows: int = 1024,
+        string_size: int = _KEY_TEXT,
+        lossy: bool = False,
+        why: bool = False,
+        force: bool = False,
+        returns: ReturnsName = "ret",
+        budget: float | None = None,
+        exclude: Iterable[str] = (),
+        regexp: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> dict[str, Histogram] | dict[Goroutine, Histogram] | Groups:
+        """Measure calls and return a histogram, in ns, of each function that was called.
+
+        ``by_goroutine``: of each goroutine that called one. ``why``: histograms have what the time
+        went into, not by goroutine; see ``trace``. ``returns``: where calls are seen returning, at
+        "ret", or at "landing", in their callers, which costs a tenth, once the callers are known;
+        "auto" does that for functions that are called often. Calls of new callers are missing then.
+        Other parameters and errors as for ``count`` and ``trace``; raises LostCalls where calls are
+        missing, unless ``lossy``.
+
+        ``by`` adds calls up by their values, as in ``count``. ``of`` is an expression, such as
+        ``"len(p)"``, that histograms are of, in place of durations.
+        """
+        check_numbers(seconds, rows=rows, string_size=string_size)
+        if (by or of) and by_goroutine:
+            raise UsageError("by_goroutine=True has rows of its own: give by='$goid'")
+        if of is not None and why:
+            raise UsageError("why=True divides time: leave out of")
+        if by or of is not None:
+            keyed = KeyRequest(
+                target=self._target,
+                asked=self._asked(patterns, exclude, regexp),
+                verb="measure",
+                done="measured",
+                returns=return_mode(returns),
+                budget=checked_budget(budget),
+                why=WhyOptions() if why else None,
+                key=key_of([by] if isinstance(by, str) else list(by)),
+                of=None if of is None else one_value(of),
+                text_bytes=checked_text_size(string_size),
+                follows_returns=of is None,
+                options=KeyOptions(of is None, why, rows=rows),
+            )
+            return self._added_up(keyed, seconds, lossy, force, ready)
+        if why and by_goroutine:
+            raise UsageError("why=True works by function: leave out by_goroutine")
+        request = LatencyRequest(
+            target=self._target,
+            asked=self._asked(patterns, exclude, regexp),
+            returns=return_mode(returns),
+            budget=checked_budget(budget),
+            why=WhyOptions() if why else None,
+            options=LatencyOptions(per_function=True, per_goroutine=by_goroutine),
+        )
+        with Opened() as opened:
+            run = self._begun(opened, request, seconds, force, "why=True")
+            meter = run.meter
+            if ready is not None:
+                ready()
+            with os_errors():
+                is_busy = by_goroutine or meter.landings is not None
+                while not run.is_over(_HARVEST if is_busy else _LOOK):
+                    meter.poll(time.monotonic() + READING)
+                period = meter.take()
+                counts = meter.diagnostics()
+            check_budget(run, lossy)
+        check_lost(run, lossy, {what.name.lower(): counts[what] for what in meter.LOSSES})
+        warn_of_unwound(counts)
+        names = run.plan.names
+        return (
+            goroutine_latencies(names, period)
+            if by_goroutine
+            else function_latencies(names, period)
+        )
+
+    def _added_up(
+        self,
+        request: KeyRequest,
+        seconds: float | None,
+        lossy: bool,
+        force: bool,
+        ready: Callable[[], object] | None,
+    ) -> Groups:
+        """Run until the end, and return the calls by their values."""
+        with Opened() as opened:
+            run = self._begun(opened, request, seconds, force, "why=True")
+            meter = run.meter
+            if ready is not None:
+                ready()
+            with os_errors():
+                while not run.is_over(_LOOK if meter.landings is None else _HARVEST):
+                    meter.poll()
+                meter.poll()
+                groups = Groups(run, request, meter.take())
+                counts = meter.diagnostics()
+            check_budget(run, lossy)
+        check_lost(run, lossy, {what.name.lower(): counts[what] for what in meter.LOSSES})
+        warn_of_unwound(counts)
+        return groups
+
+    @_in_use
+    def goroutines(self, *patterns: str, system: bool = False) -> list[GoroutineState]:
+        """Return all goroutines of the process, or those with such a function on their stack.
+
+        ``system``: the runtime's own as well. The process is not stopped, and nothing is attached.
+        Raises UsageError where the session is not of a running process.
+        """
+        from gotrace.goroutines.live import LiveGoroutines  # loads ctypes
+
+        if self._target.process is None or not self._target.has_started:
+            raise UsageError("goroutines() needs a running process: use attach(pid)")
+        with os_errors(), Opened() as opened:
+
+            def take() -> Dump:
+                GoFiles(self._target).check_functions(patterns)
+                return opened.enter(LiveGoroutines(self._target)).take()
+
+            dump = opened.do(take)
+            chosen = GoroutineFilter(functions=patterns, system=system).of(dump)
+            chosen.sort(key=lambda goroutine: goroutine.goid)
+            return list(goroutine_states(dump, chosen))
+
+    @_in_use
+    def live(
+        self,
+        *,
+        interval: float = 1.0,
+        waits: bool = False,
+        functions: Iterable[str] = (),
+        requests: str | None = None,
+        force: bool = False,
+    ) -> SnapshotStream:
+        """Return an iterator of snapshots of the process, one each ``interval`` seconds.
+
+        It ends with the process, or when ``stop`` is called. Nothing is attached unless ``waits``
+        are to be added up, calls of ``functions``, which are patterns, are to be measured, or
+        ``requests`` are to be traced that begin with calls of a root. If one of these takes more
+        than a fifth of one CPU, it needs ``force``. Dropping the iterator detaches.
+        Raises UsageError where the session is not of one running process; GotraceError.
+        """
+        from gotrace.live.monitor import Monitor  # loads ctypes
+
+        if not 0 < interval < 1e9:
+            raise UsageError(f"interval is {interval}: give a positive number")
+        patterns = several_patterns("functions", functions)
+
+        def accept(price: AttachPrice) -> None:
+            if price.share > MAX_SHARE and not force:
+                raise GotraceError(f"{price.text}: force=True accepts it")
+
+        def attach() -> tuple[Waiter, Monitor]:
+            waiter = opened.enter(Waiter())
+            waiter.watch(self._target.watched)
+            with _STARTING:
+                self._check_open()
+                monitor = opened.enter(Monitor(self._target))
+                if waits:
+                    monitor.attach_waits(accept)
+                if patterns:
+                    monitor.attach_functions(patterns, accept)
+                if requests is not None:
+                    monitor.attach_requests(requests, accept)
+            return waiter, monitor
+
+        with Opened() as opened, os_errors():
+            waiter, monitor = opened.do(attach)
+            stream = SnapshotStream(self, waiter, monitor, interval, opened.keep())
+        return self._streaming(stream)
+
+    @_in_use
+    def waits(
+        self,
+        *inside: str,
+        seconds: float | None = None,
+        state: Literal["waiting", "runnable", "syscall"] = "waiting",
+        reasons: Iterable[str] = (),
+        wakers: bool = False,
+        open: bool = False,
+        system: bool = False,
+        lossy: bool = False,
+        force: bool = False,
+        budget: float | None = None,
+        ready: Callable[[], object] | None = None,
+    ) -> Waits:
+        """Add up where goroutines wait, for some ``seconds``, or until the target ends or ``stop``.
+
+        ``inside``: only waits within calls of functions that one of these patterns selects.
+        ``reasons``: only waits for one of these reasons, in which ``*`` is any text. ``state``:
+        what is added up, "runnable" for waits for a CPU. ``wakers``: stacks of who ended
+        waits are kept apart. ``open``: waits that have not ended with the run count, too.
+        ``system``: those of the runtime's own goroutines as well. ``force`` and ``ready``: see
+        ``latency``; ``budget``: see ``trace``. Raises LostCalls where waits are missing, unless
+        ``lossy``; UsageError where the session is not of one process; GotraceError.
+        """
+        check_numbers(seconds)
+        self._check_one("waits()")
+        kind, reasons = WaitState(state), several_patterns("reasons", reasons)
+
+        request = WaitRequest(
+            target=self._target,
+            state=kind,
+            inside=inside,
+            reasons=reasons,
+            budget=checked_budget(budget),
+        )
+        with Opened() as opened:
+            run = self._ran(opened, request, seconds, ready, force, "waits()")
+            meter = run.meter
+            with os_errors():
+                period, losses = meter.take(), meter.losses()
+                unfinished = meter.open() if open else []
+            check_budget(run, lossy)
+        check_lost(run, lossy, {"unseen": losses.unseen, "stacks": losses.stacks})
+        with _STARTING, os_errors():
+            choice = WaitChoice(inside, reasons, system, wakers)
+            rows = named_waits(meter.program, kind, [*period.rows, *unfinished], choice)
+            return Waits(meter.program, rows, period.others, losses.earlier)
+
+    @_in_use
+    def on_cpu(
+        self,
+        *inside: str,
+        seconds: float | None = None,
+        hertz: int = HERTZ,
+        kernel: bool = False,
+        by: str | None = None,
+        lossy: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> CpuTime:
+        """Sample where threads spend CPU time, for some ``seconds``, or until the target ends.
+
+        Or until ``stop``. ``inside``: only within calls of functions that one of these patterns
+        selects. ``hertz``: samples a second of each CPU. ``kernel``: with the kernel's own
+        functions. ``by``: ``$label("KEY")`` keeps goroutines with different values of this pprof
+        label apart. ``ready``: see ``latency``. Raises LostCalls if samples are not whole, unless
+        ``lossy``; UsageError where the session is not of one process; GotraceError.
+        """
+        check_numbers(seconds)
+        self._check_one("on_cpu()")
+        request = CpuRequest(target=self._target, hertz=hertz, kernel=kernel, inside=inside, by=by)
+        with Opened() as opened:
+            run = self._ran(opened, request, seconds, ready)
+            with os_errors():
+                period, lost = run.meter.take(), run.meter.lost_stacks()
+            check_lost(run, lossy, {"stacks": lost})
+            with _STARTING, os_errors():
+                return CpuTime(CpuNames(run.meter), period, run.meter.period, inside)
+
+    @_in_use
+    def syscalls(
+        self,
+        *inside: str,
+        seconds: float | None = None,
+        lossy: bool = False,
+        force: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> Syscalls:
+        """Add system calls up by name, for some ``seconds``, or until the target ends or ``stop``.
+
+        ``inside``: of the stacks, only those within calls of functions that one of these patterns
+        selects. The runtime's own calls count, too. For the others see ``waits``, also for what is
+        raised.
+        """
+        check_numbers(seconds)
+        self._check_one("syscalls()")
+
+        def price() -> CountedPrice:
+            with _STARTING:
+                return syscall_price(self._target)
+
+        with Opened() as opened:
+            if not force and self._target.process is not None and self._target.has_started:
+                what = "makes {} system calls a second: syscalls() would"
+                with os_errors():
+                    _refuse(opened.do(price), what)
+            request = SyscallRequest(target=self._target, inside=inside)
+            run = self._ran(opened, request, seconds, ready)
+            meter = run.meter
+            with os_errors():
+                period, names, losses = meter.take(), meter.names(), meter.losses()
+        check_lost(run, lossy, {"unseen": losses.unseen, "stacks": losses.stacks})
+        with _STARTING, os_errors():
+            choice = WaitChoice(inside, (), system=True, wakers=False)
+            rows = named_waits(meter.program, WaitState.SYSCALL, period.rows, choice)
+            return Syscalls(names, Waits(meter.program, rows, period.others, losses.earlier))
+
+    @_in_use
+    def wall(
+        self,
+        *,
+        seconds: float | None = None,
+        hertz: int = HERTZ,
+        kernel: bool = False,
+        lossy: bool = False,
+        force: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> WallTime:
+        """Add up all of goroutines' time: running, runnable, in system calls and waiting.
+
+        That is for some ``seconds``, or until the target ends or ``stop``. Samples divide the
+        running time: for ``hertz`` and ``kernel`` see ``on_cpu``. The other times, and the
+        exceptions, are those of ``waits``.
+        """
+        check_numbers(seconds)
+        self._check_one("wall()")
+        cpu = CpuRequest(target=self._target, hertz=hertz, kernel=kernel)
+        with Opened() as opened:
+            request = WallRequest(target=self._target, cpu=cpu)
+            run = self._ran(opened, request, seconds, ready, force, "wall()")
+            with os_errors():
+                (rows, others, period), (unseen, stacks) = run.meter.take(), run.meter.losses()
+            check_lost(run, lossy, {"unseen": unseen, "stacks": stacks})
+            with _STARTING, os_errors():
+                names = CpuNames(run.meter.cpu)
+                samples = names.named(period.rows)
+                groups = wall_groups(rows, samples, names, run.meter.cpu.period)
+                return WallTime(groups, others, names)
+
+    def stop(self) -> None:
+        """End all runs that are attached; their results so far are still returned.
+
+        A run that is being attached ends as soon as it is, and so does a session's first run if
+        it has not begun. May be called in any thread, and by ``ready``.
+        """
+        with self._lock:
+            self._stop_asked = self._attaching_runs > 0 or not self._has_run
+            going: list[Run[Any, Any] | Iteration[Any]] = [*self._runs, *self._streams]
+        for one in going:
+            one.stop()
+
+    def wait(self) -> int:
+        """Wait for the command to end and return its exit code, negative for a signal.
+
+        It is started where no run has done that. Raises UsageError for what was not started here.
+        """
+        command = self._target.command
+        if command is None:
+            raise UsageError("wait() needs a command that start() has started")
+        self._target.start()
+        return os.waitstatus_to_exitcode(command.reap())
+
+    def close(self) -> None:
+        """Detach and close the files; a command that was started goes on.
+
+        Runs of other threads are stopped, and return what they have seen; iterations end. May be
+        called in any thread. A process that was forked meanwhile closes nothing.
+        """
+        if not self._opened.is_ours:
+            return
+        self._opened.is_closing = True  # nothing begins any more
+        self.stop()
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            stream.close()
+        self._opened.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _asked(self, patterns: Sequence[str], exclude: Iterable[str], regexp: bool) -> Asked:
+        return Asked(
+            some_patterns(patterns), several_patterns("exclude", exclude), regexp, self._file
+        )
+
+    def _check_open(self) -> None:
+        """Raise UsageError if it was closed meanwhile."""
+        if self._opened.is_closing:
+            raise UsageError("this session was closed before anything was attached")
+
+    def _streaming(self, stream: _I) -> _I:
+        """Return the stream, which is closed with the session."""
+        with self._lock:
+            self._streams.add(stream)
+        if self._opened.is_closing:
+            stream.close()
+        return stream
+
+    def _check_one(self, what: str) -> None:
+        if self._target.process is None and self._target.command is None:
+            raise UsageError(f"{what} needs one process: use attach(pid) or start(command)")
+
+    def _ran(
+        self,
+        opened: Opened,
+        request: RunRequest[_M, _C],
+        seconds: float | None,
+        ready: Callable[[], object] | None,
+        force: bool = True,
+        what: str = "",
+    ) -> Run[_M, _C]:
+        """Begin a run as ``_begun`` does, and wait until it is over."""
+        run = self._begun(opened, request, seconds, force, what)
+        if ready is not None:
+            ready()
+        with os_errors():
+            while not run.is_over(_LOOK):
+                pass
+        return run
+
+    def _begun(
+        self,
+        opened: Opened,
+        request: RunRequest[_M, _C],
+        seconds: float | None,
+        force: bool = True,
+        what: str = "",
+    ) -> Run[_M, _C]:
+        """Open a run, warn of calls that it does not see, and begin it.
+
+        Raises GotraceError; unless ``force``, also if ``what`` would cost too much.
+        """
+        with self._lock:
+            self._attaching_runs += 1
+
+        def attach() -> Run[_M, _C]:
+            accept = None if force else _refusing(what)
+            with _STARTING:
+                self._check_open()
+                return opened.enter(open_run(request, accept=accept))
+
+        try:
+            with os_errors():
+                run = opened.do(attach)
+                warn_of_notes(run)
+                opened.do(lambda: run.begin(seconds))
+            with self._lock:
+                self._runs.add(run)
+                self._has_run = True
+                is_asked, self._stop_asked = self._stop_asked, False
+        finally:
+            with self._lock:
+                self._attaching_runs -= 1
+        if is_asked or self._opened.is_closing:
+            run.stop()
+        return run
+
+
+#: Those that may be open.
+_SESSIONS: WeakSet[Session] = WeakSet()
+
+
+def _close_sessions() -> None:
+    """Detach while everything that this takes is there: later, modules are taken apart."""
+    for session in list(_SESSIONS):
+        with suppress(Exception):
+            session.close()
+
+
+# The interpreter waits for other threads before it comes to ``atexit``, and they may be in a run.
+getattr(threading, "_register_atexit", atexit.register)(_close_sessions)
+
+
+def _refusing(what: str) -> Callable[[SchedulerProbes], None]:
+    """Return a check: it raises GotraceError if watching the program's scheduler costs too much."""
+
+    def accept(probes: SchedulerProbes) -> None:
+        if probes.target.process is None or not probes.target.has_started:
+            return
+        _refuse(price_of(probes, None), f"{probes.COUNTED}: {what} would")
+
+    return accept
+
+
+def _refuse(price: CountedPrice, text: str) -> None:
+    """Raise GotraceError if watching a program takes too much; ``text`` has the number."""
+    if price.share > MAX_SHARE:
+        counted = text.format(f"{round(price.changes):,}")
+        share = f"{price.share:.0%} of one CPU"
+        raise GotraceError(f"this program {counted} take about {share}: force=True accepts it")
