@@ -281,6 +281,9 @@ def _keyed() -> Iterator[ProgramSettings]:
             yield _trace(payload, True, False, by=timed, **values)
             if predicates and not interfaces:
                 yield _trace(payload, True, False, by=timed, labels=True, **values)
+            # As @http.server has values, and recipes that are like it.
+            for why in _why(False, None, 1) if payload <= 512 and not interfaces else ():
+                yield _trace(payload, True, False, by=timed, why=why, **values)
 
     stacks = KeySettings(times=False, stack_key=1, durations=_TIMES, **shared)
     timed_stacks = replace(stacks, times=True)
