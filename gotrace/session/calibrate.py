@@ -173,7 +173,7 @@ def _timed(function: OwnFunction) -> int:
 def _measured(attached: Attached) -> int:
     """Return the median time measured for an empty function."""
     program = attached.program
-    rows = HistogramRows(program.map("histograms"), program.map("generation"), 1, 1, 1)
+    rows = HistogramRows(program.map("histograms"), 1, 1)
     return rows.take(0).get(0, Histogram()).percentile(0.5)
 
 

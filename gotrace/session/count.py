@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import struct
-from array import array
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from gotrace.kernel.attach import Attached, ProbeGroup, attach
 from gotrace.kernel.program import BpfProgram
+from gotrace.kernel.sums import Counters
 from gotrace.session.budget import counting_hits, removable
 from gotrace.session.calibrate import hit_costs
 from gotrace.session.plan import ProbePlan, plan_counting
@@ -63,7 +63,7 @@ class CallCounter(Probing):
             settings, groups, prepared.forced, prepare, prepared.announce
         )
         self._map = self.attached.program.map("counts")
-        self._seen = array("Q", bytes(8 * self._functions))
+        self._counts = Counters(self._map)
 
     def lighten(self, function: int) -> Level | None:
         if function not in self._entries:
@@ -80,15 +80,8 @@ class CallCounter(Probing):
         return ()
 
     def take(self) -> list[int]:
-        """Return each function's calls since the last ``take``, in the plan's order.
-
-        Counters only ever grow, so that what is counted while they are read belongs to the next
-        take and nothing is lost between two.
-        """
-        totals = self._map.sums()
-        counts = [total - seen for total, seen in zip(totals, self._seen, strict=True)]
-        self._seen = totals
-        return counts
+        """Return each function's calls since the last ``take``, in the plan's order."""
+        return self._counts.take()
 
     def has_seen(self) -> bool:
         return any(self._map.sums())

@@ -9,6 +9,7 @@ from dataclasses import field
 
 from gotrace.histogram import ROW_SIZE, Histogram
 from gotrace.kernel.program import Map
+from gotrace.kernel.sums import take_entries
 from gotrace.records import dataclass
 from gotrace.session.why.parts import PartSums
 from gotrace.target.process import ended_processes
@@ -143,22 +144,14 @@ class GoroutineRows:
         That is ``half``, which is not written any more, and what was taken of ended goroutines.
         """
         self._collect(lambda goid, tgid, other: other == half)
-        for row in range(self._rows):
-            self._take_folded(half, row)
+        for row, value in take_entries(self._folded, half * self._rows, self._rows):
+            times = Histogram.from_row(value)
+            folded = self._rest.setdefault(row, Folded())
+            folded.unnamed += times.count
+            folded.times.merge(times)
         period, rest = self._period, self._rest
         self._period, self._rest = {}, {}
         return period, rest
-
-    def _take_folded(self, half: int, row: int) -> None:
-        key = (half * self._rows + row).to_bytes(4, "little")
-        value = self._folded.lookup(key)
-        if value is None or not any(value[:8]):
-            return
-        times = Histogram.from_row(value)
-        rest = self._rest.setdefault(row, Folded())
-        rest.unnamed += times.count
-        rest.times.merge(times)
-        self._folded.update(key, bytes(ROW_SIZE))
 
     def _collect(self, chosen: Callable[[int, int, int], bool]) -> None:
         """Take the rows that are chosen by goid, tgid and half."""

@@ -10,9 +10,8 @@ values are one row to the user: keys are finer where a value holds more than is 
 from __future__ import annotations
 
 import time
-from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -20,9 +19,10 @@ from gotrace.capture.ops import MAX_KEY_TEXT as MAX_KEY_TEXT
 from gotrace.capture.ops import CaptureLimits
 from gotrace.capture.payload import ReadContext, Subplan
 from gotrace.errors import GotraceError, UsageError
-from gotrace.histogram import ROW_SIZE, WIDE_ROW_SIZE, Histogram, ValueHistogram
+from gotrace.histogram import Histogram, ValueHistogram
 from gotrace.kernel.histograms import HistogramRows
-from gotrace.kernel.program import BpfProgram, Map
+from gotrace.kernel.program import BpfProgram
+from gotrace.kernel.sums import Counters, Halves
 from gotrace.overhead import ProbeCost
 from gotrace.probes.constants import SIGNED
 from gotrace.probes.scope import SpecialName
@@ -201,25 +201,9 @@ class _Found:
         return KeyRow(function, values, *found)
 
 
-class _Counts:
-    """A map with a counter for each row and CPU, which is only ever added to."""
-
-    def __init__(self, counters: Map, rows: int) -> None:
-        self._map = counters
-        self._seen = array("Q", bytes(8 * rows))
-
-    def used(self) -> dict[int, int]:
-        """Return how often the rows have been counted in that have been."""
-        return {row: total for row, total in enumerate(self._map.sums()) if total}
-
-    def take(self) -> dict[int, int]:
-        """Return the calls since the last take, by row."""
-        new: dict[int, int] = {}
-        for row, total in enumerate(self._map.sums()):
-            if total != self._seen[row]:
-                new[row] = total - self._seen[row]
-                self._seen[row] = total
-        return new
+def _numbered(counts: Iterable[int]) -> dict[int, int]:
+    """Return the counts that are not 0, by row."""
+    return {row: count for row, count in enumerate(counts) if count}
 
 
 class KeyMeter(Paired):
@@ -300,20 +284,20 @@ class KeyMeter(Paired):
         self._takes = 0
         #: Rows that were given back and not taken since, and their calls until then.
         self._vacant: dict[int, int] = {}
-        self._calls = _Counts(program.map("row_calls"), self._rows)
-        self._own: _Counts | None = None
+        self._row_calls = program.map("row_calls")
+        self._calls = Counters(self._row_calls)
+        self._own: Counters | None = None
         if self._asks_stack and options.times and not is_wide:
-            self._own = _Counts(program.map("row_own"), self._rows)
+            self._own = Counters(program.map("row_own"))
         #: Own times that were read before the calls are taken.
         self._early: Counter[int] = Counter()
-        self._unmeasured: _Counts | None = None
+        self._unmeasured: Counters | None = None
         if is_wide:
-            self._unmeasured = _Counts(program.map("row_unmeasured"), self._rows)
+            self._unmeasured = Counters(program.map("row_unmeasured"))
         self._times: HistogramRows | None = None
         if options.times or is_wide:
-            maps = program.map("histograms"), program.map("generation")
-            row_size = WIDE_ROW_SIZE if is_wide else ROW_SIZE
-            self._times = HistogramRows(*maps, histograms, halves, 1, row_size=row_size)
+            self._halves = Halves(program.map("generation"), halves)
+            self._times = HistogramRows(program.map("histograms"), histograms, 1)
         self._bands: BandRows | None = None
         if why is not None and options.parts:
             bands = program.map("why_bands"), program.map("why_rest")
@@ -327,7 +311,7 @@ class KeyMeter(Paired):
         """Look after open calls; to be called some times a second."""
         if self._asks_names:
             # While the processes that made the calls live: addresses mean nothing without them.
-            for row, calls in self._calls.used().items():
+            for row, calls in self._used_rows().items():
                 if row != _OTHERS and self._vacant.get(row) != calls:
                     self._key(row)
         self._look_after()
@@ -335,16 +319,16 @@ class KeyMeter(Paired):
     def take(self) -> KeyPeriod:
         """Return the sums since the last take; nothing that comes meanwhile is lost."""
         if self._times is None:
-            counts = self._calls.take()
+            counts = _numbered(self._calls.take())
             return KeyPeriod(self._merged({row: _Found(n) for row, n in counts.items()}))
-        half = self._times.flip() if self._times.halves == 2 else 0
-        if self._times.halves == 1:
+        if self._halves.count == 1:
             self.stop()
+        half = self._halves.flip()
         taken = self._times.take(half)
         if self._unmeasured is None:
             parts = self._bands.take(half) if self._bands else None
             if self._own is not None:
-                self._early.update(self._own.take())
+                self._early.update(_numbered(self._own.take()))
             return KeyPeriod(
                 self._merged(
                     {
@@ -359,7 +343,7 @@ class KeyMeter(Paired):
                 )
             )
         found: dict[int, _Found] = {}
-        for row, unknown in self._unmeasured.take().items():
+        for row, unknown in _numbered(self._unmeasured.take()).items():
             found[row] = _Found(unknown, measured=ValueHistogram(unknown=unknown))
         for number, values in taken.items():
             side, row = divmod(number, self._rows)
@@ -395,7 +379,7 @@ class KeyMeter(Paired):
         after two more takes: calls that had found it are counted by then.
         """
         free = [row for row, takes in self._keyless.items() if self._takes >= takes + 2]
-        calls = self._calls.used() if free else {}
+        calls = self._used_rows() if free else {}
         for row in free:
             del self._keyless[row]
             self._vacant[row] = calls.get(row, 0)
@@ -425,7 +409,11 @@ class KeyMeter(Paired):
         return self._known[row]
 
     def has_seen(self) -> bool:
-        return bool(self._calls.used()) or self.open_calls() > 0
+        return bool(self._used_rows()) or self.open_calls() > 0
+
+    def _used_rows(self) -> dict[int, int]:
+        """Return the calls of rows so far, of those that have any."""
+        return _numbered(self._row_calls.sums())
 
 
 def _asks(traced: TracePlan, name: SpecialName) -> bool:

@@ -12,6 +12,7 @@ from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.histograms import HistogramRows, stripes_for
 from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.rings import Rings, pages_of
+from gotrace.kernel.sums import Halves
 from gotrace.overhead import ProbeCost
 from gotrace.records import dataclass
 from gotrace.session.calibrate import probe_cost
@@ -139,9 +140,8 @@ class LatencyMeter(Paired):
         self.processes: set[int] = set()
         self._attach(prepared, settings)
         program = self.attached.program
-        self._rows = HistogramRows(
-            program.map("histograms"), program.map("generation"), rows, halves, stripes
-        )
+        self._halves = Halves(program.map("generation"), halves)
+        self._rows = HistogramRows(program.map("histograms"), rows, stripes)
         self._names = why.names if why else ()
         self._bands: BandRows | None = None
         if why is not None:
@@ -206,11 +206,9 @@ class LatencyMeter(Paired):
         Nothing that comes meanwhile is lost. Without intervals there is one take, at the end:
         ``stop`` comes before it, so that what is read piece by piece agrees.
         """
-        half = 0
-        if self._rows.halves == 1:
+        if self._halves.count == 1:
             self.stop()
-        else:
-            half = self._rows.flip()
+        half = self._halves.flip()
         rows = self._rows.take(half)
         why = self._bands.take(half) if self._bands else {}
         if self._goroutines is None:

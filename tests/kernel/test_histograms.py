@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gotrace.histogram import ROW_SIZE, Histogram
 from gotrace.kernel.histograms import HistogramRows, stripes_for
+from gotrace.kernel.sums import Halves
 from tests.session.maps import FakeMap, row_bytes
 
 ROWS, STRIPES = 3, 2
@@ -25,8 +26,8 @@ class Kernel:
         self.generation.update(bytes(4), bytes(4))
         self.values: dict[int, list[int]] = defaultdict(list)
         self.held_up: list[tuple[int, int, int, int]] = []
-        maps = (self.histograms.map, self.generation.map)
-        self.rows = HistogramRows(*maps, ROWS, halves, STRIPES, self.let_programs_end)
+        self.halves = Halves(self.generation.map, halves, self.let_programs_end)
+        self.rows = HistogramRows(self.histograms.map, ROWS, STRIPES)
 
     @property
     def half(self) -> int:
@@ -48,23 +49,16 @@ class Kernel:
 
     def interval(self) -> dict[int, Histogram]:
         """Take an interval as LatencyMeter does."""
-        return self.rows.take(self.rows.flip())
+        return self.rows.take(self.halves.flip())
 
 
 def test_stripes_of_a_row_are_one() -> None:
     kernel = Kernel(1)
     kernel.add(1, 0, 3)
     kernel.add(1, 1, 9)
-    taken = kernel.rows.take(0)
+    taken = kernel.interval()
     assert set(taken) == {1}
     assert (taken[1].count, taken[1].sum, taken[1].minimum, taken[1].maximum) == (2, 12, 3, 9)
-
-
-def test_programs_are_sent_to_the_other_half() -> None:
-    kernel = Kernel(2)
-    assert kernel.half == 0
-    assert [kernel.rows.flip(), kernel.half] == [0, 1]
-    assert [kernel.rows.flip(), kernel.half] == [1, 0]
 
 
 def test_minimum_and_maximum_are_of_the_interval() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterator
 from typing import cast
 
@@ -18,7 +19,7 @@ class FakeMap:
 
     def __init__(self, max_entries: int, value_size: int = ROW_SIZE) -> None:
         self.max_entries = max_entries
-        self.stride = value_size
+        self.stride = self.value_size = value_size
         self.rows: dict[bytes, bytes] = {}
         self.queue: list[bytes] = []
 
@@ -41,6 +42,9 @@ class FakeMap:
 
     def pop(self) -> bytes | None:
         return self.queue.pop(0) if self.queue else None
+
+    def sums(self) -> array[int]:
+        return array("Q", b"".join(value for _, value in self.array_range(0, self.max_entries)))
 
     def array_range(self, start: int, count: int) -> Iterator[tuple[int, bytes]]:
         for index in range(start, start + count):

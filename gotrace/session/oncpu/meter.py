@@ -15,6 +15,7 @@ from gotrace.goroutines.model import Stack
 from gotrace.kernel.attach import Attached, attach
 from gotrace.kernel.kept_stacks import KeptStacks
 from gotrace.kernel.program import BpfProgram
+from gotrace.kernel.sums import Counters, Sums
 from gotrace.records import dataclass
 from gotrace.session.choices import HERTZ
 from gotrace.session.plan import ProbePlan
@@ -105,10 +106,9 @@ class CpuMeter(Probing):
         settings = request.settings(tasks, rows)
         self.attached: Attached = attach(settings, [], prepare=self._prepare)
         program = self.attached.program
-        self._rows = program.map("cpu_rows")
-        self._others = program.map("other_samples")
+        self._rows = Sums(program.map("cpu_rows"))
+        self._others = Counters(program.map("other_samples"))
         self._lost = program.map("lost_stacks")
-        self._seen: dict[bytes, int] = {}
         self._cpu_seen = self._cpu_now = self._clock()
 
     def _prepare(self, program: BpfProgram) -> None:
@@ -133,13 +133,12 @@ class CpuMeter(Probing):
             self._cpu_now = self._clock()
         stacks = KeptStacks(self.attached.program)
         rows = []
-        for key, value in self._rows.entries():
-            if samples := self._new(key, value):
-                stack, kernel, created_by, status, label = _ROW.unpack(key)
-                found = stacks.find(stack), stacks.find(kernel)
-                what = self._label(label) if label or created_by else None
-                rows.append(CpuRow(*found, created_by, status, samples, what))
-        others = self._new(b"", self._others.lookup(bytes(4)) or bytes(8))
+        for key, (samples,) in self._rows.take():
+            stack, kernel, created_by, status, label = _ROW.unpack(key)
+            found = stacks.find(stack), stacks.find(kernel)
+            what = self._label(label) if label or created_by else None
+            rows.append(CpuRow(*found, created_by, status, samples, what))
+        (others,) = self._others.take()
         now, before = self._cpu_now, self._cpu_seen
         self._cpu_seen = now
         return CpuPeriod(rows, others, None if now is None or before is None else now - before)
@@ -157,13 +156,6 @@ class CpuMeter(Probing):
         if length == _LABEL_UNKNOWN:
             return UnavailableValue("it could not be read")
         return StringValue(text[:length], length)
-
-    def _new(self, key: bytes, value: bytes) -> int:
-        """Return the growth of a row since it was read last."""
-        count = int.from_bytes(value, "little")
-        before = self._seen.get(key, 0)
-        self._seen[key] = count
-        return count - before
 
     def lost_stacks(self) -> int:
         """Return how many stacks have not been kept so far: samples of too many."""

@@ -22,6 +22,7 @@ from gotrace.gotypes.wait_reasons import WaitFor, WaitReasons, meaning_of
 from gotrace.kernel.attach import Attached, attach
 from gotrace.kernel.kept_stacks import KeptStacks
 from gotrace.kernel.methods import AttachMethod
+from gotrace.kernel.sums import Counters, Sums, Word
 from gotrace.records import dataclass
 from gotrace.session.budget import counting_hits
 from gotrace.session.choices import WaitState
@@ -37,7 +38,7 @@ _STACKS = 1 << 13
 _ROWS = 1 << 13
 
 _ROW = struct.Struct("=QQQIHH")  # struct wait_row
-_SUM = struct.Struct("=QQ")  # struct wait_sum
+_SUMS = (Word.SUM, Word.SUM)  # struct wait_sum: count, ns
 _OPEN_WAIT = struct.Struct("=QQIIQ")  # struct open_wait
 
 #: Status before -> why a goroutine became runnable, where that was not the end of a wait.
@@ -125,12 +126,11 @@ class WaitMeter(Probing):
         groups = probes.groups()
         self.attached: Attached = attach(settings, groups, forced, None, announce)
         program = self.attached.program
-        self._rows = program.map("wait_rows")
+        self._rows = Sums(program.map("wait_rows"), _SUMS)
         self._open = program.map("open")
-        self._others = program.map("other_waits")
+        self._others = Counters(program.map("other_waits"))
         self._earlier = program.map("earlier")
         self._losses = program.map("wait_losses")
-        self._seen: dict[bytes, tuple[int, int]] = {}
 
     @property
     def reasons(self) -> WaitReasons:
@@ -148,22 +148,20 @@ class WaitMeter(Probing):
         """Return the sums since the last take; nothing that comes meanwhile is lost."""
         stacks = KeptStacks(self.attached.program)
         rows = []
-        for key, value in self._rows.entries():
-            count, ns = self._new(key, value)
-            if count:
-                stack, other, _, reason, ended_by, _ = _ROW.unpack(key)
-                rows.append(
-                    WaitRow(
-                        stacks.find(stack),
-                        EndedBy(ended_by),
-                        stacks.find(other),
-                        self._reason(reason),
-                        count,
-                        ns,
-                    )
+        for key, (count, ns) in self._rows.take():
+            stack, other, _, reason, ended_by, _ = _ROW.unpack(key)
+            rows.append(
+                WaitRow(
+                    stacks.find(stack),
+                    EndedBy(ended_by),
+                    stacks.find(other),
+                    self._reason(reason),
+                    count,
+                    ns,
                 )
-        others = self._new(b"", self._others.lookup(bytes(4)) or bytes(_SUM.size))
-        return WaitPeriod(rows, others)
+            )
+        others, others_ns = self._others.take()
+        return WaitPeriod(rows, (others, others_ns))
 
     def open(self) -> list[WaitRow]:
         """Return, after ``stop``, the waits that had begun and had not ended, with their time."""
@@ -186,14 +184,6 @@ class WaitMeter(Probing):
         """Return whether a reason is given: of a wait, or of one that ended to be runnable."""
         waiting = WaitState.WAITING
         return self._probes.state is waiting or before == waiting.status
-
-    def _new(self, key: bytes, value: bytes) -> tuple[int, int]:
-        """Return the growth of a sum since it was read last."""
-        count, ns = _SUM.unpack(value)
-        count_before, ns_before = self._seen.get(key, (0, 0))
-        if count != count_before:
-            self._seen[key] = count, ns
-        return count - count_before, ns - ns_before
 
     def _reason(self, number: int) -> str:
         if number & REASON_STATUS:

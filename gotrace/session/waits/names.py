@@ -18,7 +18,8 @@ from gotrace.histogram import Histogram
 from gotrace.kernel.attach import Attached, attach
 from gotrace.kernel.histograms import HistogramRows, stripes_for
 from gotrace.kernel.kept_stacks import KeptStacks
-from gotrace.kernel.program import BpfProgram, Map
+from gotrace.kernel.program import BpfProgram
+from gotrace.kernel.sums import Counters, Halves, Sums, Word
 from gotrace.kernel.syscall_names import errno_name, syscall_name
 from gotrace.kernel.syscalls import online_cpus
 from gotrace.records import dataclass
@@ -40,7 +41,7 @@ _CALLS, _ERRORS, _STACKS, _ROWS = 1 << 15, 1 << 12, 1 << 13, 1 << 13
 _LAST = SYSCALLS - 1
 
 _ROW = struct.Struct("=QQ")  # struct syscall_row
-_SUM = struct.Struct("=QQ")  # struct syscall_sum
+_SUMS = (Word.SUM, Word.SUM)  # struct syscall_sum: count, ns
 _ERROR = struct.Struct("=II")  # struct syscall_error
 
 _COUNTING = 0.2  # seconds
@@ -97,13 +98,12 @@ class SyscallMeter(Probing):
         self._stacks: InterruptedStacks | None = None
         self.attached: Attached = attach(settings, [], prepare=self._prepare)
         program = self.attached.program
-        maps = program.map("histograms"), program.map("generation")
-        self._times = HistogramRows(*maps, SYSCALLS, halves, stripes)
-        self._rows = program.map("syscall_rows")
-        self._errors = program.map("syscall_errors")
-        self._others = program.map("other_syscalls")
+        self._halves = Halves(program.map("generation"), halves)
+        self._times = HistogramRows(program.map("histograms"), SYSCALLS, stripes)
+        self._rows = Sums(program.map("syscall_rows"), _SUMS)
+        self._errors = Sums(program.map("syscall_errors"))
+        self._others = Counters(program.map("other_syscalls"))
         self._losses = program.map("syscall_losses")
-        self._seen: dict[tuple[int, bytes], tuple[int, ...]] = {}
 
     @staticmethod
     def _prepare(program: BpfProgram) -> None:
@@ -122,34 +122,23 @@ class SyscallMeter(Probing):
             self._stacks = InterruptedStacks(self.program, self._files.code_name)
         kept = KeptStacks(self.attached.program)
         rows = []
-        for key, value in self._rows.entries():
-            count, ns = self._new(self._rows, key, _SUM.unpack(value))
-            if count:
-                stack, number = _ROW.unpack(key)
-                found = self._stacks.stack(kept.find(stack))
-                rows.append(WaitRow(found, EndedBy.NONE, (), _name(number), count, ns))
-        value = self._others.lookup(bytes(4)) or bytes(_SUM.size)
-        count, ns = self._new(self._others, b"", _SUM.unpack(value))
+        for key, (count, ns) in self._rows.take():
+            stack, number = _ROW.unpack(key)
+            found = self._stacks.stack(kept.find(stack))
+            rows.append(WaitRow(found, EndedBy.NONE, (), _name(number), count, ns))
+        count, ns = self._others.take()
         return WaitPeriod(rows, (count, ns))
 
     def names(self) -> list[SyscallSums]:
         """Return the calls since the last time that this was asked, those that took most first."""
-        half = self._times.flip() if self._times.halves == 2 else 0
+        half = self._halves.flip()
         errors: dict[int, dict[str, int]] = {}
-        for key, value in self._errors.entries():
-            (count,) = self._new(self._errors, key, (int.from_bytes(value, "little"),))
+        for key, (count,) in self._errors.take():
             number, error = _ERROR.unpack(key)
-            if count:
-                errors.setdefault(number, {})[errno_name(error)] = count
+            errors.setdefault(number, {})[errno_name(error)] = count
         found = self._times.take(half)
         sums = [SyscallSums(_name(n), times, errors.get(n, {})) for n, times in found.items()]
         return sorted(sums, key=lambda one: (-one.times.sum, one.name))
-
-    def _new(self, table: Map, key: bytes, value: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the growth of an entry since it was read last."""
-        before = self._seen.get((table.fd, key), (0,) * len(value))
-        self._seen[table.fd, key] = value
-        return tuple(now - then for now, then in zip(value, before, strict=True))
 
     def open(self) -> list[WaitRow]:
         """Return nothing: ``unfinished`` are known by their names alone."""

@@ -8,7 +8,7 @@ a quota is added up beside it, where the kernel says which these are.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from gotrace.errors import GotraceError
@@ -16,6 +16,7 @@ from gotrace.gotypes.wait_reasons import WaitReasons
 from gotrace.kernel.attach import Attached, attach
 from gotrace.kernel.methods import AttachMethod
 from gotrace.kernel.program import BpfProgram
+from gotrace.kernel.sums import Counters
 from gotrace.records import dataclass
 from gotrace.session.budget import counting_hits
 from gotrace.session.plan import ProbePlan
@@ -147,11 +148,10 @@ class StateMeter(Probing):
             settings = counting_hits(settings)
         self.attached: Attached = attach(settings, probes.groups(), forced, self._prepare)
         program = self.attached.program
-        self._sums = program.map("state_sums")
+        self._sums = Counters(program.map("state_sums"))
         self._losses = program.map("state_losses")
         self._open = program.map("open_states")
         self._processes = program.map("processes")
-        self._seen: dict[int, tuple[int, int]] = {}
 
     def _prepare(self, program: BpfProgram) -> None:
         if self._probes.quota is not None:
@@ -165,20 +165,14 @@ class StateMeter(Probing):
 
     def take(self) -> list[StateSum]:
         """Return the sums since the last take; nothing that comes meanwhile is lost."""
-        return list(self._taken())
-
-    def _taken(self) -> Iterator[StateSum]:
-        sums = self._sums.sums()
-        for number in range(SUMS):
-            count, ns = sums[2 * number : 2 * number + 2]
-            # The two are not read at one moment: with a wait comes its time, but perhaps later.
-            count_before, ns_before = self._seen.get(number, (0, 0))
-            if (count, ns) == (count_before, ns_before):
-                continue
-            self._seen[number] = count, ns
-            kind = _KINDS.get(number, StateKind.BLOCKED)
-            reason = self._reason(number) if kind is StateKind.BLOCKED else ""
-            yield StateSum(kind, reason, count - count_before, ns - ns_before)
+        sums, found = self._sums.take(), []
+        for number, (count, ns) in enumerate(zip(sums[::2], sums[1::2], strict=True)):
+            # With a wait comes its time, but perhaps later.
+            if count or ns:
+                kind = _KINDS.get(number, StateKind.BLOCKED)
+                reason = self._reason(number) if kind is StateKind.BLOCKED else ""
+                found.append(StateSum(kind, reason, count, ns))
+        return found
 
     def _reason(self, number: int) -> str:
         reasons = self._probes.reasons

@@ -16,6 +16,7 @@ from enum import Enum, IntEnum
 from gotrace.errors import GotraceError
 from gotrace.gotypes.wait_reasons import WaitFor, WaitReasons, meaning_of
 from gotrace.kernel.program import Map
+from gotrace.kernel.sums import take_entries, take_rows
 from gotrace.records import dataclass
 
 #: The beginnings of wait reasons' names.
@@ -274,15 +275,12 @@ class BandRows:
         Under None is what there was no room to keep by bucket.
         """
         taken: dict[int, dict[int | None, PartSums]] = {}
-        for key, value in list(self._bands.entries()):
+        start, rows = half * self._rows, self._rows
+        chosen = range(start, start + rows)
+        for key, value in take_rows(self._bands, lambda key: _BAND.unpack(key)[0] in chosen):
             number, bucket = _BAND.unpack(key)
-            if number // self._rows == half:
-                row = taken.setdefault(number % self._rows, {})
-                row[bucket] = PartSums.from_row(value, self._names)
-                self._bands.delete(key)
-        for index, value in self._rest.array_range(half * self._rows, self._rows):
-            if any(value):
-                row = taken.setdefault(index % self._rows, {})
-                row[None] = PartSums.from_row(value, self._names)
-                self._rest.update(index.to_bytes(4, "little"), bytes(len(value)))
+            row = taken.setdefault(number - start, {})
+            row[bucket] = PartSums.from_row(value, self._names)
+        for number, value in take_entries(self._rest, start, rows):
+            taken.setdefault(number, {})[None] = PartSums.from_row(value, self._names)
         return taken
