@@ -3,7 +3,7 @@
 #pragma once
 #include "common.h"
 
-/* Order shared with gotrace/session/open_calls.py. */
+/* Values shared with gotrace/session/open_calls.py. */
 enum diagnostic {
     UNMATCHED,        /* returns of calls that were entered before the probes were there */
     UNWOUND,          /* calls ended by a panic or by runtime.Goexit instead of a RET */
@@ -23,6 +23,13 @@ enum diagnostic {
     WHY_THREADS_FULL, /* times in which a thread was not followed: no room */
     NEW_CALLERS,      /* calls not measured: from where none came before RETs lost their probes */
     BEGINS_LOST,      /* beginnings of requests among what could not be reported */
+    STATES_FULL, /* times that a goroutine's state, or a system call, was not followed: no room */
+    PROCESSES_FULL,  /* times that a process was not known: no room */
+    THREADS_FULL,    /* times that a thread without quota was not followed: no room */
+    KEPT_FULL,       /* stacks that were not kept: no room; what has them counts without them */
+    ERRORS_FULL,     /* errors of system calls that were not counted: too many different ones */
+    CALLS_EARLIER,   /* system calls that had begun before the probes were there */
+    EXECUTIONS_FULL, /* processes that were not followed: no room */
     DIAGNOSTICS
 };
 

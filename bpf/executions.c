@@ -13,15 +13,9 @@
  *   GOTRACE_BPRM_FILE, GOTRACE_FILE_INODE, GOTRACE_INODE_NUMBER   offsets in the kernel's
  *                           linux_binprm, file and inode
  */
-#include "common.h"
+#include "diagnostics.h"
 
 #define ANY_USER 0xffffffff /* shared with gotrace/fleet/executions.py */
-
-/* What could not be counted; order shared with gotrace/fleet/executions.py. */
-enum execution_loss {
-    EXECUTIONS_FULL, /* processes not followed: too many */
-    EXECUTION_LOSSES
-};
 
 /* Who is asked for; shared with gotrace/fleet/executions.py. */
 struct executed_name {
@@ -55,9 +49,6 @@ BPF_HASH(executions, u32, struct execution, GOTRACE_EXECUTIONS);
 /* missed: key = slot; value = processes. Only ever added to. */
 BPF_ARRAY(missed, u64, GOTRACE_EXECUTED_NAMES);
 
-/* execution_losses: key = enum execution_loss. Only ever added to. */
-BPF_ARRAY(execution_losses, u64, EXECUTION_LOSSES);
-
 static __always_inline u64 slot_of(struct executed_name *key)
 {
     u64 *slot = executed_names.lookup(key);
@@ -77,7 +68,7 @@ int on_execution(struct bpf_raw_tracepoint_args *ctx)
     struct executed_name key = {.user = bpf_get_current_uid_gid()};
     struct execution one = {};
     u64 address = ctx->args[2];
-    u32 tgid = bpf_get_current_pid_tgid() >> 32, what = EXECUTIONS_FULL;
+    u32 tgid = bpf_get_current_pid_tgid() >> 32;
     bpf_get_current_comm(&key.name, sizeof(key.name));
     one.slot = slot_of(&key);
     key.user = ANY_USER;
@@ -90,11 +81,8 @@ int on_execution(struct bpf_raw_tracepoint_args *ctx)
     bpf_probe_read_kernel(&one.inode, sizeof(one.inode), (void *)(address + GOTRACE_INODE_NUMBER));
     if (!is_untraced(one.slot, one.inode) && !is_untraced(one.any, one.inode))
         return 0;
-    if (executions.update(&tgid, &one)) {
-        u64 *count = execution_losses.lookup(&what);
-        if (count)
-            __sync_fetch_and_add(count, 1);
-    }
+    if (executions.update(&tgid, &one))
+        diagnostics_count(EXECUTIONS_FULL, 1);
     return 0;
 }
 

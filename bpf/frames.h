@@ -6,7 +6,7 @@
  *   GOTRACE_STACKS        most distinct stacks
  */
 #pragma once
-#include "common.h"
+#include "diagnostics.h"
 
 #define MAX_FRAMES 128 /* of a stack; shared with gotrace/kernel/kept_stacks.py */
 
@@ -88,7 +88,7 @@ static __always_inline void store_stack(struct kept_stack *stack, struct frames_
     }
 }
 
-/* Keep a stack and return its hash, 0 if the map is full. */
+/* Keep a stack and return its hash, 0 if the map is full, which is counted. */
 static __always_inline u64 frames_keep(struct frames_start from)
 {
     u64 hash = hash_stack(from);
@@ -100,8 +100,10 @@ static __always_inline u64 frames_keep(struct frames_start from)
         return 0;
     kept_stacks.insert(&hash, blank);
     struct kept_stack *stack = kept_stacks.lookup(&hash);
-    if (!stack)
+    if (!stack) {
+        diagnostics_count(KEPT_FULL, 1);
         return 0;
+    }
     store_stack(stack, from);
     return hash;
 }

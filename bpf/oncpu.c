@@ -33,9 +33,6 @@ BPF_HASH(cpu_rows, struct cpu_row, u64, GOTRACE_ROWS);
 /* other_samples: value 0 = samples that found no row. */
 BPF_ARRAY(other_samples, u64, 1);
 
-/* lost_stacks: value 0 = stacks that were not kept, as there were too many. */
-BPF_ARRAY(lost_stacks, u64, 1);
-
 #if GOTRACE_KERNEL
 /* kernel_stack: value 0 is that of the tick that is handled: nothing else runs there meanwhile. */
 BPF_PERCPU_ARRAY(kernel_stack, struct kept_stack, 1);
@@ -69,14 +66,6 @@ BPF_HASH(label_values, u64, struct label_content, GOTRACE_ROWS);
 static void *(*current_task)(void) = (void *)158;
 static void *(*task_registers)(void *task) = (void *)175;
 
-static __always_inline void lose_stack(void)
-{
-    u32 zero = 0;
-    u64 *lost = lost_stacks.lookup(&zero);
-    if (lost)
-        __sync_fetch_and_add(lost, 1);
-}
-
 /* Keep the stack in the kernel and return its hash, 0 if there is none or no room for it. */
 static __always_inline u64 keep_kernel_stack(struct bpf_perf_event_data *ctx)
 {
@@ -97,7 +86,7 @@ static __always_inline u64 keep_kernel_stack(struct bpf_perf_event_data *ctx)
     kept_stacks.insert(&hash, stack);
     if (kept_stacks.lookup(&hash))
         return hash;
-    lose_stack();
+    diagnostics_count(KEPT_FULL, 1);
 #endif
     return 0;
 }
@@ -160,8 +149,6 @@ int on_tick(struct bpf_perf_event_data *ctx)
         key.status = read_word(task.g + GOTRACE_G_STATUS) & G_STATUS_MASK;
         key.label = keep_label(task.g);
     }
-    if (!key.stack)
-        lose_stack();
     if (in_kernel)
         key.kernel = keep_kernel_stack(ctx);
     u32 zero = 0;

@@ -17,6 +17,7 @@
  *   GOTRACE_QUOTA_THREADS threads that can be without quota at once
  *   GOTRACE_G_WAITREASON, GOTRACE_G_COROARG  offsets in the target's runtime.g; the last one optional
  */
+#include "diagnostics.h"
 #include "scheduler.h"
 #include "switch.h"
 
@@ -24,14 +25,6 @@
 #define SUM_RUNNABLE 256
 #define SUM_THROTTLED 257
 #define SUMS 258
-
-/* What could not be added up; order shared with gotrace/session/waits/states.py. */
-enum state_loss {
-    STATES_FULL,    /* times that a goroutine was not followed: too many goroutines */
-    PROCESSES_FULL, /* times that a process was not known: too many processes */
-    THREADS_FULL,   /* times that a thread was not followed: too many threads */
-    STATE_LOSSES
-};
 
 /* A goroutine of a process; shared with gotrace/session/waits/states.py. */
 struct state_key {
@@ -57,18 +50,8 @@ BPF_HASH(open_states, struct state_key, struct open_state, GOTRACE_STATES);
 /* state_sums: key = a wait reason, or SUM_... Only ever added to. */
 BPF_PERCPU_ARRAY(state_sums, struct state_sum, SUMS);
 
-/* state_losses: key = enum state_loss. Only ever added to. */
-BPF_ARRAY(state_losses, u64, STATE_LOSSES);
-
 /* processes: key = tgid of a process that has been seen. Kept until it has ended. */
 BPF_HASH(processes, u32, u8, GOTRACE_PROCESSES);
-
-static __always_inline void count_loss(u32 what)
-{
-    u64 *count = state_losses.lookup(&what);
-    if (count)
-        __sync_fetch_and_add(count, 1);
-}
 
 /* Atomic although per CPU: the kernel may preempt a uprobe's program between load and store. */
 static __always_inline void add_up(u32 what, u64 ns)
@@ -93,11 +76,11 @@ static __always_inline void changes(u64 g, u64 status)
         if (!begins)
             return;
         if (!processes.lookup(&tgid) && processes.update(&tgid, &one))
-            count_loss(PROCESSES_FULL);
+            diagnostics_count(PROCESSES_FULL, 1);
         open_states.insert(&key, &none);
         open = open_states.lookup(&key);
         if (!open) {
-            count_loss(STATES_FULL);
+            diagnostics_count(STATES_FULL, 1);
             return;
         }
     }
@@ -159,7 +142,7 @@ static __always_inline void switched(struct task_switch to)
     if (!to.waits && processes.lookup(&tgid) && switch_is_throttled(to.task)) {
         now = bpf_ktime_get_ns();
         if (off_quota.update(&tid, &now))
-            count_loss(THREADS_FULL);
+            diagnostics_count(THREADS_FULL, 1);
     }
     bpf_probe_read_kernel(&tid, sizeof(tid), (void *)(to.next + GOTRACE_TASK_PID));
     u64 *since = off_quota.lookup(&tid);

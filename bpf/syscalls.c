@@ -33,15 +33,6 @@
 #define SYS_RT_SIGRETURN 139
 #endif
 
-/* What could not be added up; order shared with gotrace/session/waits/names.py. */
-enum syscall_loss {
-    CALLS_EARLIER, /* calls that had begun before the probes were there */
-    CALLS_FULL,    /* calls not seen: too many threads */
-    STACKS_LOST,   /* stacks not kept: too many; their calls are counted without them */
-    ERRORS_FULL,   /* errors not counted: too many different ones */
-    SYSCALL_LOSSES
-};
-
 /* A call that has begun. */
 struct open_syscall {
     u64 since;
@@ -79,16 +70,6 @@ BPF_ARRAY(other_syscalls, struct syscall_sum, 1);
 /* syscall_errors: value = calls. Only ever added to. */
 BPF_HASH(syscall_errors, struct syscall_error, u64, GOTRACE_ERRORS);
 
-/* syscall_losses: key = enum syscall_loss. */
-BPF_ARRAY(syscall_losses, u64, SYSCALL_LOSSES);
-
-static __always_inline void count_loss(u32 what)
-{
-    u64 *count = syscall_losses.lookup(&what);
-    if (count)
-        __sync_fetch_and_add(count, 1);
-}
-
 static __always_inline void add_error(u32 number, u32 error)
 {
     struct syscall_error key = {.number = number, .error = error};
@@ -96,7 +77,7 @@ static __always_inline void add_error(u32 number, u32 error)
     if (count)
         __sync_fetch_and_add(count, 1);
     else
-        count_loss(ERRORS_FULL);
+        diagnostics_count(ERRORS_FULL, 1);
 }
 
 /* What a perf event of the tracepoints raw_syscalls gives a program. */
@@ -120,11 +101,9 @@ static __always_inline int enter(void *registers, u64 number)
     if (call.number >= SYSCALLS)
         call.number = SYSCALLS - 1;
     call.stack = interrupted_stack(interrupted_at(&user), &task);
-    if (!call.stack)
-        count_loss(STACKS_LOST);
     call.since = bpf_ktime_get_ns();
     if (syscalls_open.update(&thread, &call))
-        count_loss(CALLS_FULL);
+        diagnostics_count(STATES_FULL, 1);
     return 0;
 }
 
@@ -139,7 +118,7 @@ static __always_inline int leave(u64 now, void *registers, s64 result)
         bool is_child = !result && (made == SYS_CLONE || made == SYS_FORK || made == SYS_VFORK ||
                                     made == SYS_CLONE3);
         if (!is_child)
-            count_loss(CALLS_EARLIER);
+            diagnostics_count(CALLS_EARLIER, 1);
         return 0;
     }
     struct syscall_row key = {.stack = call->stack, .number = call->number};

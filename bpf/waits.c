@@ -34,13 +34,6 @@
 /* wait_row.reason: a wait reason, or with this bit the status before; shared likewise. */
 #define REASON_STATUS 0x100
 
-/* What could not be added up as it should; order shared with gotrace/session/waits/meter.py. */
-enum wait_loss {
-    OPEN_FULL,   /* times that a goroutine entered the state, not known: too many goroutines */
-    STACKS_FULL, /* stacks not known: too many; their time is counted without them */
-    WAIT_LOSSES
-};
-
 /* What distinguishes rows; a stack is its hash, 0 where it is not known. */
 struct wait_row {
     u64 stack;
@@ -77,25 +70,6 @@ BPF_ARRAY(other_waits, struct wait_sum, 1);
 /* earlier: key = wait reason; value = ends of waits that began before the probes were there. */
 BPF_ARRAY(earlier, u64, 256);
 
-/* wait_losses: key = enum wait_loss. */
-BPF_ARRAY(wait_losses, u64, WAIT_LOSSES);
-
-static __always_inline void count_loss(u32 what)
-{
-    u64 *count = wait_losses.lookup(&what);
-    if (count)
-        __sync_fetch_and_add(count, 1);
-}
-
-/* Keep a stack and return its hash, 0 when the map is full. */
-static __always_inline u64 known_stack(struct frames_start from)
-{
-    u64 hash = frames_keep(from);
-    if (!hash)
-        count_loss(STACKS_FULL);
-    return hash;
-}
-
 /*
  * The stack of who runs now, from the caller of the function that was hit. That one's own frame is
  * there already where its site is after it was made. end: the stack's upper bound, or ~0.
@@ -106,14 +80,14 @@ static __always_inline u64 own_stack(struct pt_regs *ctx, u64 cookie, u64 end)
     u64 frame = registers_caller_frame(ctx, lowered);
     if (CALL_PUSHES && frame == entry - 8)
         frame = read_word(frame);
-    return known_stack(
+    return frames_keep(
         (struct frames_start){.pc = registers_return_pc(ctx, entry), .frame = frame, .end = end});
 }
 
 /* Where the runtime has left the goroutine's stack for another one, it has saved where. */
 static __always_inline u64 saved_stack(u64 g)
 {
-    return known_stack(saved_frames(g));
+    return frames_keep(saved_frames(g));
 }
 
 /* Return the goroutine's open state: a new one has no time. Return 0 without room for it. */
@@ -121,7 +95,7 @@ static __always_inline struct open_wait *open_of(u64 g)
 {
     struct open_wait none = {}, *wait = open.lookup_or_try_init(&g, &none);
     if (!wait)
-        count_loss(OPEN_FULL);
+        diagnostics_count(STATES_FULL, 1);
     return wait;
 }
 

@@ -17,10 +17,10 @@ from gotrace.fleet.config import TargetSpec
 from gotrace.fleet.targets import ProgramKey
 from gotrace.kernel.btf import kernel_field
 from gotrace.kernel.program import BpfProgram
+from gotrace.session.open_calls import Diagnostic, diagnostics
 from gotrace.settings import ExecutionSettings
 
 ANY_USER = 0xFFFFFFFF
-EXECUTIONS_FULL = 0
 _NAME = struct.Struct("=16sI")
 _FILE = struct.Struct("=QQ")
 _NAME_LENGTH = 15  # bytes that the kernel keeps of a name
@@ -66,7 +66,7 @@ class Executions:
         """Return how many processes were not followed, as there were too many at once."""
         if self._program is None:
             return 0
-        return self._program.map("execution_losses").sums()[EXECUTIONS_FULL]
+        return diagnostics(self._program)[Diagnostic.EXECUTIONS_FULL]
 
     def close(self) -> None:
         if self._program is not None:

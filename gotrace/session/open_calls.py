@@ -45,6 +45,13 @@ class Diagnostic(Enum):
     WHY_THREADS_FULL = 15
     NEW_CALLERS = 16
     BEGINS_LOST = 17
+    STATES_FULL = 18
+    PROCESSES_FULL = 19
+    THREADS_FULL = 20
+    KEPT_FULL = 21
+    ERRORS_FULL = 22
+    CALLS_EARLIER = 23
+    EXECUTIONS_FULL = 24
 
 
 def diagnostics(program: BpfProgram) -> dict[Diagnostic, int]:

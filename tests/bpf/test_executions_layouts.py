@@ -15,5 +15,4 @@ def test_layouts(tmp_path: Path) -> None:
     assert values == list(executions._FILE.unpack(row))
     row, values = c.fields("executed_name", "user")
     assert values == [executions._NAME.unpack(row)[1]]
-    known = [executions.ANY_USER, executions.EXECUTIONS_FULL, 1]
-    assert c.constants("ANY_USER", "EXECUTIONS_FULL", "EXECUTION_LOSSES") == known
+    assert c.constants("ANY_USER") == [executions.ANY_USER]

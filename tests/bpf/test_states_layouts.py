@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gotrace.session.waits import states
-from gotrace.session.waits.states import StateLoss
 from tests.bpf.c import CLayout
 
 
@@ -27,5 +26,3 @@ def test_structs(c: CLayout) -> None:
 def test_constants(c: CLayout) -> None:
     known = [states.SUM_RUNNABLE, states.SUM_THROTTLED, states.SUMS]
     assert c.constants("SUM_RUNNABLE", "SUM_THROTTLED", "SUMS") == known
-    names = [what.name for what in StateLoss]
-    assert c.constants(*names, "STATE_LOSSES") == [*(what.value for what in StateLoss), 3]

@@ -41,4 +41,3 @@ def test_constants(c: CLayout) -> None:
     assert c.constants(*names) == [who.value for who in EndedBy]
     states = [f"G_{state.name}" for state in WaitState]
     assert c.constants(*states) == [state.status for state in WaitState]
-    assert c.constants("OPEN_FULL", "STACKS_FULL", "WAIT_LOSSES") == [0, 1, 2]

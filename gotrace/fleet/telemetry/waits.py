@@ -19,7 +19,7 @@ from gotrace.records import dataclass
 from gotrace.session.run import open_run
 from gotrace.session.waits.states import (
     StateKind,
-    StateLoss,
+    StateMeter,
     StateProbes,
     StateRequest,
     StateSum,
@@ -178,4 +178,4 @@ class WaitsProbe(PresentProbe):
 
 
 #: How waits may be missing.
-WAIT_LOSSES = [what.name.lower() for what in StateLoss]
+WAIT_LOSSES = [what.name.lower() for what in StateMeter.LOSSES]

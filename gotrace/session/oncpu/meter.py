@@ -18,6 +18,7 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.sums import Counters, Sums
 from gotrace.records import dataclass
 from gotrace.session.choices import HERTZ
+from gotrace.session.open_calls import Diagnostic, diagnostics
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
@@ -108,7 +109,6 @@ class CpuMeter(Probing):
         program = self.attached.program
         self._rows = Sums(program.map("cpu_rows"))
         self._others = Counters(program.map("other_samples"))
-        self._lost = program.map("lost_stacks")
         self._cpu_seen = self._cpu_now = self._clock()
 
     def _prepare(self, program: BpfProgram) -> None:
@@ -159,7 +159,7 @@ class CpuMeter(Probing):
 
     def lost_stacks(self) -> int:
         """Return how many stacks have not been kept so far: samples of too many."""
-        return self._lost.sums()[0]
+        return diagnostics(self.attached.program)[Diagnostic.KEPT_FULL]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from gotrace.kernel.kept_stacks import KeptStacks
 from gotrace.records import dataclass
 from gotrace.session.budget import counting_hits
 from gotrace.session.oncpu.meter import CpuMeter, CpuPeriod, CpuRequest
+from gotrace.session.open_calls import Diagnostic, diagnostics
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
@@ -129,8 +130,8 @@ class WallMeter(Probing):
 
     def losses(self) -> tuple[int, int]:
         """Return how often a goroutine was not followed, and how many stacks were not kept."""
-        unseen, stacks = self.attached.program.map("wait_losses").sums()
-        return unseen, stacks + self.cpu.lost_stacks()
+        lost = diagnostics(self.attached.program)
+        return lost[Diagnostic.STATES_FULL], lost[Diagnostic.KEPT_FULL] + self.cpu.lost_stacks()
 
 
 @dataclass(frozen=True, kw_only=True)

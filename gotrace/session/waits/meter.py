@@ -26,6 +26,7 @@ from gotrace.kernel.sums import Counters, Sums, Word
 from gotrace.records import dataclass
 from gotrace.session.budget import counting_hits
 from gotrace.session.choices import WaitState
+from gotrace.session.open_calls import Diagnostic, diagnostics
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
@@ -130,7 +131,6 @@ class WaitMeter(Probing):
         self._open = program.map("open")
         self._others = Counters(program.map("other_waits"))
         self._earlier = program.map("earlier")
-        self._losses = program.map("wait_losses")
 
     @property
     def reasons(self) -> WaitReasons:
@@ -196,7 +196,6 @@ class WaitMeter(Probing):
     def losses(self) -> WaitLosses:
         """Return the waits that have not been added up so far."""
         earlier = self._earlier.sums()
-        unseen, stacks = self._losses.sums()
         counted = sum(
             count
             for number, count in enumerate(earlier)
@@ -204,7 +203,8 @@ class WaitMeter(Probing):
             # A goroutine put aside for the collector is not a wait that began unseen.
             or meaning_of(self._reason(number)).wait_for is not WaitFor.SUSPENDED
         )
-        return WaitLosses(counted, unseen, stacks)
+        lost = diagnostics(self.attached.program)
+        return WaitLosses(counted, lost[Diagnostic.STATES_FULL], lost[Diagnostic.KEPT_FULL])
 
 
 @dataclass(frozen=True, kw_only=True)

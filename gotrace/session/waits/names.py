@@ -23,6 +23,7 @@ from gotrace.kernel.sums import Counters, Halves, Sums, Word
 from gotrace.kernel.syscall_names import errno_name, syscall_name
 from gotrace.kernel.syscalls import online_cpus
 from gotrace.records import dataclass
+from gotrace.session.open_calls import Diagnostic, diagnostics
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
@@ -103,7 +104,6 @@ class SyscallMeter(Probing):
         self._rows = Sums(program.map("syscall_rows"), _SUMS)
         self._errors = Sums(program.map("syscall_errors"))
         self._others = Counters(program.map("other_syscalls"))
-        self._losses = program.map("syscall_losses")
 
     @staticmethod
     def _prepare(program: BpfProgram) -> None:
@@ -152,8 +152,10 @@ class SyscallMeter(Probing):
 
     def losses(self) -> WaitLosses:
         """Return the calls that have not been added up so far."""
-        earlier, unseen, stacks, errors = self._losses.sums()
-        return WaitLosses(earlier if self._is_running else 0, unseen, stacks + errors)
+        lost = diagnostics(self.attached.program)
+        earlier = lost[Diagnostic.CALLS_EARLIER] if self._is_running else 0
+        not_kept = lost[Diagnostic.KEPT_FULL] + lost[Diagnostic.ERRORS_FULL]
+        return WaitLosses(earlier, lost[Diagnostic.STATES_FULL], not_kept)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.sums import Counters
 from gotrace.records import dataclass
 from gotrace.session.budget import counting_hits
+from gotrace.session.open_calls import Diagnostic, diagnostics
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
@@ -56,14 +57,6 @@ class StateKind(Enum):
     BLOCKED = "blocked"
     RUNNABLE = "runnable"
     THROTTLED = "throttled"
-
-
-class StateLoss(Enum):
-    """A cause of times that were not added up; values are those of enum state_loss."""
-
-    STATES_FULL = 0
-    PROCESSES_FULL = 1
-    THREADS_FULL = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +126,9 @@ def state_probes(target: Target, file: TargetBinary) -> StateProbes:
 class StateMeter(Probing):
     """The probes that add states up; a context manager that detaches."""
 
+    #: The causes of times that are not added up.
+    LOSSES = (Diagnostic.STATES_FULL, Diagnostic.PROCESSES_FULL, Diagnostic.THREADS_FULL)
+
     def __init__(
         self,
         probes: StateProbes,
@@ -149,7 +145,6 @@ class StateMeter(Probing):
         self.attached: Attached = attach(settings, probes.groups(), forced, self._prepare)
         program = self.attached.program
         self._sums = Counters(program.map("state_sums"))
-        self._losses = program.map("state_losses")
         self._open = program.map("open_states")
         self._processes = program.map("processes")
 
@@ -178,10 +173,10 @@ class StateMeter(Probing):
         reasons = self._probes.reasons
         return (reasons[number] if number < len(reasons) else "") or "unknown"
 
-    def losses(self) -> dict[StateLoss, int]:
-        """Return how often each of them has occurred so far."""
-        counts = self._losses.sums()
-        return {what: counts[what.value] for what in StateLoss}
+    def losses(self) -> dict[Diagnostic, int]:
+        """Return how often each of ``LOSSES`` has occurred so far."""
+        found = diagnostics(self.attached.program)
+        return {what: found[what] for what in self.LOSSES}
 
     def forget(self, is_running: Callable[[int], bool]) -> None:
         """Remove the entries of processes that do not run the file any more.
