@@ -265,7 +265,7 @@ def _write(options: GofleetOptions, merged: Merged) -> None:
         if profile is None:
             raise UsageError(f"-o {path} has stacks, and there are none in these results")
         write_profile(path, profile)
-        _say(f"wrote {len(profile.rows):,} stacks to {path}")
+        _say(f"wrote {counted('{:,} stack{s}', len(profile.rows))} to {path}")
         return
     if path is not None:
         with result_file(path) as file:

@@ -10,7 +10,7 @@ from gotrace.profiles.write import is_profile, write_content
 from gotrace.report.diff import diff_page, write_diff
 from gotrace.report.output import Notice, NoticeKind
 from gotrace.results.changes import diff
-from gotrace.text import printable
+from gotrace.text import counted, printable
 
 
 def compare(
@@ -46,6 +46,6 @@ def compare(
             text = f"-o {page} draws stacks, and there are none: record with --by '$stack'"
             raise UsageError(text)
         write_content(page, diff_page(found))
-        text = f"wrote {len(found.changes):,} stacks to {printable(page)}"
+        text = f"wrote {counted('{:,} stack{s}', len(found.changes))} to {printable(page)}"
         output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "file", "path": page}))
     return 0

@@ -25,6 +25,7 @@ from gotrace.profiles.speedscope import speedscope
 from gotrace.profiles.write import write_profile
 from gotrace.report.colour import CLEAR
 from gotrace.report.goroutines import (
+    rest_of_groups,
     summary,
     write_changes,
     write_goroutines,
@@ -35,7 +36,7 @@ from gotrace.report.goroutines import (
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.target.target import Target
 from gotrace.target.wait import Reason, SignalWaiter
-from gotrace.text import printable
+from gotrace.text import counted, printable
 
 if TYPE_CHECKING:
     from gotrace.goroutines.arguments import Arguments
@@ -117,7 +118,9 @@ def _write(
             output.out.flush()
             return
         write_profile(path, profile, speedscope if options.speedscope else None)
-        output.out.write(f"wrote {len(chosen):,} goroutines to {printable(path)}\n")
+        output.out.write(
+            f"wrote {counted('{:,} goroutine{s}', len(chosen))} to {printable(path)}\n"
+        )
     elif options.all or options.goroutine or options.args:
         output.out.write(summary(chosen, name) + "\n")
         chosen.sort(key=lambda goroutine: goroutine.goid)
@@ -135,7 +138,7 @@ def _note_rest(options: GostacksOptions, groups: Sequence[GoroutineGroup], outpu
     rest = groups[options.top :] if options.top else ()
     if rest and not isinstance(output, JsonOutput):
         count = sum(len(group.goroutines) for group in rest)
-        output.out.write(f"\nand {count:,} goroutines in {len(rest):,} other groups\n")
+        output.out.write(f"\n{rest_of_groups(count, len(rest))}\n")
 
 
 def _write_json(
@@ -160,7 +163,7 @@ def _write_json(
 def _warn_moved(chosen: list[DumpedGoroutine], output: Output) -> None:
     moved = sum(goroutine.has_moved for goroutine in chosen)
     if moved:
-        text = f"{moved:,} goroutines kept moving while they were read: without their stacks"
+        text = counted("{:,} goroutine{s} kept moving while being read: without a stack", moved)
         output.notice(Notice(NoticeKind.WARNING, text, {"what": "moved", "goroutines": moved}))
 
 

@@ -136,9 +136,7 @@ def opened_notices(options: FunctionOptions, run: Run[_M, _C], done: str) -> Ite
     unseen = sum(probe.is_entry for probe in run.plan.refused(run.attached.failed))
     count = len(run.plan.functions) - unseen
     what = '", "'.join(options.patterns)
-    text = (
-        f'Tracing {count} function{"" if count == 1 else "s"}{_of(options.named)} for "{what}"...'
-    )
+    text = f'Tracing {counted("{} function{s}", count)}{_of(options.named)} for "{what}"...'
     fields = {
         "functions": count,
         "pids": list(options.named.pids),
@@ -210,7 +208,8 @@ def together(plan: ProbePlan, by_goroutine: bool = False) -> Iterator[Notice]:
     count = len(set(plan.names))
     if count > 1:
         whose = "each goroutine's histogram has its" if by_goroutine else "one histogram has the"
-        text = f"{whose} calls of all {count:,} functions: -F makes one for each function"
+        all_of_them = counted("all {:,} function{s}", count)
+        text = f"{whose} calls of {all_of_them}: -F makes one for each function"
         yield Notice(NoticeKind.SUMMARY, text, {"what": "together", "functions": count})
 
 

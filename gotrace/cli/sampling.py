@@ -89,7 +89,7 @@ def _run_off(options: GooncpuOptions, request: CpuRequest, output: Output) -> No
             clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
             output.out.write(f"\n{clock}")
             write_wall(output.out, head, [rows[0] for rows in tables], what, options.top)
-        write_stacks(options, output, profile, f"{len(found):,} stacks")
+        write_stacks(options, output, profile, counted("{:,} stack{s}", len(found)))
         unseen, stacks = run.meter.losses()
         if unseen:
             text = f"{unseen:,} not counted: there were too many goroutines"
@@ -166,7 +166,7 @@ class _Writer:
         if wants_stacks(self._options):
             samples = self._names.named(self._rows, self._options.inside)
             count = sum(one.samples for one in samples)
-            what = f"{count:,} samples"
+            what = counted("{:,} sample{s}", count)
             write_stacks(self._options, self._output, self._profile(samples), what)
 
 

@@ -190,10 +190,11 @@ class _Profile:
         if path:
             write_profile(path, profile)
             count = sum(row.values[0] for row in rows)
-            text = f"wrote {count:,} calls to {path}"
+            text = f"wrote {counted('{:,} call{s}', count)} to {path}"
             output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "file", "path": path}))
         if self.calls.without_stack:
-            text = f"{self.calls.without_stack:,} calls without their stacks: there were too many"
+            calls = counted("{:,} call{s}", self.calls.without_stack)
+            text = f"{calls} without a stack: there were too many"
             output.notice(Notice(NoticeKind.LOST, text, {"what": "stacks"}))
 
 

@@ -167,7 +167,9 @@ class _Writer:
         if wants_stacks(self._options):
             waits = self._named(self._rows)
             count = sum(wait["count"] for wait in waits)
-            write_stacks(self._options, output, self._profile(waits), f"{count:,} waits")
+            write_stacks(
+                self._options, output, self._profile(waits), counted("{:,} wait{s}", count)
+            )
 
 
 def _footer(writer: _Writer, meter: _Meter) -> Iterator[Notice]:
@@ -192,7 +194,7 @@ def _footer(writer: _Writer, meter: _Meter) -> Iterator[Notice]:
         text = f"{losses.unseen:,} not counted: there were too many goroutines"
         yield Notice(NoticeKind.LOST, text, {"what": "unseen", "count": losses.unseen})
     if losses.stacks:
-        text = f"{losses.stacks:,} times a stack was not kept: there were too many"
+        text = counted("{:,} stack{s} not kept: there were too many", losses.stacks)
         yield Notice(NoticeKind.LOST, text, {"what": "stacks", "count": losses.stacks})
 
 

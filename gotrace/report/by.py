@@ -21,7 +21,7 @@ from gotrace.report.durations import (
 )
 from gotrace.report.output import JsonOutput, Output
 from gotrace.session.key_stacks import stack_of
-from gotrace.text import printable
+from gotrace.text import counted, printable
 from gotrace.values.go_syntax import by_text
 from gotrace.values.model import SequenceValue, Value
 
@@ -124,7 +124,7 @@ def _lines(row: Json, shown: Mapping[str, str]) -> Iterator[str]:
         marks = ("min", *PERCENTILES, "max")
         yield ", ".join(f"{mark} = {show(row[mark.replace('.', '')])}" for mark in marks)
     if unknown := row["unknown"]:
-        yield f"unknown: {unknown} calls of which {of} could not be read"
+        yield f"unknown: {counted('{} call{s}', unknown)} of which {of} could not be read"
 
 
 def _signed_duration(nanoseconds: int) -> str:

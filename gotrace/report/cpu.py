@@ -11,7 +11,7 @@ from gotrace.goroutines.interrupted import WorkKind
 from gotrace.report.durations import duration
 from gotrace.report.goroutines import write_frames
 from gotrace.results.rows import Json
-from gotrace.text import printable
+from gotrace.text import counted, printable
 
 
 def write_cpu(
@@ -42,7 +42,8 @@ def write_cpu(
         text.functions(functions, top)
     if others := head["others"]:
         ns = _time(others * head["period_ns"])
-        out.write(f"\n{ns} in {others:,} samples on stacks beyond the room for\n")
+        what = counted("{:,} sample{s}", others)
+        out.write(f"\n{ns} in {what}: there was no room for their stacks\n")
     out.flush()
 
 
@@ -80,7 +81,7 @@ class _Text:
         head = self._head
         count, seconds, ns = head["samples"], head["seconds"], head["cpu_ns"]
         cpus = ns / 1e9 / seconds if seconds else 0.0
-        samples = f"{count:,} sample{'' if count == 1 else 's'}"
+        samples = counted("{:,} sample{s}", count)
         clock = f"; {duration(head['clock_ns'])} by its own clock" if head["clock_ns"] else ""
         self._out.write(f"{_time(ns)} of CPU time of {what}: {cpus:.2f} CPUs, {samples}{clock}\n")
 

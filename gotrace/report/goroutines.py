@@ -16,7 +16,7 @@ from gotrace.goroutines.labels import NO_LABELS, Labels
 from gotrace.goroutines.model import Awaited, DumpedGoroutine, Frame, Stack, State, own_function
 from gotrace.goroutines.program import CodeNames
 from gotrace.report.output import JsonOutput
-from gotrace.text import encodable, printable
+from gotrace.text import counted, encodable, printable
 
 if TYPE_CHECKING:
     from gotrace.goroutines.arguments import Arguments, FrameArguments
@@ -37,9 +37,14 @@ def summary(goroutines: Sequence[DumpedGoroutine], name: str) -> str:
     most = sorted(states.items(), key=lambda item: (-item[1], item[0]))[:4]
     listed = [f"{count:,} {status}" for status, count in most]
     others = len(goroutines) - sum(count for _, count in most)
-    listed += [f"{others:,} other{'' if others == 1 else 's'}"] if others else []
-    plural = "" if len(goroutines) == 1 else "s"
-    return f"{len(goroutines):,} goroutine{plural} of {name}: {', '.join(listed)}"
+    listed += [counted("{:,} other{s}", others)] if others else []
+    return f"{counted('{:,} goroutine{s}', len(goroutines))} of {name}: {', '.join(listed)}"
+
+
+def rest_of_groups(goroutines: int, groups: int) -> str:
+    """Return the line below groups of which the first ones alone are shown."""
+    what, others = counted("{:,} goroutine{s}", goroutines), counted("{:,} other group{s}", groups)
+    return f"and {what} in {others}"
 
 
 def write_groups(out: TextIO, groups: Iterable[GoroutineGroup]) -> None:
@@ -68,7 +73,7 @@ def write_changes(
             _write_creation(out, group)
         else:
             status = f"[{reason or state.value}]{labels_text(labels)}"
-            out.write(f"\n{change:+,}: {count} goroutines {status}:\n")
+            out.write(f"\n{change:+,}: {counted('{} goroutine{s}', count)} {status}:\n")
             write_frames(out, frames)
             if creation is not None:
                 out.write(f"created by {_name(creation)}\n\t{_place(creation)}\n")
@@ -224,7 +229,8 @@ def _group_header(group: GoroutineGroup) -> str:
     locked = sum(map(attrgetter("is_locked_to_thread"), group.goroutines))
     if locked:
         notes.append("locked to thread" if locked == count else f"{locked} locked to threads")
-    what = f"goroutine {group.goroutines[0].goid}" if count == 1 else f"{count:,} goroutines"
+    many = counted("{:,} goroutine{s}", count)
+    what = f"goroutine {group.goroutines[0].goid}" if count == 1 else many
     return f"{what} [{', '.join(notes)}]{labels_text(group.labels)}"
 
 

@@ -14,7 +14,7 @@ from html import escape
 from gotrace.report.durations import PERCENTILES, duration
 from gotrace.report.heat import HeatCell, HeatColumn, HeatMap, HeatRows, legend, level_of, step_of
 from gotrace.report.page import page
-from gotrace.text import printable
+from gotrace.text import counted, printable
 
 _WIDTH, _LEFT, _TOP = 1000, 76, 6  # of a map without its frame, in pixels; what is around it
 _ROWS, _LEAST_HEIGHT, _MOST_HEIGHT = 48, 5, 14
@@ -79,7 +79,7 @@ def _section(one: HeatMap, columns: Sequence[HeatColumn]) -> Iterator[str]:
     marks = [f"{mark} = {duration(times.percentile(q))}" for mark, q in PERCENTILES.items()]
     marks = [f"min = {duration(times.minimum)}", *marks, f"max = {duration(times.maximum)}"]
     time_of = f"total {duration(times.sum)}, {100 * one.share:.1f}% of the time"
-    yield f"<p>{times.count:,} calls, {time_of}; {', '.join(marks)}</p>"
+    yield f"<p>{counted('{:,} call{s}', times.count)}, {time_of}; {', '.join(marks)}</p>"
     rows = HeatRows.of(times.buckets, _ROWS)
     counts = {number: rows.counts(cell.times) for number, cell in one.cells.items()}
     most = max((count for found in counts.values() for count in found.values()), default=0)
@@ -157,7 +157,7 @@ class _Drawing:
                 yield (
                     f'<rect class="c{level}" x="{self._x(column)}" y="{self._y(row + 1):g}"'
                     f' width="{self._wide}" height="{self._high}"><title>{clock}, {low} to {high}:'
-                    f" {count:,} calls</title></rect>"
+                    f" {counted('{:,} call{s}', count)}</title></rect>"
                 )
 
     def lines(self, cells: Mapping[int, HeatCell]) -> Iterator[str]:

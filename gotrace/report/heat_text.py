@@ -15,6 +15,7 @@ from typing import TextIO
 from gotrace.records import dataclass
 from gotrace.report.durations import PERCENTILES, duration
 from gotrace.report.heat import HeatColumn, HeatMap, HeatRows, legend, level_of, step_of
+from gotrace.text import counted
 
 _BLOCKS = (" ░▒▓█", " ▁▂▃▄▅▆▇█")
 _ASCII = (" .:+#", " 12345678")
@@ -66,8 +67,9 @@ def _map_lines(
     if one.title:
         yield one.title
     marks = [f"{mark} = {duration(times.percentile(q))}" for mark, q in PERCENTILES.items()]
+    calls = counted("{:,} call{s}", times.count)
     yield (
-        f"{times.count:,} calls, total {duration(times.sum)} ({100 * one.share:.0f}%),"
+        f"{calls}, total {duration(times.sum)} ({100 * one.share:.0f}%),"
         f" {', '.join(marks)}, max = {duration(times.maximum)}"
     )
     rows = HeatRows.of(times.buckets, style.rows)

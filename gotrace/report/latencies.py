@@ -26,7 +26,7 @@ from gotrace.report.order import rate_of, share_of, share_text
 from gotrace.report.output import JsonOutput, Output
 from gotrace.report.why import BucketParts, bracket, sums_fields, sums_lines
 from gotrace.session.why.parts import take_tracing_out
-from gotrace.text import printable
+from gotrace.text import counted, printable
 
 if TYPE_CHECKING:
     from gotrace.results.rows import Json, Row
@@ -218,7 +218,7 @@ def _lines(group: LatencyGroup, interval: Interval, shown: Mapping[str, str]) ->
     if part:
         yield (
             f"tracing = about {duration(cost or 0)} of the total ({part}): probes were hit"
-            f" {times.hits} times within these calls"
+            f" {counted('{} time{s}', times.hits)} within these calls"
         )
     if group.why is not None:
         yield ""
@@ -262,7 +262,8 @@ def _rest_line(rest: Json, shown: Mapping[str, str]) -> str:
     if function is not None:
         what = f" of {of_program(program, shown[function])}"
     line = (
-        f"\n{rest['goroutines']} other goroutines: {rest['count']} calls{what},"
+        f"\n{counted('{} other goroutine{s}', rest['goroutines'])}:"
+        f" {counted('{} call{s}', rest['count'])}{what},"
         f" total {duration(rest['sum_ns'])}"
     )
     if unnamed := rest["unnamed"]:

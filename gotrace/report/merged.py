@@ -19,7 +19,7 @@ from gotrace.profiles.rows import (
 from gotrace.report.by import write_values
 from gotrace.report.counts import write_counts
 from gotrace.report.cpu import write_cpu
-from gotrace.report.goroutines import labels_text, span, write_frames
+from gotrace.report.goroutines import labels_text, rest_of_groups, span, write_frames
 from gotrace.report.latencies import Interval, LatencyGroup, write_latencies
 from gotrace.report.output import JsonOutput, Output, TextOutput
 from gotrace.report.syscalls import write_syscalls
@@ -220,7 +220,7 @@ def _write_goroutines(
     rest = found[top:] if top else []
     if rest:
         count = sum(row["count"] for row in rest)
-        out.write(f"\nand {count:,} goroutines in {len(rest):,} other groups\n")
+        out.write(f"\n{rest_of_groups(count, len(rest))}\n")
 
 
 _WRITERS = {"gooffcpu": _write_waits, "gooncpu": _write_cpu, "gostacks": _write_goroutines}

@@ -11,7 +11,7 @@ from gotrace.goroutines.model import Frame
 from gotrace.report.durations import duration
 from gotrace.report.goroutines import spoken, write_frames
 from gotrace.results.rows import Json
-from gotrace.text import printable
+from gotrace.text import counted, printable
 
 #: Wakers that are named in a group's lines.
 _MAX_WAKERS = 4
@@ -64,9 +64,8 @@ def write_waits(
     rest = groups[top:] if top else []
     if rest:
         ns, count = sum(one.ns for one in rest), sum(one.count for one in rest)
-        out.write(
-            f"\nand {duration(ns)} in {_counted(count, state)} on {len(rest):,} other stacks\n"
-        )
+        stacks = counted("{:,} other stack{s}", len(rest))
+        out.write(f"\nand {duration(ns)} in {_counted(count, state)} on {stacks}\n")
     if others := head["others"]["count"]:
         ns = head["others"]["delay_ns"]
         out.write(f"\n{duration(ns)} in {_counted(others, state)} on stacks beyond the room for\n")

@@ -8,7 +8,7 @@ from typing import TextIO
 
 from gotrace.report.durations import duration
 from gotrace.results.rows import Json
-from gotrace.text import printable
+from gotrace.text import counted, printable
 
 _COLUMNS = ("running", "runnable", "syscall", "waiting")
 
@@ -23,7 +23,7 @@ def write_wall(out: TextIO, head: Json, groups: Sequence[Json], what: str, top: 
     rows = [(printable(row["group"]), [row[name] for name in names]) for row in groups]
     if top and (rest := rows[top:]):
         sums = [sum(ns) for ns in zip(*(times for _, times in rest), strict=True)]
-        rows = [*rows[:top], (f"{len(rest):,} other groups", sums)]
+        rows = [*rows[:top], (counted("{:,} other group{s}", len(rest)), sums)]
     for name, times in rows:
         shown = " ".join(f"{_time(ns):>10}" for ns in times)
         mean = times[0] / 1e9 / seconds if seconds else 0.0

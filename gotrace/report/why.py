@@ -23,7 +23,7 @@ from gotrace.records import dataclass
 from gotrace.report.durations import duration
 from gotrace.report.table import table_lines
 from gotrace.session.why.parts import BLOCKED, TRACING, PartSums, PartTotals
-from gotrace.text import printable
+from gotrace.text import counted, printable
 
 #: Parts of calls by their histogram's bucket; under None of those that are not known by bucket.
 BucketParts = Mapping[int | None, PartSums]
@@ -126,7 +126,7 @@ def sums_lines(why: BucketParts, times: Histogram, tracing: int | None) -> Itera
     for band in bands:
         share = _percent(band.calls / times.count)
         bounds = f"{duration(band.low)} to {duration(band.high)}"
-        yield f"{band.name}: {band.calls} calls ({share}) of {bounds}"
+        yield f"{band.name}: {counted('{} call{s}', band.calls)} ({share}) of {bounds}"
 
 
 def _percent(share: float) -> str:

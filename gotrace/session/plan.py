@@ -223,7 +223,7 @@ class Inlined:
 
     def text(self, verb: str) -> str:
         """Return the warning; ``verb`` is what is done with a call, in the past tense."""
-        places = f"{self.places} place{'' if self.places == 1 else 's'}"
+        places = counted("{} place{s}", self.places)
         return f"{self.function} is also inlined in {places}: not {verb} there"
 
 
@@ -807,7 +807,7 @@ def make_plan(
 
 
 def _kept_out(file: TargetBinary, count: int) -> str:
-    functions = f"{count:,} function{'' if count == 1 else 's'}"
+    functions = counted("{:,} function{s}", count)
     return f"{functions} of {file.image.display} left out: {HASHED}"
 
 

@@ -283,7 +283,8 @@ class Run(Generic[M, C]):
             return
         for number, calls in self._budget.hits.counted().items():
             name = self.plan.names[number].name
-            text = f"{name}: {calls:,} calls were only counted, to stay within the budget"
+            were = "call was" if calls == 1 else "calls were"
+            text = f"{name}: {calls:,} {were} only counted, to stay within the budget"
             fields = {"what": "budget", "func": name, "counted": calls}
             self._news.append(Note(NoteKind.BUDGET, text, fields))
 

@@ -163,7 +163,7 @@ def test_results_are_written_as_their_names_say(
     else:
         assert "main.f" in path.read_text()
     if is_profile(name):
-        assert "wrote 1 stacks" in capsys.readouterr().err
+        assert "wrote 1 stack to" in capsys.readouterr().err
 
 
 def test_the_largest_rows_are_those_of_all(
