@@ -79,6 +79,7 @@ enum edge {
  */
 #define EDGE_SPILL(cookie) (((cookie) & 0xff) * 8)
 #define EDGE_ELEMTYPE(cookie) (((cookie) >> 8 & 0xff) * 8)
+#define EDGE_SENDX(cookie) (EDGE_ELEMTYPE(cookie) + 8)
 #define EDGE_RECVX(cookie) (EDGE_ELEMTYPE(cookie) + 16)
 #define EDGE_FRAMES(cookie) ((cookie) >> 16 & 3)
 #define EDGE_TESTED(cookie) ((cookie) >> 18 & 1)
@@ -98,7 +99,10 @@ struct edge_type {
 #define EDGE_KIND(type) ((type).rest >> 56 & 31)
 #define EDGE_KIND_SLICE 23
 
-/* An item of nothing is not reported where it is sent: it is a signal, that there is work somewhere. */
+/*
+ * An item of nothing is a signal, that there is work somewhere. It is not reported where it is given
+ * to who waits for it: the end of that wait is.
+ */
 #define EDGE_MIN_ITEM 1
 /*
  * In place of the first word of items that do not say whose work is where they are received: one
@@ -291,26 +295,36 @@ static __always_inline u64 edges_channel(struct pt_regs *ctx, u64 cookie)
 /* Return whether a place is in a channel's buffer: what was read for a channel is one, then. */
 static __always_inline bool edges_is_slot(u64 channel, u64 place)
 {
-    u64 from = place - read_word(channel + HCHAN_BUF);
-    return from < read_word(channel + HCHAN_DATAQSIZ) * edges_item_size(channel);
+    u64 from = place - read_word(channel + HCHAN_BUF), size = edges_item_size(channel);
+    return from < read_word(channel + HCHAN_DATAQSIZ) * size || (!size && !from);
+}
+
+/* Return the slot at an index, of items that have a size or not: these are all at one address. */
+static __always_inline u64 edges_slot(u64 channel, u64 index)
+{
+    u64 size = edges_item_size(channel);
+    return size ? read_word(channel + HCHAN_BUF) + index * size : channel | (index + 1) << 48;
 }
 
 /* At chansend's and selectgo's call of typedmemmove(type, slot, item). */
 int on_write(struct pt_regs *ctx)
 {
     u64 cookie = 0;
-    if (!site_hit(ctx, &cookie) || read_word(GO_REGISTER(ctx, 0)) < EDGE_MIN_ITEM)
+    if (!site_hit(ctx, &cookie))
         return 0;
     u64 slot = GO_REGISTER(ctx, 1), channel = edges_channel(ctx, cookie);
+    bool is_slot = edges_is_slot(channel, slot);
+    if (is_slot)
+        slot = edges_slot(channel, read_word(channel + EDGE_SENDX(cookie)));
     edges_submit(ctx, EDGE_WRITE, edges_sender(ctx, cookie),
-                 edges_word(GO_REGISTER(ctx, 0), GO_REGISTER(ctx, 2)), slot,
-                 edges_is_slot(channel, slot) ? channel : 0, 0);
+                 edges_word(GO_REGISTER(ctx, 0), GO_REGISTER(ctx, 2)), slot, is_slot ? channel : 0,
+                 0);
     return 0;
 }
 
 /*
  * Where chanrecv and selectgo have found an item in the buffer and go on to copy it, but for where
- * there is nowhere to: the branch is taken then. Its slot is in one of two registers.
+ * there is nowhere to: the branch is taken then.
  */
 int on_read(struct pt_regs *ctx)
 {
@@ -320,14 +334,10 @@ int on_read(struct pt_regs *ctx)
         return 0;
     u64 channel = edges_channel(ctx, cookie);
     u64 depth = edges_depth(task.g, registers_frame(ctx), EDGE_FRAMES(cookie));
-    u64 slot = GO_REGISTER(ctx, 1), other = GO_REGISTER(ctx, 2);
-    /* Or the choice would be of what to read of the registers, which the verifier does not allow. */
-    asm volatile("" : "+r"(slot), "+r"(other));
-    if (!edges_is_slot(channel, slot))
-        slot = other;
     bool is_item =
         !registers_is_null(ctx, EDGE_TESTED(cookie)) && edges_item_size(channel) >= EDGE_MIN_ITEM;
-    edges_submit(ctx, is_item ? EDGE_READ : EDGE_DROP, task.goid, 0, slot, channel, depth);
+    edges_submit(ctx, is_item ? EDGE_READ : EDGE_DROP, task.goid, 0,
+                 edges_slot(channel, read_word(channel + EDGE_RECVX(cookie))), channel, depth);
     edges_received(task.goid);
     return 0;
 }
@@ -361,21 +371,21 @@ int on_receive(struct pt_regs *ctx)
     u64 g = read_word(GO_REGISTER(ctx, 1)), sender = edges_goid_of(g);
     if (edges_is(sched_wait_reason(g), GOTRACE_EDGE_SELECT))
         edges_submit(ctx, EDGE_SENT, task.goid, sender, 0, 0, 0);
-    u64 size = edges_item_size(channel), slot = 0, word = 0;
+    u64 slot = 0;
     u64 depth = edges_depth(task.g, registers_frame(ctx), EDGE_FRAMES(cookie));
-    bool has_buffer = read_word(channel + HCHAN_DATAQSIZ) != 0, is_item = size >= EDGE_MIN_ITEM;
-    if (is_item)
-        word = edges_word(read_word(channel + EDGE_ELEMTYPE(cookie)),
+    bool has_buffer = read_word(channel + HCHAN_DATAQSIZ) != 0;
+    bool is_item = edges_item_size(channel) >= EDGE_MIN_ITEM;
+    u64 word = edges_word(read_word(channel + EDGE_ELEMTYPE(cookie)),
                           read_word(GO_REGISTER(ctx, 1) + GOTRACE_EDGE_SUDOG_ELEM));
     if (has_buffer)
-        slot = read_word(channel + HCHAN_BUF) + read_word(channel + EDGE_RECVX(cookie)) * size;
+        slot = edges_slot(channel, read_word(channel + EDGE_RECVX(cookie)));
     if (!is_item || !GO_REGISTER(ctx, 2))
         edges_submit(ctx, EDGE_DROP, task.goid, has_buffer ? 0 : sender, slot, channel, depth);
     else if (has_buffer)
         edges_submit(ctx, EDGE_READ, task.goid, 0, slot, channel, depth);
     else
         edges_submit(ctx, EDGE_TAKE, task.goid, sender, word, channel, depth);
-    if (has_buffer && is_item)
+    if (has_buffer)
         edges_submit(ctx, EDGE_WRITE, sender, word, slot, channel, 0);
     edges_received(task.goid);
     return 0;

@@ -222,13 +222,13 @@ class _Holding:
             self.taken.clear()
         self.taken[channel] = taken
 
-    def has_back(self, address: int, channel: _Channel) -> bool:
+    def has_back(self, address: int, channel: _Channel, collected: int) -> bool:
         """Return whether what is received from a channel is only a semaphore's signal."""
         taken = self.taken.get(address)
         if taken is None or taken.count >= 0:
             return False
         del self.taken[address]
-        channel.returned += 1
+        channel.returns(collected)
         return True
 
 
@@ -341,12 +341,14 @@ class _Item:
 class _Channel:
     """The observed use of a channel: of the items ``sent``, so many ``returned`` that came from it.
 
-    ``queue`` is how often the collector had run when the channel was last seen to be a queue. If it
-    ``lends``, another goroutine has given back what one had used for other work: it never hands
-    anything over, then, and what it seemed to has to be doubted.
+    ``queue`` is how often the collector had run when the channel was last seen to be a queue, and
+    ``pool`` when an item last returned. There may be another channel since. If it ``lends``,
+    another goroutine has given back what one had used for other work: it never hands anything over,
+    then, and what it seemed to has to be doubted.
     """
 
     queue: int = -1
+    pool: int = -1
     sent: int = 0
     returned: int = 0
     lends: bool = False
@@ -354,6 +356,15 @@ class _Channel:
     @property
     def is_pool(self) -> bool:
         return self.lends or (self.returned > 0 and 2 * self.returned >= self.sent)
+
+    def is_pool_since(self, collected: int) -> bool:
+        """Return whether it is a pool that has been used as one since the collector has run."""
+        return self.pool == collected and self.is_pool
+
+    def returns(self, collected: int, count: int = 1) -> None:
+        """Note that something has come back that was taken."""
+        self.returned += count
+        self.pool = collected
 
 
 @dataclass(slots=True)
@@ -832,8 +843,8 @@ class Belonging:
         before = goroutine.given
         if self.left(task) not in (None, work) or before.kept is work:
             return False
-        is_same = before.spans and before.spans[0].work is work and before.starter is work
-        if is_same and before.has_waited and not work.is_open:
+        is_left = before.starter is work and before.has_waited and not work.is_open
+        if is_left and (before.spans or self.left(task) is None):
             before.keeps(work)
             return False
         return goroutine.working.sender in (None, work) or goroutine.holding.second != 0
@@ -1000,7 +1011,7 @@ class Belonging:
         if span is not None and span.work.root.begin == lent.began and not is_worker:
             return False  # sent again by those who have sent it
         # Its taker may try again with it what it has failed to do.
-        channel.returned += _LENT
+        channel.returns(lent.collected, _LENT)
         channel.lends = lent.taker != task or channel.is_pool
         return True
 
@@ -1008,8 +1019,9 @@ class Belonging:
         """Note that a goroutine sends an item that it took: it is back, or used for its work."""
         holding = goroutine.holding
         taken = holding.taken.pop(edge.second, None)
-        if taken is not None:
-            channel.returned += taken.word == word
+        if taken is not None and taken.count > 0:
+            if taken.word == word:
+                channel.returns(self.contexts.collected)
         elif word == NOTHING:
             holding.takes(edge.second, _Taken(-1, self.contexts.collected, NOTHING))
         if word in (0, NOTHING) or goroutine.current is None:
@@ -1078,16 +1090,23 @@ class Belonging:
         channel, work = self._channel(edge.tgid, edge.second), goroutine.current
         holding, is_item = goroutine.holding, goroutine.has_item
         is_inside = edge.depth > holding.depth and edge.second != holding.channel
-        if holding.has_back(edge.second, channel) and (is_inside or not is_item):
+        collected = self.contexts.collected
+        is_back = holding.has_back(edge.second, channel, collected)
+        if is_back and (is_inside or not is_item):
             return
-        if work is not None and not channel.is_pool and (is_inside or not is_item):
+        is_pool = channel.is_pool_since(collected)
+        if work is not None and not is_pool and (is_inside or not is_item):
             doubtful = item.doubtful if item else self._doubtful(sender)
             self._answered(work.work, sender, doubtful, edge.at)
-        if not is_item:
-            return
-        above = item.span if item is not None and sender != task else None
+        above = item.span if item is not None else self._current(sender)
         is_own = above is not None and work is not None and above.work is work.work
-        if not is_inside and not is_own:
+        if goroutine.roots or (is_own and sender != task):
+            return
+        # As if it had waited: whoever was started for a request may go on for others.
+        if is_item and is_inside:
+            if above is not None and sender != task:
+                self._set(goroutine, edge.at, _Mode.ITEM)
+        elif is_item or (goroutine.working.mode is _Mode.STARTED and not is_pool):
             self._set(goroutine, edge.at)
 
     def _miss(self, edge: Edge) -> None:
@@ -1155,7 +1174,8 @@ class Belonging:
         has_item = goroutine.working.mode is _Mode.ITEM
         is_next = has_item and address == holding.channel
         is_inside = edge.depth > holding.depth and address != holding.channel
-        is_back = holding.has_back(address, channel) and (is_inside or not has_item)
+        collected = self.contexts.collected
+        is_back = holding.has_back(address, channel, collected) and (is_inside or not has_item)
         is_queue = not is_back and self._takes(task, goroutine, channel, edge, item)
         sender, is_signal, is_lent = None, False, False
         if item is not None:
@@ -1169,7 +1189,7 @@ class Belonging:
         has_root = bool(goroutine.roots)
         return _case_of(
             is_back,
-            is_lent or (is_pool and not is_next),
+            is_lent or (channel.is_pool_since(collected) and not is_next),
             sender == task,
             is_own,
             is_given,
@@ -1193,7 +1213,7 @@ class Belonging:
         if channel is None and not second:
             return False
         channel = channel or self._channels.get((tgid, second))
-        return channel is None or not channel.is_pool
+        return channel is None or not channel.is_pool_since(self.contexts.collected)
 
     def _takes(
         self,

@@ -295,6 +295,23 @@ def test_a_context_that_contradicts_what_a_goroutine_has_left_says_nothing(
     assert played.tally.unattributed == 1
 
 
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_context_of_who_has_started_a_goroutine_may_be_kept_by_it(
+    played: Assembler, is_open: bool
+) -> None:
+    """Once that has ended, it may serve others with it: nobody knows from the first time on."""
+    begin(played, 8)
+    played.add(edge(EdgeKind.GO, 1, 200, 20))
+    if not is_open:
+        end(played, 1)
+    played.add(edge(EdgeKind.WAKE, 0, 9500, 20, 1))
+    played.add(given(20, 9600, 9700, CONTEXTS + 1))
+    if is_open:
+        end(played, 1)
+    assert nodes(played) == {1: [("context", 20)] if is_open else []}
+    assert played.tally.unattributed == (not is_open)
+
+
 def test_what_answers_another_request_is_of_nobody(played: Assembler) -> None:
     """Its calls up to then are not shown, and neither are those that it has handed on."""
     begin(played, 8)

@@ -387,6 +387,71 @@ def test_a_pools_items_are_no_answers(played: Played) -> None:
         assert played.of(CHILD) is work
 
 
+def take_signal(played: Played, sender: int | None, receiver: int, depth: int = SHALLOW) -> None:
+    """Have a goroutine take a signal that is there: of a timer, a goroutine, or unknown."""
+    if sender is not None:
+        played.add(EdgeKind.WRITE, sender, NOTHING, OTHER + 8, OTHER)
+    played.add(EdgeKind.DROP, receiver, 0, OTHER + 8, OTHER, depth)
+
+
+@pytest.mark.parametrize("sender", [0, SECOND, 92, None])
+def test_a_signal_that_is_there_ends_what_a_goroutine_was_started_for(
+    played: Played, sender: int | None
+) -> None:
+    """As it does if the goroutine waits for it: it may do what is another's then."""
+    work = played.begin(ROOT)
+    played.begin(SECOND)
+    played.add(EdgeKind.GO, ROOT, CHILD)
+    take_signal(played, ROOT, CHILD)
+    played.add(EdgeKind.DROP, CHILD, ROOT, 0, OTHER, SHALLOW)  # of one that waits to send it
+    assert played.of(CHILD) is work
+    take_signal(played, sender, CHILD)
+    assert played.of(CHILD) is None
+    assert work.working == 1
+
+
+def test_a_signal_of_its_own_is_a_semaphores(played: Played) -> None:
+    """Whichever signal comes out of the channel."""
+    works = {goid: played.begin(goid) for goid in (ROOT, SECOND)}
+    played.add(EdgeKind.GO, ROOT, CHILD)
+    played.add(EdgeKind.GO, SECOND, WORKER)
+    for slot, goid in enumerate((CHILD, WORKER)):
+        played.add(EdgeKind.WRITE, goid, NOTHING, OTHER + slot, OTHER)
+    for slot, goid in enumerate((WORKER, CHILD)):
+        played.add(EdgeKind.DROP, goid, 0, OTHER + slot, OTHER, DEEP)
+    assert [played.of(CHILD), played.of(WORKER)] == list(works.values())
+
+
+def test_signals_that_one_goroutine_sends_do_not_return(played: Played) -> None:
+    """A channel that they are taken from is no pool, nor is a later one at a pool's address."""
+    played.begin(SECOND)
+    for goid in (CHILD, WORKER):
+        work = played.begin(ROOT)
+        played.add(EdgeKind.GO, ROOT, goid)
+        for _ in range(5):
+            take_signal(played, ROOT, 90)
+        played.end(work)
+        other = played.begin(ROOT)
+        take_signal(played, ROOT, goid)
+        assert played.of(goid) is None
+        played.end(other)
+        for _ in range(20):
+            take_signal(played, SECOND, SECOND)
+        played.add(EdgeKind.FREED, 0)
+
+
+def test_anothers_signal_in_the_work_on_an_item_ends_that(played: Played) -> None:
+    played.queue()
+    work = played.begin(ROOT)
+    played.begin(SECOND)
+    played.serve(ROOT, WORKER)
+    for sender in (ROOT, 92, 0, None):
+        take_signal(played, sender, WORKER, DEEP)
+        assert played.of(WORKER) is work
+    take_signal(played, SECOND, WORKER, DEEP)
+    assert played.of(WORKER) is None
+
+
 def test_locks_and_conditions_are_no_answers(played: Played) -> None:
     work = played.begin(ROOT)
     played.begin(SECOND)

@@ -41,7 +41,7 @@ MISLEADING = (
     *("leaky", "leaky-clients", "leaky-tokens", "filled", "filled-go", "filled-pointers"),
     *("after-default", "after-defaults", "after-close", "after-cond", "go-batched"),
     *("told-children", "rearmed", "after-func", "kept-context", "kept-contexts", "counted"),
-    "asking",
+    *("kicked-once", "asking"),
 )
 #: The same if nobody waits, and the least share of the jobs that is attributed even so. The silent
 #: ways of the others are known to be wrong, or are these.
@@ -50,6 +50,7 @@ SILENT = {
     **dict.fromkeys(("filled-silent", "after-default-silent", "after-defaults-silent"), 0.0),
     **dict.fromkeys(("after-close-silent", "kept-context-silent"), 0.25),
     **dict.fromkeys(("after-cond-silent", "go-batched-silent", "counted-silent"), 0.0),
+    "kicked-once-silent": 0.0,
     **dict.fromkeys(("rearmed-silent", "after-func-silent"), 0.0),
 }
 LEAST_MISLEADING = {
