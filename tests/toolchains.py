@@ -39,6 +39,9 @@ BUILD_MODES: Mapping[str, tuple[str, ...]] = {
 }
 
 
+#: The environment's name for a run of tests that traces copies of the programs.
+COPIES = "GOTRACE_COPIES"
+
 #: Environment to compile a program for the other architecture in; nothing of it runs.
 FOR_ARM64: Mapping[str, str] = {"GOARCH": "arm64", "CGO_ENABLED": "0"}
 
@@ -240,7 +243,7 @@ def build(
                 module.write_text(f"module fixture\n\ngo {toolchain.minor}\n")
             command = [str(toolchain.go), "build", *flags, "-o", str(slot.unfinished), "."]
             slot.compile(command, settings)
-    return slot.executable
+        return slot.own()
 
 
 def gccgo_build(source: Path, flags: Sequence[str] = (), compiler: str = "gccgo") -> Path:
@@ -259,7 +262,7 @@ def gccgo_build(source: Path, flags: Sequence[str] = (), compiler: str = "gccgo"
             files = sorted(path.name for path in slot.source.glob("*.go"))
             command = [gccgo, "-g", *flags, "-o", str(slot.unfinished), *files]
             slot.compile(command, os.environ)
-    return slot.executable
+        return slot.own()
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +291,22 @@ class _Slot:
             raise BuildError(f"{' '.join(command)} in {self.origin}:\n{done.stdout}{done.stderr}")
         # A name in the cache means a whole executable, whenever this process is killed.
         self.unfinished.rename(self.executable)
+
+    def own(self) -> Path:
+        """Return the executable, or this run's copy of it: see COPIES.
+
+        Breakpoints belong to a file, so runs beside each other do not see each other's.
+        """
+        if not (run := os.environ.get(COPIES)):
+            return self.executable
+        built = self.executable
+        copied = cache_dir() / f"fixtures-{run}" / built.parent.name / built.name
+        if not copied.exists():
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = copied.with_name(f"{copied.name}.unfinished")
+            shutil.copy2(built, unfinished)
+            unfinished.rename(copied)
+        return copied
 
 
 @contextmanager

@@ -4,13 +4,12 @@
 With --all also those that repeat others with one more Go release, seed or way (``thorough``), and
 each command is started as users start it (``tests/tools/warm.py``).
 
-Live tests that trace the same programs would see each other's calls: they are in one run, those on
-programs of their own in a second one (``apart``). Both wait for others for a good part of their
-time. All other tests take the CPUs then, and give way to the two. On few CPUs the runs disturb each
-other all the same, and some live tests hold what a user is promised within seconds. So failures,
-where they are few, run once more when the machine is quiet. What failed at first stays in the
-output, which ends with the names: a test that appears there more than once has a defect, or has
-found one.
+Live tests are two runs, as they wait for others for a good part of their time. They would see each
+other's calls, so the second one (``apart``) traces copies of the programs. All other tests take the
+CPUs then, and give way to the two. On few CPUs the runs disturb each other all the same, and some
+live tests hold what a user is promised within seconds. So failures, where they are few, run once
+more when the machine is quiet. What failed at first stays in the output, which ends with the names:
+a test that appears there more than once has a defect, or has found one.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from typing import IO
 import pytest
 
 from gotrace.text import counted
+from tests.toolchains import COPIES
 
 CACHE = Path(".pytest_cache")
 #: More failures than these have another cause than the other parts.
@@ -38,6 +38,7 @@ class Part:
     """One run of pytest, which remembers the names of what failed; ``before`` starts it."""
 
     def __init__(self, name: str, marks: str, *before: str) -> None:
+        self._name = name
         self._cache = CACHE / name
         self._marks = marks
         self._before = before
@@ -61,6 +62,7 @@ class Part:
             [*self._before, sys.executable, "-m", "pytest", *cache, "-m", self._marks, *options],
             stdout=output,
             stderr=output and subprocess.STDOUT,
+            env={**os.environ, **({COPIES: self._name} if self._name == "apart" else {})},
         )
 
 

@@ -25,7 +25,7 @@ from tests.tools.harness import (
 )
 from tests.tools.trace import program
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 TOOLS = ("gofunccount", "gofunclatency", "gotrace")
 SIGINT = signal.SIGINT

@@ -20,7 +20,7 @@ from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import CLONE, Fixture, Process, Result, code_of, json_counts, tool_command
 from tests.tools.unprivileged import make_cache
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.apart, pytest.mark.slow]
 
 _PATIENCE = 60.0  # seconds
 
