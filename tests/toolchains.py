@@ -11,7 +11,7 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,6 +244,15 @@ def build(
             command = [str(toolchain.go), "build", *flags, "-o", str(slot.unfinished), "."]
             slot.compile(command, settings)
         return slot.own()
+
+
+def program_of(name: str) -> Callable[..., Path]:
+    """Return what builds a fixture: by default with the newest release, as ``go build`` does."""
+
+    def program(toolchain: Toolchain | None = None, mode: str = "default") -> Path:
+        return build(FIXTURES / name, toolchain or newest(), flags=BUILD_MODES[mode])
+
+    return program
 
 
 def gccgo_build(source: Path, flags: Sequence[str] = (), compiler: str = "gccgo") -> Path:

@@ -14,7 +14,7 @@ import pytest
 
 from gotrace.kernel.compiler import bpf_directory
 from tests.live import skip_or_fail
-from tests.toolchains import FIXTURES, build, newest
+from tests.toolchains import program_of
 from tests.tools.harness import (
     Fixture,
     Process,
@@ -31,8 +31,7 @@ pytestmark = pytest.mark.live
 NAMES = ("main.smallFrame", "main.leaf", "main.stacked")
 
 
-def program() -> Path:
-    return build(FIXTURES / "live_count", newest())
+program = program_of("live_count")
 
 
 def test_two_counters_and_a_meter_at_once() -> None:

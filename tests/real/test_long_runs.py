@@ -14,7 +14,7 @@ from types import TracebackType
 import pytest
 
 from tests.real.report import figures
-from tests.toolchains import FIXTURES, build, newest
+from tests.toolchains import program_of
 from tests.tools.harness import Fixture, Process, code_at, of_kind, run_tool, tool, tool_command
 from tests.tools.latency import program as latency_program
 
@@ -27,8 +27,7 @@ _PERIOD = 0.25
 _GROWTH = 1.10
 
 
-def program() -> Path:
-    return build(FIXTURES / "bench_calls", newest())
+program = program_of("bench_calls")
 
 
 class Memory:

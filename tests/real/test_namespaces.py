@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.toolchains import FIXTURES, build, newest
+from tests.toolchains import program_of
 from tests.tools.harness import Fixture, Running, text_counts, tool, tool_command
 from tests.tools.namespaces import UNSHARE, outer_pid
 
@@ -19,8 +18,7 @@ pytestmark = pytest.mark.live
 NAMES = ("main.smallFrame", "main.leaf", "main.stacked")
 
 
-def program() -> Path:
-    return build(FIXTURES / "live_count", newest())
+program = program_of("live_count")
 
 
 def only(counts: dict[str, int]) -> dict[str, int]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, newest
+from tests.toolchains import program_of
 from tests.tools.harness import Fixture, Result, of_kind, tool
 
 Json = dict[str, Any]
@@ -24,9 +24,7 @@ MEASURED = tuple(
 )
 
 
-def program(toolchain: Toolchain | None = None, mode: str = "default") -> Path:
-    flags = BUILD_MODES[mode]
-    return build(FIXTURES / "live_latency", toolchain or newest(), flags=flags)
+program = program_of("live_latency")
 
 
 def measure(path: Path, order: str, *arguments: str | Path) -> tuple[Json, Result]:

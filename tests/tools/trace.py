@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, newest
+from tests.toolchains import program_of
 from tests.tools.harness import Fixture, Result, of_kind, tool
 
 Json = dict[str, Any]
@@ -16,8 +16,7 @@ Json = dict[str, Any]
 _LINE = re.compile(r"[\d:.]+ +\d+ +\d+ +\d+ +(?:[0-9.]+[nmu]?s|-) +(.*)\n")
 
 
-def program(toolchain: Toolchain | None = None, mode: str = "default") -> Path:
-    return build(FIXTURES / "trace_calls", toolchain or newest(), flags=BUILD_MODES[mode])
+program = program_of("trace_calls")
 
 
 def trace(path: Path, order: str, *arguments: str, **options: Any) -> tuple[Json, Result]:

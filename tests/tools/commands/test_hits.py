@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.toolchains import FIXTURES, Toolchain, build, newest, toolchains
+from tests.toolchains import Toolchain, newest, program_of, toolchains
 from tests.tools.harness import Fixture, Result, of_kind, tool
 from tests.tools.trace import calls_of
 
@@ -20,8 +20,7 @@ WITHIN_GRANDPARENT = 2 * (WITHIN_PARENT + 2) + 2
 FIB_CALLS = 21891  # of fib(20)
 
 
-def program(toolchain: Toolchain | None = None) -> Path:
-    return build(FIXTURES / "live_hits", toolchain or newest())
+program = program_of("live_hits")
 
 
 def run(name: str, path: Path, *arguments: str) -> Result:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.toolchains import FIXTURES, build, newest, require
+from tests.toolchains import FIXTURES, build, newest, program_of, require
 from tests.tools.harness import Fixture, Result, json_counts, of_kind, tool
 from tests.tools.latency import histograms
 from tests.tools.lifetimes import NAME, TOOLS, assert_all_calls, trace_children
@@ -21,8 +21,7 @@ each_tool = pytest.mark.parametrize("name", TOOLS)
 NAMES = ("main.smallFrame", "main.leaf", "main.stacked")
 
 
-def program() -> Path:
-    return build(FIXTURES / "live_brief", newest())
+program = program_of("live_brief")
 
 
 def calls_of(name: str, result: Result) -> dict[str, int]:

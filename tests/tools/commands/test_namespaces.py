@@ -5,26 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from tests.toolchains import BUILD_MODES, FIXTURES, build, newest
+from tests.toolchains import program_of
 from tests.tools.harness import Fixture, of_kind
 from tests.tools.namespaces import UNSHARE, Inside, numbers, outer_pid, threads
 
 pytestmark = pytest.mark.live
 
 
-def program(mode: str = "default") -> Path:
-    return build(FIXTURES / "trace_calls", newest(), flags=BUILD_MODES[mode])
+program = program_of("trace_calls")
 
 
 @contextmanager
 def started(depth: int, mode: str = "default") -> Iterator[tuple[Fixture, int]]:
     """Start the program so many namespaces down and give its number here, too."""
-    with Fixture([*UNSHARE * depth, program(mode)]) as fixture:
-        yield fixture, outer_pid(fixture, program(mode))
+    with Fixture([*UNSHARE * depth, program(mode=mode)]) as fixture:
+        yield fixture, outer_pid(fixture, program(mode=mode))
 
 
 def test_lines_have_the_tools_numbers() -> None:
@@ -64,7 +62,7 @@ def test_predicates_and_formats_have_the_tools_numbers() -> None:
 
 def test_every_process_of_a_file_in_and_beside_the_namespace() -> None:
     """A goroutine's description needs the process's mappings, which its number leads to."""
-    path = program("pie")
+    path = program(mode="pie")
     words = ("--json", "-g", "--top", "100", "--slower", "1ns", f"{path}:main.echo")
     with (
         started(1, "pie") as (fixture, pid),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.toolchains import BUILD_MODES, FIXTURES, build, newest
+from tests.toolchains import build, newest, program_of
 from tests.tools.harness import (
     CLONE,
     Fixture,
@@ -33,8 +33,7 @@ pytestmark = pytest.mark.live
 NAMES = ("main.smallFrame", "main.leaf", "main.stacked")
 
 
-def program(mode: str = "default") -> Path:
-    return build(FIXTURES / "live_count", newest(), flags=BUILD_MODES[mode])
+program = program_of("live_count")
 
 
 def three(counts: Mapping[str, int]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.live import skip_or_fail
-from tests.toolchains import FIXTURES, build, newest
+from tests.toolchains import FIXTURES, build, newest, program_of
 from tests.tools.harness import Fixture, Process, Result, run_tool, tool, tool_command
 
 pytestmark = pytest.mark.live
@@ -22,8 +22,7 @@ pytestmark = pytest.mark.live
 TOOLS = ("gofunccount", "gofunclatency")
 
 
-def program() -> Path:
-    return build(FIXTURES / "live_count", newest())
+program = program_of("live_count")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.toolchains import BUILD_MODES, FIXTURES, build, newest
+from tests.toolchains import FIXTURES, newest, program_of
 from tests.tools.harness import Fixture, code_at, of_kind, run_tool, sites, tool_command
 
 pytestmark = pytest.mark.live
@@ -19,8 +19,7 @@ pytestmark = pytest.mark.live
 NAMES = ("main.smallFrame", "main.leaf", "main.stacked")
 
 
-def program(mode: str = "default") -> Path:
-    return build(FIXTURES / "live_count", newest(), flags=BUILD_MODES[mode])
+program = program_of("live_count")
 
 
 def test_list_names_places_and_sites() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.live import skip_or_fail
-from tests.toolchains import BUILD_MODES, FIXTURES, build, gccgo_build, newest, require
+from tests.toolchains import FIXTURES, build, gccgo_build, program_of, require
 from tests.tools.harness import (
     Fixture,
     Process,
@@ -32,8 +32,7 @@ pytestmark = pytest.mark.live
 NAMES = ("main.smallFrame", "main.leaf", "main.stacked")
 
 
-def program(mode: str = "default") -> Path:
-    return build(FIXTURES / "live_count", newest(), flags=BUILD_MODES[mode])
+program = program_of("live_count")
 
 
 @pytest.fixture
@@ -91,7 +90,7 @@ def test_other_processes_of_the_program_are_not_counted() -> None:
 @pytest.mark.parametrize("mode", ["default", "pie"])
 @pytest.mark.parametrize("how", ["-c", "--"])
 def test_command_is_counted_from_its_first_instruction(how: str, mode: str) -> None:
-    path = program(mode)
+    path = program(mode=mode)
     arguments = ["one", "two  three", "$HOME"]
     words = ["-c", f"{path} one 'two  three' $HOME"] if how == "-c" else ["--", path, *arguments]
     patterns = ["main.main", "runtime.rt0_go", "runtime.schedinit", *NAMES]
@@ -154,7 +153,7 @@ def test_every_process_of_a_file_is_counted() -> None:
 def test_path_with_colons(tmp_path: Path, mode: str) -> None:
     directory = tmp_path / "a:b"
     directory.mkdir()
-    path = shutil.copy(program(mode), directory / "main:go")
+    path = shutil.copy(program(mode=mode), directory / "main:go")
     with (
         Fixture([path]) as fixture,
         tool("gofunccount", "--json", f"{path}:main.leaf") as counting,

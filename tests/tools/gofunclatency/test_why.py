@@ -26,7 +26,6 @@ import gotrace
 from gotrace.kernel.methods import AttachMethod
 from gotrace.report.calls import Clock, TimeStyle
 from tests.toolchains import (
-    BUILD_MODES,
     FIXTURES,
     Toolchain,
     build,
@@ -35,6 +34,7 @@ from tests.toolchains import (
     gccgo_build,
     minor,
     newest,
+    program_of,
     require,
 )
 from tests.tools.go_trace import GoTrace, go_state
@@ -53,9 +53,7 @@ YIELDS = 200
 each_pulling, each_tracing = each_since(23), each_since(22)
 
 
-def program(toolchain: Toolchain | None = None, mode: str = "default") -> Path:
-    flags = BUILD_MODES[mode]
-    return build(FIXTURES / "live_why", toolchain or newest(), flags=flags)
+program = program_of("live_why")
 
 
 def run(path: Path, words: Iterable[str], name: str, *arguments: str) -> tuple[Json, Result]:

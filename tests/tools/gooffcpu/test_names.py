@@ -17,7 +17,7 @@ import gotrace
 from gotrace.histogram import BUCKETS, bucket_bounds
 from tests.live import skip_or_fail
 from tests.profiles.raw import raw_profile
-from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
+from tests.toolchains import Toolchain, each_toolchain, program_of
 from tests.tools.harness import Fixture, Process, Result, of_kind, run_tool, tool
 
 pytestmark = [pytest.mark.live, pytest.mark.apart]
@@ -37,8 +37,7 @@ MAKES = {
 LOWS = [bucket_bounds(bucket)[0] for bucket in range(BUCKETS)]
 
 
-def program(toolchain: Toolchain | None = None, mode: str = "default") -> Path:
-    return build(FIXTURES / "live_syscalls", toolchain or newest(), flags=BUILD_MODES[mode])
+program = program_of("live_syscalls")
 
 
 def by_name(result: Result) -> dict[str, Json]:

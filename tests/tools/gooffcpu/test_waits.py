@@ -21,13 +21,12 @@ from gotrace.session.waits.probes import wait_probes
 from gotrace.target.target import Target
 from tests.profiles.raw import raw_profile
 from tests.toolchains import (
-    BUILD_MODES,
     FIXTURES,
     Toolchain,
     build,
     each_known,
     gccgo_build,
-    newest,
+    program_of,
     require,
 )
 from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool
@@ -48,9 +47,7 @@ REASONS = {
 }
 
 
-def program(toolchain: Toolchain | None = None, mode: str = "default") -> Path:
-    flags = BUILD_MODES[mode]
-    return build(FIXTURES / "live_waits", toolchain or newest(), flags=flags)
+program = program_of("live_waits")
 
 
 def run(path: Path, words: list[str], *arguments: str | Path) -> tuple[Json, Result]:

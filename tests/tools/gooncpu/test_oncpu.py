@@ -22,13 +22,13 @@ from gotrace.session.tasks import Tasks
 from gotrace.target.target import Target
 from tests.profiles.raw import raw_profile
 from tests.toolchains import (
-    BUILD_MODES,
     FIXTURES,
     Toolchain,
     build,
     each_known,
     each_toolchain,
     newest,
+    program_of,
 )
 from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool
 
@@ -42,8 +42,7 @@ ROUNDS = {"main.four": 4, "main.three": 3, "main.inlined": 2, "main.framed": 1}
 SIGMAS = 3.3
 
 
-def program(toolchain: Toolchain | None = None, mode: str = "default") -> Path:
-    return build(FIXTURES / "live_oncpu", toolchain or newest(), flags=BUILD_MODES[mode])
+program = program_of("live_oncpu")
 
 
 #: One thread that no other one preempts: how many samples it gets is no matter of chance then.

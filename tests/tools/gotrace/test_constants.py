@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, newest, require
+from tests.toolchains import newest, program_of, require
 from tests.tools.harness import Fixture, Json, Result, of_kind, tool
 
 pytestmark = [pytest.mark.live, pytest.mark.apart]
@@ -52,8 +52,7 @@ CALLS: list[tuple[str, Json, Json]] = [
 ]
 
 
-def program(toolchain: Toolchain, mode: str = "default") -> Path:
-    return build(FIXTURES / "trace_constants", toolchain, flags=BUILD_MODES[mode])
+program = program_of("trace_constants")
 
 
 def calls(result: Result) -> list[tuple[str, Json, Json]]:
