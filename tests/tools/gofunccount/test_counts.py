@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from tests.toolchains import (
-    BUILD_MODES,
     FIXTURES,
     Toolchain,
     build,
@@ -20,11 +20,13 @@ from tests.toolchains import (
     each_toolchain,
     gccgo_build,
     newest,
+    program_of,
     require,
 )
 from tests.tools import gccgo
 from tests.tools.harness import (
     Fixture,
+    Json,
     Result,
     count_on,
     json_counts,
@@ -39,10 +41,10 @@ pytestmark = pytest.mark.live
 METHODS = ("multi", "perf-cookie", "perf-ip")
 #: One function of each kind of entry site: perf events take long to go, so a few must do.
 FEW = ("main.smallFrame", "main.hugeFrame", "main.leaf")
+#: These stand for all releases, each built in all ways.
+BUILDS = {("1.15", "pie"), ("1.27", "stripped"), ("1.27", "external")}
 
-
-def program(toolchain: Toolchain, mode: str = "default") -> Path:
-    return build(FIXTURES / "live_count", toolchain, flags=BUILD_MODES[mode])
+program = program_of("live_count")
 
 
 def assert_exact(truth: Mapping[str, Mapping[str, int]], result: Result) -> None:
@@ -57,6 +59,20 @@ def assert_inlined_is_named(result: Result) -> None:
     assert "main.inlined" in warning["message"] and "-gcflags=all=-l" in warning["message"]
 
 
+def at_once(path: Path, *questions: Sequence[str]) -> tuple[Json, list[Result]]:
+    """Ask several questions of one run of a program: each sees all calls."""
+    with Fixture([path]) as fixture, ExitStack() as stack:
+        words = ("--json", "-p", str(fixture.ready))
+        runs = [stack.enter_context(tool("gofunccount", *words, *each)) for each in questions]
+        truth = fixture.work()
+        for run in runs:
+            run.signal(signal.SIGINT)
+        results = [run.result() for run in runs]
+        assert fixture.finish() == 0
+    assert [(each.status, each.errors) for each in results if each.status] == []
+    return truth, results
+
+
 @each_toolchain
 def test_counts_of_all_kinds_of_functions_are_exact(toolchain: Toolchain) -> None:
     with Fixture([program(toolchain)]) as fixture:
@@ -69,26 +85,21 @@ def test_counts_of_all_kinds_of_functions_are_exact(toolchain: Toolchain) -> Non
 
 @each_toolchain
 def test_counts_on_the_lower_rungs_are_exact(toolchain: Toolchain) -> None:
-    with Fixture([program(toolchain)]) as fixture:
-        words = ("--json", "-p", str(fixture.ready), "--attach")
-        with (
-            tool("gofunccount", *words, "perf-cookie", *FEW) as one,
-            tool("gofunccount", *words, "perf-ip", *FEW) as other,
-        ):
-            truth = fixture.work()
-            one.signal(signal.SIGINT)
-            results = [other.end(), one.result()]
-        assert fixture.finish() == 0
+    methods = ("perf-cookie", "perf-ip")
+    questions = [("--attach", method, *FEW) for method in methods]
+    truth, results = at_once(program(toolchain), *questions)
     few = {"calls": {name: truth["calls"][name] for name in FEW}}
-    for result in results:
+    for result, method in zip(results, methods, strict=True):
         assert_exact(few, result)
-    methods = [of_kind(result, "attached")[0]["attach"] for result in results]
-    assert methods == ["perf-ip", "perf-cookie"]
+        assert of_kind(result, "attached")[0]["attach"] == method
 
 
-@pytest.mark.parametrize("mode", ["stripped", "pie", "external"])
 @pytest.mark.parametrize(
-    "minor", ["1.15", pytest.param("1.19", marks=pytest.mark.thorough), "1.27"]
+    ("minor", "mode"),
+    [
+        pytest.param(*each, marks=() if each in BUILDS else pytest.mark.thorough)
+        for each in product(("1.15", "1.19", "1.27"), ("stripped", "pie", "external"))
+    ],
 )
 def test_counts_are_exact_however_built(minor: str, mode: str) -> None:
     with Fixture([program(require(minor), mode)]) as fixture:
@@ -122,7 +133,7 @@ def test_functions_of_c_are_counted_beside_those_of_go(minor: str) -> None:
 
 
 def test_many_functions_at_once_leave_the_target_right() -> None:
-    with Fixture([program(newest())]) as fixture:
+    with Fixture([program()]) as fixture:
         truth, result = count_on(fixture, "*")
         assert fixture.finish() == 0
     assert_exact(truth, result)
@@ -138,21 +149,18 @@ def test_functions_that_exist_only_inlined_are_named_in_lists(toolchain: Toolcha
     assert "only inlined" not in left_out.errors + one.errors
 
 
-def test_function_without_an_exact_site_is_named_and_left_out() -> None:
-    with Fixture([program(newest())]) as fixture:
-        _, result = count_on(fixture, "main.loop", "main.leaf")
-    (warning,) = of_kind(result, "warning")
-    assert re.match(r"main\.loop: no exact entry site: ", warning["message"])
-    assert "main.loop" not in json_counts(result)
-
-
 def test_text_has_the_shape_of_bcc() -> None:
-    with (
-        Fixture([program(newest())]) as fixture,
-        tool("gofunccount", "-p", str(fixture.ready), "main.*") as counting,
-    ):
-        truth = fixture.work()
-        result = counting.end()
+    """While another run counts the same in intervals, which add up to the total."""
+    with Fixture([program()]) as fixture:
+        words = ("-p", str(fixture.ready), "main.*")
+        with (
+            tool("gofunccount", *words) as counting,
+            tool("gofunccount", "--json", "-i", "0.02", *words) as often,
+        ):
+            truth = fixture.work()
+            often.signal(signal.SIGINT)
+            result = counting.end()
+            intervals = often.result()
     counted = text_counts(result)
     assert {name: counted[name] for name in truth["calls"]} == truth["calls"]
     assert re.fullmatch(
@@ -162,22 +170,14 @@ def test_text_has_the_shape_of_bcc() -> None:
     assert result.lines[-1] == "Detaching...\n"
     numbers = [int(line.split()[-2]) for line in result.lines[2:-1]]
     assert numbers == sorted(numbers) and numbers[0] > 0
-
-
-def test_intervals_sum_to_the_total() -> None:
-    with Fixture([program(newest())]) as fixture:
-        words = ("--json", "-i", "0.02", "-p", str(fixture.ready), "main.*")
-        with tool("gofunccount", *words) as counting:
-            truth = fixture.work()
-            result = counting.end()
-    assert_exact(truth, result)
-    rows = of_kind(result, "count")
+    assert_exact(truth, intervals)
+    rows = of_kind(intervals, "count")
     assert len({row["ts"] for row in rows}) > 1
     assert all(row["count"] > 0 and row["interval_s"] > 0 for row in rows)
 
 
 def test_time_of_day_stands_above_each_interval() -> None:
-    with Fixture([program(newest())]) as fixture:
+    with Fixture([program()]) as fixture:
         words = ("-T", "-i", "0.02", "-p", str(fixture.ready), "main.leaf")
         with tool("gofunccount", *words) as counting:
             counting.lines_until("FUNC")
@@ -189,42 +189,34 @@ def test_time_of_day_stands_above_each_interval() -> None:
 
 
 def test_duration_ends_the_run() -> None:
-    with Fixture([program(newest())]) as fixture:
+    with Fixture([program()]) as fixture:
         result = run_tool("gofunccount", "-d", "0.05", "-p", str(fixture.ready), "main.leaf")
     assert (result.status, result.errors) == (0, "")
     assert [line.split()[0] for line in result.lines] == ["Tracing", "FUNC", "Detaching..."]
 
 
-def test_top_shows_the_largest_only() -> None:
-    with Fixture([program(newest())]) as fixture:
-        truth, result = count_on(fixture, "--top", "2", "main.*Frame", "main.bare", "main.work")
-    counted = json_counts(result)
-    assert set(counted) == {"main.smallFrame", "main.largeFrame"}
-    assert counted == {name: truth["calls"][name] for name in counted}
-
-
-def test_excluded_functions_are_left_out() -> None:
-    with Fixture([program(newest())]) as fixture:
-        words = ("-x", "main.large*", "-x", "main.hugeFrame", "main.*Frame")
-        _, result = count_on(fixture, *words)
-    assert set(json_counts(result)) == {"main.smallFrame"}
-
-
-def test_regular_expression_matches_in_full() -> None:
-    with Fixture([program(newest())]) as fixture:
-        truth, result = count_on(fixture, "-r", r"main\.\(\*square\)\.\w+|main\.fill(Bloc|Chun)k")
-    methods = {"main.(*square).grow", "main.(*square).value"}
-    names = methods | {"main.fillBlock", "main.fillChunk"}
-    assert json_counts(result) == {name: truth["calls"][name] for name in names}
-
-
-def test_only_the_star_is_special_in_a_pattern() -> None:
-    with Fixture([program(newest())]) as fixture:
-        truth, result = count_on(fixture, "main.(*square).grow", "main.largest[go.shape.int]")
-    assert json_counts(result) == {
-        "main.(*square).grow": truth["calls"]["main.(*square).grow"],
-        "main.largest[...]": truth["calls"]["main.largest[...]"] // 3,
-    }
+def test_options_and_patterns_choose_functions() -> None:
+    """Only the star is special in a pattern; a regular expression matches in full."""
+    truth, results = at_once(
+        program(),
+        ("--top", "2", "main.*Frame", "main.bare", "main.work"),
+        ("-x", "main.large*", "-x", "main.hugeFrame", "main.*Frame"),
+        ("-r", r"main\.\(\*square\)\.\w+|main\.fill(Bloc|Chun)k"),
+        ("main.(*square).grow", "main.largest[go.shape.int]"),
+        ("main.loop", "main.leaf"),
+    )
+    calls = truth["calls"]
+    top, without, regex, star, no_site = map(json_counts, results)
+    assert top == {name: calls[name] for name in ("main.smallFrame", "main.largeFrame")}
+    assert set(without) == {"main.smallFrame"}
+    square = "main.(*square).grow"
+    names = (square, "main.(*square).value", "main.fillBlock", "main.fillChunk")
+    assert regex == {name: calls[name] for name in names}
+    generic = "main.largest[...]"
+    assert star == {square: calls[square], generic: calls[generic] // 3}
+    (warning,) = of_kind(results[-1], "warning")
+    assert re.match(r"main\.loop: no exact entry site: ", warning["message"])
+    assert "main.loop" not in no_site
 
 
 @each_since(21)
@@ -233,15 +225,7 @@ def test_methods_that_are_inlined_into_their_wrappers(toolchain: Toolchain) -> N
     path = build(FIXTURES / "live_wrappers", toolchain)
     size, ping = "main.Disk.Size", "main.(*Server).ping"
     every = [(size,), (ping,), (size, "main.(*Disk).Size", ping), ("-r", r"main\..*")]
-    with Fixture([path]) as fixture:
-        words = ("--json", "-p", str(fixture.ready))
-        with ExitStack() as stack:
-            runs = [stack.enter_context(tool("gofunccount", *words, *each)) for each in every]
-            truth = fixture.work()
-            for run in runs:
-                run.signal(signal.SIGINT)
-            by_name, method, both, pattern = [run.result() for run in runs]
-        assert fixture.finish() == 0
+    truth, (by_name, method, both, pattern) = at_once(path, *every)
     names = {
         "Size": "main.(*Disk).Size",
         "ping": "main.(*Server).ping-fm",
