@@ -385,7 +385,8 @@ def test_api_example_runs_on_the_example_server(example: str, server: int, tmp_p
         if day in example:
             words = ["gofunccount", "-d", "0.5", "-o", str(tmp_path / day), "-p", str(server)]
             assert run_tool(*words, "main.*").status == 0
-    code = f"pid = {server}\n{example}"
+    # As with commands: what ends by itself does so before.
+    code = f"pid = {server}\n" + re.sub(r"seconds=1\b", "seconds=0.2", example)
     run = [sys.executable, "-c", code]
     env = newest().env() | {"PYTHONPATH": str(CLONE)}
     done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90)

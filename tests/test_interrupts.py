@@ -25,7 +25,7 @@ from tests.tools.trace import program
 pytestmark = pytest.mark.live
 
 #: Sessions of each kind; an hour's trial is GOTRACE_INTERRUPTS=1000.
-_SESSIONS = int(os.environ.get("GOTRACE_INTERRUPTS", "12"))
+_SESSIONS = int(os.environ.get("GOTRACE_INTERRUPTS", "8"))
 _HANGS = 60  # seconds
 
 

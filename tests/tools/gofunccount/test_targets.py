@@ -52,17 +52,14 @@ def times(calls: Mapping[str, int], factor: int) -> dict[str, int]:
 def test_one_file_by_several_names_is_probed_once(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(program())
+    words = (*NAMES, "main.leaf*", f"{program()}:main.leaf", f"{link}:main.small*")
     with Fixture([program()]) as fixture:
-        words = ("main.*", f"{program()}:main.leaf", f"{link}:main.small*")
-        truth, counted = count_on(fixture, *words)
-    assert three(json_counts(counted)) == three(truth["calls"])
-    with Fixture([program()]) as fixture:
-        pid = str(fixture.ready)
-        measuring = tool("gofunclatency", "--json", "-F", "-p", pid, *words)
-        truth = fixture.work()
-        measured = measuring.end()
-    rows = {row["func"]: row["count"] for row in of_kind(measured, "histogram")}
-    assert three(rows) == three(truth["calls"])
+        measured = ("--json", "-F", "-p", str(fixture.ready), *words)
+        with tool("gofunclatency", *measured) as measuring:
+            truth, counted = count_on(fixture, *words)
+            rows = of_kind(measuring.end(), "histogram")
+    assert json_counts(counted) == three(truth["calls"])
+    assert {row["func"]: row["count"] for row in rows} == three(truth["calls"])
 
 
 def test_thread_id_stands_for_its_process() -> None:
