@@ -195,7 +195,8 @@ def test_probes_that_go_end_the_stream(number: signal.Signals | None, fixture: F
     code = code_of(fixture.ready)
     with gotrace.attach(fixture.ready) as go:
         calls = go.trace("main.echo", lossy=True)
-        (keeper,) = calls._run.attached._keepers
+        (kept,) = calls._run.attached._kept
+        keeper = kept.keeper
         if number is not None:
             os.kill(keeper.pid, number)
         else:

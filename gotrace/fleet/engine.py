@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.fleet.config import Config
 from gotrace.fleet.executions import Executions
-from gotrace.fleet.jobs import Job, StartSpan, Totals, make_jobs
+from gotrace.fleet.jobs import Job, StartSpan, Totals, attach_batch, batches, make_jobs
 from gotrace.fleet.pauses import Pauses
-from gotrace.fleet.probing import Figures, Probe, ProbeState, open_target
+from gotrace.fleet.probing import Figures, Probe, ProbeSource, ProbeState, open_target
 from gotrace.fleet.series import Metric, Room
 from gotrace.fleet.targets import Finder, Program, ProgramKey
 from gotrace.fleet.telemetry.price import OverBudgetError
@@ -57,8 +57,7 @@ _MISSES = 2  # looks
 _MAX_LISTED = 16  # processes in a message
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """A job in a program."""
 
     job: str
@@ -338,16 +337,16 @@ class Engine:
         for key, running in list(self._running.items()):
             if not self._may_plan(key, running):
                 continue
-            for job in list(self._jobs.values()):
+            tried = [job for job in self._jobs.values() if job.name in running.tried]
+            for batch in batches(job for job in tried if self._is_due(key, running, job)):
                 if self._stopping.is_set():
                     return False
                 # Attaching to one may take long, and others start meanwhile.
                 is_new |= self._look_if_due()
                 if key not in self._running:
                     break
-                if job.name in running.tried and self._is_due(key, running, job):
-                    self._attach(_Place(job.name, key), job, running)
-                    self.pulse = time.monotonic()
+                self._attach(key, batch, running)
+                self.pulse = time.monotonic()
             if key in self._running:
                 self._rest(running)
         return is_new
@@ -417,30 +416,39 @@ class Engine:
         elif running.target is not None:
             running.target.rest()
 
-    def _attach(self, place: _Place, job: Job, running: _Running) -> None:
-        tally, shown = self._tally(place), _shown(job, running)
+    def _attach(self, key: ProgramKey, batch: Sequence[Job], running: _Running) -> None:
+        """Attach a batch of jobs, whatever becomes of each."""
         try:
-            probe = job.attach(
-                self._opened(running, self.config), running.program, self.cost, False
-            )
-        except (NoMatchError, UsageError) as error:
+            target = self._opened(running, self.config)
+            found = attach_batch(batch, target, running.program, self.cost)
+        except Exception as error:
+            found = [(job, error) for job in batch]
+        with self._lock:
+            probes = {job.name: one for job, one in found if isinstance(one, Probe)}
+            running.probes.update(probes)
+        if probes:
+            self._follow_executions()
+        for job, one in found:
+            self._note(_Place(job.name, key), job, one, running)
+
+    def _note(self, place: _Place, job: Job, probe: Probe | Exception, running: _Running) -> None:
+        """Take note of what has become of a job that was to be attached."""
+        tally, shown = self._tally(place), _shown(job, running)
+        if isinstance(probe, NoMatchError | UsageError):
             tally.failures += 1
             running.hopeless.add(job.name)
-            self._say_once(place, f"{shown}: {error}")
-        except Exception as error:
-            if isinstance(error, OverBudgetError):
+            self._say_once(place, f"{shown}: {probe}")
+        elif isinstance(probe, Exception):
+            if isinstance(probe, OverBudgetError):
                 tally.over_budget += 1
             else:
                 tally.failures += 1
-            if not isinstance(error, GotraceError | OSError):
-                note_failure("engine", shown, error)  # a bug, which is to cost this probe alone
+            if not isinstance(probe, GotraceError | OSError):
+                note_failure("engine", shown, probe)  # a bug, which is to cost this probe alone
             length = self._pauses.pause(place, time.monotonic())
-            self._say_once(place, f"{shown}: {error}: tried again in {length:.0f} s")
+            self._say_once(place, f"{shown}: {probe}: tried again in {length:.0f} s")
         else:
-            with self._lock:
-                running.probes[job.name] = probe
             self._said.pop(place, None)
-            self._follow_executions()
             DETAILS.info("%s: attached", printable(shown))
             again = ""
             if probe.is_light:
@@ -473,8 +481,11 @@ class Engine:
     def _mind_budget(self, now: float) -> None:
         spent: dict[_Place, int] = {}
         for place, probe in self._probes():
-            with _apart(place), suppress(OSError):
+            try:  # as _apart, in less time: there may be thousands
                 spent[place] = probe.spent().ns
+            except Exception as error:
+                if not isinstance(error, OSError):
+                    note_failure("engine", f"{place.job} in {place.program.target}", error)
         for held in self._budgets:
             within = {place: ns for place, ns in spent.items() if place in held}
             for place, share in held.budget.exceeding(now, within).items():
@@ -501,7 +512,7 @@ class Engine:
         """Go on with probes that cost less now, and add up how long each was in which state."""
         passed, self._looked = now - self._looked, now
         for place, probe in self._probes():
-            with _apart(place):
+            try:
                 if probe.is_light and self._pauses.is_over(place, now):
                     self._detach(place)  # it is attached as a whole in the next turn
                 elif probe.settle():
@@ -509,6 +520,8 @@ class Engine:
                     for held in self._budgets:
                         if place in held:
                             held.budget.forgive(place, spent)
+            except Exception as error:
+                note_failure("engine", f"{place.job} in {place.program.target}", error)
         for key, running in self._running.items():
             self._rest(running)
             for job in self._jobs.values():
@@ -589,15 +602,28 @@ class Engine:
             finder = Finder(config.targets, before=finder)
         kept: list[_Place] = []
         replaced: dict[_Place, Probe] = {}
+        renewed: dict[ProgramKey, list[Job]] = {}
         try:
-            for place, running in self._staying(jobs, finder.look()):
+            for place in self._staying(jobs, finder.look()):
                 job = jobs[place.job]
                 if self._jobs[place.job].is_like(job, place.program.target):
                     kept.append(place)
-                    continue
-                self.pulse = time.monotonic()
-                with suppress(OverBudgetError):  # tried again later
-                    replaced[place] = self._renewed(job, running, config)
+                else:
+                    renewed.setdefault(place.program, []).append(job)
+            for key, some in renewed.items():
+                for batch in batches(some):
+                    self.pulse = time.monotonic()
+                    found = self._renewed(batch, self._running[key], config)
+                    replaced |= {
+                        _Place(job.name, key): one for job, one in found if isinstance(one, Probe)
+                    }
+                    for job, one in found:
+                        if isinstance(one, OverBudgetError | Probe):
+                            continue  # tried again later
+                        if isinstance(one, GotraceError | OSError):
+                            shown = _shown(job, self._running[key])
+                            raise GotraceError(f"{shown}: {one}") from one
+                        raise one
         except BaseException:
             for place, probe in replaced.items():
                 _closed(place, probe)
@@ -609,7 +635,7 @@ class Engine:
 
     def _staying(
         self, jobs: Mapping[str, Job], found: Mapping[ProgramKey, Program]
-    ) -> Iterator[tuple[_Place, _Running]]:
+    ) -> Iterator[_Place]:
         """Yield places of probes that jobs ask for in programs that were found."""
         for place, _ in self._probes():
             running = self._running[place.program]
@@ -617,21 +643,22 @@ class Engine:
             if program is None or _filters(program) != _filters(running.program):
                 continue
             if job is not None and place.program.target in job.targets:
-                yield place, running
+                yield place
 
-    def _renewed(self, job: Job, running: _Running, config: Config) -> Probe:
+    def _renewed(
+        self, batch: Sequence[Job], running: _Running, config: Config
+    ) -> list[tuple[Job, Probe | Exception]]:
+        """Attach a batch of jobs beside the probes that they are to replace."""
         try:
-            trial = self._trial([job], running.program, config)
+            trial = self._trial(batch, running.program, config)
             while not trial.has_ended(_TRIAL_WAIT):
                 self.pulse = time.monotonic()
             if trial.problem is not None:
                 raise GotraceError(trial.problem)
             target = self._opened(running, config)
-            return job.attach(target, running.program, self.cost, is_spare=True)
-        except OverBudgetError:
-            raise
+            return attach_batch(batch, target, running.program, self.cost, is_spare=True)
         except (GotraceError, OSError) as error:
-            raise GotraceError(f"{_shown(job, running)}: {error}") from error
+            return [(job, error) for job in batch]
 
     def _go_over(
         self,
@@ -641,9 +668,12 @@ class Engine:
         replaced: dict[_Place, Probe],
     ) -> None:
         """Detach the probes that are not kept, and put new ones in their place: nothing fails."""
-        for place, _ in self._probes():
-            if place not in kept:
-                self._detach(place)
+        staying = set(kept)
+        leaving = [(place, probe) for place, probe in self._probes() if place not in staying]
+        for _, probe in leaving:
+            probe.stop()
+        for place, _ in leaving:
+            self._detach(place)
         for name in jobs.keys() & self._jobs.keys():
             jobs[name].follow(self._jobs[name])
         for place, probe in replaced.items():
@@ -669,7 +699,7 @@ class Engine:
         """Read the new results, and return all metrics. May be called in any thread."""
         with self._lock:
             probes = [probe for _, probe in (*self._probes(), *self._leaving)]
-        list(self._takers.map(_take, probes))
+        list(self._takers.map(_take, dict.fromkeys(probe.source for probe in probes)))
         return self._metrics()
 
     def waits(self, reader: str = "") -> list[WaitPoint]:
@@ -787,9 +817,9 @@ def _closed(place: _Place, probe: Probe) -> Figures:
         return probe.figures()
 
 
-def _take(probe: Probe) -> None:
+def _take(source: Probe | ProbeSource) -> None:
     with apart("take", "a probe cannot be read"), suppress(OSError):
-        probe.take()
+        source.take()
 
 
 def _apart(place: _Place) -> AbstractContextManager[None]:

@@ -168,7 +168,9 @@ def _of_probes(statuses: Iterable[ProbeStatus]) -> Iterator[Family]:
         "gotraced_probe_failures", "Times a probe could not be attached", labels=probe
     )
     lost = CounterMetricFamily(
-        "gotraced_probe_lost", "Calls that are missing, and why", labels=[*probe, "reason"]
+        "gotraced_probe_lost",
+        "Calls that are missing, and why, of all metrics that share a program",
+        labels=[*probe, "reason"],
     )
     unmeasured = CounterMetricFamily(
         "gotraced_probe_unmeasured",

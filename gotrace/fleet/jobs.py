@@ -4,12 +4,21 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from gotrace.fleet.config import Config, FlightSpec, MetricSpec, SpanSpec, WaitsSpec
-from gotrace.fleet.probing import SKIPPED, MetricProbe, Probe, metric_losses, try_metric
+from gotrace.fleet.groups import attach_metrics
+from gotrace.fleet.probing import (
+    SKIPPED,
+    KeyProbe,
+    Probe,
+    is_keyed,
+    metric_losses,
+    metric_request,
+    try_metric,
+)
 from gotrace.fleet.series import Metric
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.waits import WAIT_LOSSES, TargetWaits, WaitsProbe, plan_waits
@@ -55,6 +64,11 @@ class Job(abc.ABC):
         """Return how calls may be missing."""
         return RecordReader.LOSSES
 
+    @property
+    def kind(self) -> Hashable:
+        """Return the kind of its probes, which jobs of a kind share in a program; None if alone."""
+        return None
+
     @abc.abstractmethod
     def plan(self, target: Target, program: Program) -> None:
         """Plan as ``attach`` does, and attach nothing. Raises GotraceError."""
@@ -89,11 +103,15 @@ class MetricJob(Job):
     def losses(self) -> Sequence[str]:
         return [*metric_losses(self.spec), SKIPPED]
 
+    @property
+    def kind(self) -> Hashable:
+        return None if is_keyed(self.spec) else (self.spec.type, self.spec.open_calls)
+
     def plan(self, target: Target, program: Program) -> None:
         try_metric(self.spec, target, program)
 
     def attach(self, target: Target, program: Program, cost: ProbeCost, is_spare: bool) -> Probe:
-        return MetricProbe(self.metric, program, target, cost)
+        return KeyProbe(self.metric, program, target, cost)
 
     def is_like(self, other: Job, target: str) -> bool:
         return isinstance(other, MetricJob) and self.metric is other.metric
@@ -180,6 +198,31 @@ class SpansJob(Job):
             return False
         mine, its = self._of(target), other._of(target)
         return len(mine) == len(its) and all(map(_alike, mine, its))
+
+
+def batches(jobs: Iterable[Job]) -> list[list[Job]]:
+    """Return jobs in batches that are attached together: those of one kind, and each other one."""
+    found: dict[Hashable, list[Job]] = {}
+    for job in jobs:
+        found.setdefault(job.name if job.kind is None else job.kind, []).append(job)
+    return list(found.values())
+
+
+def attach_batch(
+    batch: Sequence[Job], target: Target, program: Program, cost: ProbeCost, is_spare: bool = False
+) -> list[tuple[Job, Probe | Exception]]:
+    """Attach a batch in a program; return the probe of each job, or why it has none."""
+    if batch[0].kind is not None:
+        metrics = [metric for job in batch for metric in job.metrics]
+        probes = attach_metrics(
+            metrics, lambda metric: metric_request(metric.spec, target, program), program, cost
+        )
+        return list(zip(batch, probes, strict=True))
+    (job,) = batch
+    try:
+        return [(job, job.attach(target, program, cost, is_spare))]
+    except Exception as error:
+        return [(job, error)]
 
 
 def _alike(one: FlightSpec | SpanSpec, other: FlightSpec | SpanSpec) -> bool:

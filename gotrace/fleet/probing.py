@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attach the probes of a metric to one program, and read them.
-
-Each metric has probes of its own in each program: one that is detached, for its cost or by a
-reload, takes nothing from the others.
-"""
+"""Attach the probes of a job to one program, and read them."""
 
 from __future__ import annotations
 
@@ -15,11 +11,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import field, replace
 from enum import Enum
 from itertools import repeat
-from typing import Any
+from typing import Any, Protocol
 
 from gotrace.fleet.config import MetricSpec, MetricType, PlanningSpec
 from gotrace.fleet.naming import label
@@ -31,13 +27,12 @@ from gotrace.probes.spec import NO_KEY, parse_probe
 from gotrace.records import dataclass
 from gotrace.session.budget import Hits, Spent
 from gotrace.session.choices import ReturnMode
-from gotrace.session.count import CallCounter, CountRequest
+from gotrace.session.count import CountRequest
 from gotrace.session.decode import Undecided
 from gotrace.session.events import RecordError
 from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod, KeyRequest
 from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.paired import Paired
 from gotrace.session.reading import RecordReader
 from gotrace.session.request import Asked
 from gotrace.session.run import Run, open_run
@@ -95,31 +90,134 @@ class Probe(abc.ABC):
 
     needs_target = False
 
+    def __init__(self) -> None:
+        """Begin; what is said of the probes is yet to be filled in."""
+        self.problems: list[str] = []
+        self._lock: AbstractContextManager[object] = threading.Lock()  # of methods with _
+        self._final: Figures | None = None  # while it is attached
+        self.state = ProbeState.ON
+
+    @property
+    def source(self) -> Probe | ProbeSource:
+        """Return the reader of the results, whose ``take`` is for all probes that share it."""
+        return self
+
+    @property
+    def is_open(self) -> bool:
+        return self._final is None
+
+    @property
+    def is_light(self) -> bool:
+        """Return whether it does less than all that it is for, to cost less."""
+        return self.state is not ProbeState.ON
+
+    @abc.abstractmethod
+    def take(self) -> None:
+        """Pass on what has come since the last time."""
+
+    @abc.abstractmethod
+    def expire(self) -> None:
+        """Give up what nothing has been added to for long; to be called now and then."""
+
+    @abc.abstractmethod
+    def forget(self) -> None:
+        """Drop the results so far; nothing of them is passed on."""
+
+    @abc.abstractmethod
+    def poll(self) -> None:
+        """Free the entries that ended processes left; to be called every few seconds."""
+
+    def lighten(self) -> str | None:
+        """Do less, to cost less; return what, None if nothing is left to leave out."""
+        with self._lock:
+            return self._lighten() if self.is_open else None
+
+    @abc.abstractmethod
+    def _lighten(self) -> str | None:
+        """Do less, as ``lighten`` says."""
+
+    @abc.abstractmethod
+    def settle(self) -> bool:
+        """Go on with work that takes steps; to be called every second.
+
+        Probes that ``lighten`` has made needless are removed, and frequent calls are seen returning
+        in their callers. Return whether calls cost less from now on.
+        """
+
+    def figures(self) -> Figures:
+        """Return the results and the cost so far, as far as they are known."""
+        with self._lock:
+            return self._figures() if self._final is None else self._final
+
+    @abc.abstractmethod
+    def _figures(self) -> Figures:
+        """Return the results and the cost while it is attached."""
+
+    @abc.abstractmethod
+    def spent(self) -> Spent:
+        """Return the hits so far and their cost, as far as that is known."""
+
+    @abc.abstractmethod
+    def is_held(self) -> bool:
+        """Return whether the probes are still there."""
+
+    @abc.abstractmethod
+    def is_in(self, pid: int) -> bool | None:
+        """Return whether a process's mapping has a probe of these, None if that is not known."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """Remove the probes without waiting for it: ``close`` does."""
+
+    def close(self) -> Figures:
+        """Detach, pass on what has come, and return what it has seen and cost.
+
+        Raises GotraceError where the probes were gone before that; they are closed all the same.
+        """
+        with self._lock:
+            if self._final is None:
+                self._close()
+            assert self._final is not None
+            return self._final
+
+    @abc.abstractmethod
+    def _close(self) -> None:
+        """Detach, pass on what has come, and set ``_final``, whatever is raised."""
+
+
+class ProbeSource(Protocol):
+    """Several probes whose results are read together."""
+
+    def take(self) -> None:
+        """Pass on what has come since the last time."""
+
+
+class RunProbe(Probe):
+    """Probes that have a run of their own."""
+
     def __init__(self, program: Program, cost: ProbeCost, run: Run[Any, Any]) -> None:
         """Take over a run whose probes are in place."""
+        super().__init__()
         notes = (*run.warnings(), *run.inlined("counted"))
         self.problems = [note.text for note in notes]
         self._run = run
         self._program = program
         self._cost = cost
         self._hits = Hits(run.attached.program, run.plan)
-        self._lock = threading.Lock()  # held by what the methods below are called by
-        self._final: Figures | None = None  # while it is attached
-        self.state = ProbeState.ON
 
-    def _take(self) -> None:  # noqa: B027
+    def _take(self) -> None:
         """Pass on what has come since the last time, where that is asked for now and then."""
 
-    def _poll(self) -> None:  # noqa: B027
+    def _poll(self) -> None:
         """Free the entries that ended processes left."""
 
-    def _forget(self) -> None:  # noqa: B027
+    def _forget(self) -> None:
         """Drop the results so far, if they are not to be passed on."""
 
-    def _expire(self) -> None:  # noqa: B027
+    def _expire(self) -> None:
         """Give up what nothing has been added to for long."""
 
-    def _rest(self) -> None:  # noqa: B027
+    def _rest(self) -> None:
         """Take note that nothing more is added; may be called twice."""
 
     @abc.abstractmethod
@@ -127,7 +225,7 @@ class Probe(abc.ABC):
         """Stop, and pass on what has come. Raises GotraceError."""
 
     def _spent(self) -> Spent:
-        """Return the hits so far and their cost."""
+        """Return the hits so far and their cost while it is attached."""
         return self._hits.total(self._cost.plus(self._run.meter.program_ns))
 
     @abc.abstractmethod
@@ -142,24 +240,16 @@ class Probe(abc.ABC):
         """Return how many spans were sent, by how they are below others."""
         return Counter()
 
-    @property
-    def is_open(self) -> bool:
-        return self._final is None
-
     def take(self) -> None:
-        """Pass on what has come since the last time."""
         self._while_open(self._take)
 
     def expire(self) -> None:
-        """Give up what nothing has been added to for long; to be called now and then."""
         self._while_open(self._expire)
 
     def forget(self) -> None:
-        """Drop the results so far; nothing of them is passed on."""
         self._while_open(self._forget)
 
     def poll(self) -> None:
-        """Free the entries that ended processes left; to be called every few seconds."""
         self._while_open(self._poll)
 
     def _while_open(self, work: Callable[[], None]) -> None:
@@ -167,18 +257,7 @@ class Probe(abc.ABC):
             if self.is_open:
                 work()
 
-    @property
-    def is_light(self) -> bool:
-        """Return whether it does less than all that it is for, to cost less."""
-        return self.state is not ProbeState.ON
-
-    def lighten(self) -> str | None:
-        """Do less, to cost less; return what, None if nothing is left to leave out."""
-        with self._lock:
-            return self._lighten() if self.is_open else None
-
     def _lighten(self) -> str | None:
-        """Count calls instead of following them."""
         if not self._run.meter.lighten_all():
             return None
         self.state = ProbeState.COUNTED
@@ -186,21 +265,11 @@ class Probe(abc.ABC):
         return "its calls are only counted"
 
     def settle(self) -> bool:
-        """Go on with work that takes steps; to be called every second.
-
-        Probes that ``lighten`` has made needless are removed, and frequent calls are seen returning
-        in their callers. Return whether calls cost less from now on.
-        """
         with self._lock:
             if not self.is_open:
                 return False
             is_cheaper = self._run.meter.settle()
             return any(move.returns == "landing" for move in self._run.meter.moved()) or is_cheaper
-
-    def figures(self) -> Figures:
-        """Return the results and the cost so far, as far as they are known."""
-        with self._lock:
-            return self._figures() if self._final is None else self._final
 
     def _figures(self) -> Figures:
         lost = self._losses()
@@ -209,44 +278,32 @@ class Probe(abc.ABC):
         return Figures(self._spent(), lost, sum(counted.values()), self._sent())
 
     def spent(self) -> Spent:
-        """Return the hits so far and their cost, as far as that is known."""
         with self._lock:
             return self._spent() if self._final is None else self._final.spent
 
     def is_held(self) -> bool:
-        """Return whether the probes are still there."""
         return self._run.attached.is_held()
 
     def is_in(self, pid: int) -> bool | None:
-        """Return whether a process's mapping has a probe of these, None if that is not known."""
         with self._lock:
             return self._run.attached.has_breakpoint(Process(pid)) if self.is_open else None
 
     def stop(self) -> None:
-        """Remove the probes without waiting for it: ``close`` does."""
         self._run.attached.stop()
 
-    def close(self) -> Figures:
-        """Detach, pass on what has come, and return what it has seen and cost.
-
-        Raises GotraceError where the probes were gone before that; they are closed all the same.
-        """
-        with self._lock:
-            if self._final is not None:
-                return self._final
-            final = None
-            try:
-                self._finish()
-                final = self._figures()
-                if left := self._left_open():
-                    final.lost[OPEN_AT_DETACH] += left
-            finally:
-                self._final = final or Figures(sent=self._sent())
-                self._run.close()
-            return self._final
+    def _close(self) -> None:
+        final = None
+        try:
+            self._finish()
+            final = self._figures()
+            if left := self._left_open():
+                final.lost[OPEN_AT_DETACH] += left
+        finally:
+            self._final = final or Figures(sent=self._sent())
+            self._run.close()
 
 
-class PresentProbe(Probe):
+class PresentProbe(RunProbe):
     """A probe of one target whose results are exported while it is attached, and no longer."""
 
     def __init__(
@@ -269,7 +326,7 @@ class PresentProbe(Probe):
             self._presence = None
 
 
-class RecordProbe(Probe):
+class RecordProbe(RunProbe):
     """Probes that send a record of each call; a thread reads these, some of them at a time."""
 
     needs_target = True
@@ -341,13 +398,14 @@ def open_target(program: Program, planning: PlanningSpec) -> Target:
     return target
 
 
-def metric_request(
-    spec: MetricSpec, target: Target, program: Program
-) -> CountRequest | LatencyRequest | KeyRequest:
+MetricRequest = CountRequest | LatencyRequest | KeyRequest
+
+
+def metric_request(spec: MetricSpec, target: Target, program: Program) -> MetricRequest:
     """Return the request of a metric in a program. Raises UsageError."""
     asked = Asked([spec.probe], file=program.path)
     is_counter = spec.type is MetricType.COUNTER
-    if _is_keyed(spec):
+    if is_keyed(spec):
         times = not is_counter and spec.of is None
         return KeyRequest(
             target=target,
@@ -376,7 +434,7 @@ def metric_request(
 
 
 def try_metric(spec: MetricSpec, target: Target, program: Program) -> None:
-    """Plan as ``MetricProbe`` does, and attach nothing. Raises GotraceError."""
+    """Plan as the probe of a metric does, and attach nothing. Raises GotraceError."""
     prepared = metric_request(spec, target, program).prepare(None, None)
     if prepared.traced is not None:
         expected_types(prepared.traced)
@@ -388,14 +446,14 @@ OPEN_AT_DETACH = "open_at_detach"
 
 def metric_losses(spec: MetricSpec) -> list[str]:
     """Return how calls of a metric may be missing, so that each is exported from the start."""
-    if not _is_keyed(spec) and spec.type is MetricType.COUNTER:
+    if not is_keyed(spec) and spec.type is MetricType.COUNTER:
         return []
-    meter = KeyMeter if _is_keyed(spec) else LatencyMeter
+    meter = KeyMeter if is_keyed(spec) else LatencyMeter
     found = [what.name.lower() for what in (*meter.LOSSES, Diagnostic.UNWOUND)]
     return [*found, OPEN_AT_DETACH]
 
 
-def _is_keyed(spec: MetricSpec) -> bool:
+def is_keyed(spec: MetricSpec) -> bool:
     """Return whether more than a counter or a histogram of each function is needed."""
     if spec.key is not None or spec.of is not None or is_recipe(spec.probe):
         return True
@@ -403,91 +461,64 @@ def _is_keyed(spec: MetricSpec) -> bool:
     return parsed.predicate is not None or parsed.signature is not None
 
 
-class MetricProbe(PresentProbe):
-    """The probes of one metric in one program."""
+def of_pod(spec: MetricSpec, program: Program, one: Increment) -> Increment:
+    """Return new results with the labels of the pod, if the metric has these."""
+    if not spec.pods or one.values is None:
+        return one
+    return replace(one, values=(*(program.pod or ("", "", "")), *one.values))
+
+
+class KeyProbe(PresentProbe):
+    """The probes of one metric in one program that has a program of its own.
+
+    It has a predicate, a signature, labels, a value or a recipe.
+    """
+
+    needs_target = True
 
     def __init__(self, metric: Metric, program: Program, target: Target, cost: ProbeCost) -> None:
         """Attach. Raises GotraceError or OSError."""
-        request = metric_request(metric.spec, target, program)
-        run: Run[Any, Any] = open_run(request)
+        run: Run[Any, Any] = open_run(metric_request(metric.spec, target, program))
         super().__init__(program, cost, run, metric.presence)
         self.metric = metric
-        self._calls = 0
         self.names = [function.name for function in run.plan.functions]
-        can_move = isinstance(run.meter, Paired) and run.meter.landings is not None
-        self.needs_target = can_move or isinstance(request, KeyRequest)
-        self._meter: CallCounter | LatencyMeter | KeyMeter = run.meter
+        self._meter: KeyMeter = run.meter
         metric.begin(program.key.target)
 
     def _take(self) -> None:
-        increments = list(self._increments())
-        self._calls += sum(one.calls for one in increments)
+        increments = list(self._increments(self._meter.take()))
         self.metric.add(self._program.key.target, increments)
 
     def _expire(self) -> None:
-        if not self.metric.can_expire:
-            return
-        self._take()  # what has come since the last scrape is not idle
-        if isinstance(self._meter, KeyMeter):
+        if self.metric.can_expire:
+            self._take()  # what has come since the last scrape is not idle
             self._meter.forget_idle(self.metric.spec.idle)
 
     def _forget(self) -> None:
-        self._calls += sum(one.calls for one in self._increments())
+        self._meter.take()
 
-    def _increments(self) -> Iterator[Increment]:
-        pod = self._program.pod or ("", "", "")
-        for one in self._counted():
-            if not self.metric.spec.pods or one.values is None:
-                yield one
-            else:
-                yield replace(one, values=(*pod, *one.values))
-
-    def _counted(self) -> Iterator[Increment]:
-        meter = self._meter
-        if isinstance(meter, CallCounter):
-            counts = meter.take()
-            if not self.metric.spec.functions:
-                yield Increment((), sum(counts))
-                return
-            for name, calls in zip(self.names, counts, strict=True):
-                if calls:
-                    yield Increment((name,), calls)
-        elif isinstance(meter, LatencyMeter):
-            for row, times in meter.take().rows.items():
-                names = (self.names[row],) if self.metric.spec.functions else ()
-                yield Increment(names, times.count, times)
-        else:
-            yield from self._keyed(meter.take())
-
-    def _keyed(self, period: KeyPeriod) -> Iterator[Increment]:
+    def _increments(self, period: KeyPeriod) -> Iterator[Increment]:
         spec = self.metric.spec
         for row in period.rows:
             measured = row.measured if spec.of is not None else row.times
-            if row.function is None or row.values is None:
-                # Without labels there is nothing to find room for.
-                is_plain = not spec.functions and not spec.labels
-                yield Increment(() if is_plain else None, row.calls, measured)
-                continue
-            names = (self.names[row.function],) if spec.functions else ()
-            labels = (
-                label(value, spec.privacy, name in spec.hashed)
-                for name, value in zip(spec.labels, row.values, strict=True)
-            )
-            yield Increment((*names, *labels), row.calls, measured)
+            values: tuple[str, ...] | None = None
+            if row.function is not None and row.values is not None:
+                labels = (
+                    label(value, spec.privacy, name in spec.hashed)
+                    for name, value in zip(spec.labels, row.values, strict=True)
+                )
+                values = (*((self.names[row.function],) if spec.functions else ()), *labels)
+            elif not spec.functions and not spec.labels:
+                values = ()  # without labels there is nothing to find room for
+            yield of_pod(spec, self._program, Increment(values, row.calls, measured))
 
     def _poll(self) -> None:
-        if isinstance(self._meter, LatencyMeter):
-            self._meter.poll(0.0)
-        elif isinstance(self._meter, KeyMeter):
-            self._meter.poll()
+        self._meter.poll()
 
     def _losses(self) -> Counter[str]:
-        found: Counter[str] = Counter()
-        if not isinstance(self._meter, CallCounter):
-            counts = self._meter.diagnostics()
-            for what in (*self._meter.LOSSES, Diagnostic.UNWOUND):
-                found[what.name.lower()] += counts[what]
-        return found
+        counts = self._meter.diagnostics()
+        reasons = (*self._meter.LOSSES, Diagnostic.UNWOUND)
+        return Counter({what.name.lower(): counts[what] for what in reasons})
 
     def _left_open(self) -> int:
-        return 0 if isinstance(self._meter, CallCounter) else self._meter.open_calls()
+        return self._meter.open_calls()

@@ -129,11 +129,17 @@ def schema_of(record: type[KeyRecord]) -> dict[str, Any]:
     return {**_RECORD, "properties": properties, "required": required}
 
 
+_FORMS: dict[object, dict[str, Form]] = {}
+
+
 def _forms(record: type[KeyRecord]) -> dict[str, Form]:
     """Return the whole forms of the fields that have keys."""
-    hints = get_type_hints(record, include_extras=True)
-    forms = {name: _whole(hint, Form(key=name)) for name, hint in hints.items()}
-    return {name: form for name, form in forms.items() if not form.is_made}
+    if (found := _FORMS.get(record)) is None:
+        hints = get_type_hints(record, include_extras=True)
+        forms = {name: _whole(hint, Form(key=name)) for name, hint in hints.items()}
+        found = {name: form for name, form in forms.items() if not form.is_made}
+        _FORMS[record] = found
+    return found
 
 
 def _whole(hint: Any, last: Form) -> Form:

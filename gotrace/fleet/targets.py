@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import field, replace
+from typing import NamedTuple
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import TargetSpec
@@ -25,8 +26,7 @@ _DELETED = " (deleted)"
 _RESTARTS = 60.0  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramKey:
+class ProgramKey(NamedTuple):
     """A file that a target's processes run.
 
     Usually without the device: containers of one image share a file that each of their overlay file
@@ -72,7 +72,7 @@ class Program:
         except OSError:
             return False
         key = _key(self.key.target, status, self.key.container)
-        return self.key in (key, replace(key, device=status.st_dev))
+        return self.key in (key, key._replace(device=status.st_dev))
 
 
 def _key(target: str, status: os.stat_result, container: int = 0) -> ProgramKey:
@@ -81,7 +81,7 @@ def _key(target: str, status: os.stat_result, container: int = 0) -> ProgramKey:
 
 def _file(key: ProgramKey) -> ProgramKey:
     """Return the same of a file in any container."""
-    return replace(key, container=0)
+    return key._replace(container=0)
 
 
 def _lasting(path: str, shown: str, status: os.stat_result) -> str:
@@ -201,7 +201,7 @@ class Finder:
         """
         if key.device:
             return False
-        self._apart.add(replace(key, device=device))
+        self._apart.add(key._replace(device=device))
         return True
 
     def _with_restarting(self, programs: dict[ProgramKey, Program]) -> dict[ProgramKey, Program]:
@@ -297,7 +297,7 @@ class Finder:
         except OSError:
             return None
         key = _key(target, status, container)
-        if self._apart and (apart := replace(key, device=status.st_dev)) in self._apart:
+        if self._apart and (apart := key._replace(device=status.st_dev)) in self._apart:
             key = apart
         one = found.get(key)
         if one is None:

@@ -7,11 +7,11 @@ import errno
 import os
 import resource
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 from functools import partial
-from itertools import islice
+from itertools import accumulate
 
 from gotrace.elf.image import FileIdentity
 from gotrace.errors import GotraceError
@@ -19,7 +19,8 @@ from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.compiler import LoadError
 from gotrace.kernel.detach_time import close_all, price
 from gotrace.kernel.features import multi_filters_by_process
-from gotrace.kernel.keeper import Keeper
+from gotrace.kernel.holder import MAX_HELD
+from gotrace.kernel.keeper import Keeper, holds_together
 from gotrace.kernel.methods import AttachMethod
 from gotrace.kernel.missing_features import has_attach_cookies
 from gotrace.kernel.program import AttachKind, BpfProgram, LackingError, Map
@@ -61,6 +62,54 @@ class ProbeGroup:
 
 
 @dataclass
+class _Kept:
+    """The groups that a keeper has, and how many descriptors each takes.
+
+    ``places`` are those of handed descriptors: where those of each group begin, by identity.
+    """
+
+    keeper: Keeper
+    groups: list[ProbeGroup]
+    sizes: Sequence[int]
+    places: dict[int, range] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Number the descriptors."""
+        ends = list(accumulate(self.sizes))
+        for group, size, end in zip(self.groups, self.sizes, ends, strict=True):
+            self.places[id(group)] = range(end - size, end)
+
+    def change(
+        self, more: Sequence[ProbeGroup], without: Sequence[ProbeGroup]
+    ) -> dict[Point, OSError]:
+        """Have the keeper do what ``Attached.change`` is asked for."""
+        gone = {id(group) for group in without}
+        removed = [number for number, group in enumerate(self.groups) if id(group) in gone]
+        refused: dict[Point, OSError] = self.keeper.ask((list(more), removed))[0]
+        self.groups += more
+        if not refused:
+            self.groups = [group for group in self.groups if id(group) not in gone]
+        return refused
+
+    def drop(self, gone: Container[int]) -> bool:
+        """Begin to remove the groups of some identities; return whether any are here."""
+        here = [group for group in self.groups if id(group) in gone]
+        if len(here) == len(self.groups):
+            self.groups = []
+            self.keeper.release()
+        elif here and not self.keeper.is_handed:
+            self.change((), here)
+        elif here:
+            self.keeper.drop([place for group in here for place in self.places.pop(id(group))])
+            self.groups = [group for group in self.groups if id(group) not in gone]
+        return bool(here)
+
+
+#: Points that the kernel has refused, and the number of each group's descriptors.
+_Changed = tuple[dict[Point, OSError], Sequence[int]]
+
+
+@dataclass
 class Attached:
     """A program and the processes that keep its probes in place.
 
@@ -71,13 +120,7 @@ class Attached:
     method: AttachMethod
     functions: Mapping[str, int] = field(default_factory=dict)
     failed: dict[Point, OSError] = field(default_factory=dict)
-    _keepers: list[Keeper] = field(default_factory=list)
-    #: The groups that the first keeper has, or had at first if there are parts; in their order.
-    _groups: list[ProbeGroup] = field(default_factory=list)
-    #: If groups are in parts: those that are alone with a keeper, and it, by identity. The group is
-    #: here so that no other gets its identity.
-    _alone: dict[int, tuple[ProbeGroup, Keeper]] = field(default_factory=dict)
-    _last: Keeper | None = None  # the keeper of the last part
+    _kept: list[_Kept] = field(default_factory=list)
     _killed: bool = False
     #: When hits began to count, by time.monotonic.
     began: float = 0.0
@@ -86,11 +129,10 @@ class Attached:
     #: A process forked from this one shares the maps, and must not stop the probes here.
     _owner: int = field(default_factory=os.getpid)
 
-    def add(self, groups: Sequence[ProbeGroup], parts: Sequence[int] = ()) -> None:
+    def add(self, groups: Sequence[ProbeGroup]) -> None:
         """Attach all points, some in each of the groups, whose functions are loaded.
 
-        Groups are attached in order, in ``parts`` of so many and a last one, each by a process of
-        its own: see ``leave``. Hits count once all probes are in place, from ``began`` on:
+        Groups are attached in order. Hits count once all probes are in place, from ``began`` on:
         attaching thousands takes longer than a short interval. Without groups there is no keeper.
         Raises AttachError.
         """
@@ -98,45 +140,27 @@ class Attached:
             multi_filters_by_process()  # what is found out in the keeper is forgotten with it
         self._halted = self.program.map("halted")
         self._halted.update(_ZERO, _ONE)
-        rest = iter(groups)
-        for size in parts:
-            if part := [*islice(rest, size)]:
-                self._keep(part, is_part=True)
-        if last := [*rest]:
-            self._last = self._keep(last, is_part=bool(parts))
-        self._groups = self._groups or list(groups)
+        self.failed |= self._keep(groups)
+        _need_probes(self.method, groups, self.failed)
         if self._stopped is None:
             self._halted.update(_ZERO, _ZERO)
             if self._stopped is not None:  # a signal's handler stopped it in between
                 self._halted.update(_ZERO, _ONE)
         self.began = time.monotonic()
 
-    def _keep(self, groups: Sequence[ProbeGroup], is_part: bool = False) -> Keeper:
-        probes = _Probes(self.program, self.method, self.functions)
-        keeper = Keeper(lambda: probes.attach(groups), probes.detach, probes.held, probes.change)
-        self._keepers.append(keeper)
-        if is_part and len(groups) == 1:
-            self._alone[id(groups[0])] = groups[0], keeper
-        self.failed |= keeper.result
-        return keeper
-
-    def leave(self) -> None:
-        """Remove all but the last part."""
-        if self._last is None:
-            return
-        leaving = [keeper for keeper in self._keepers if keeper is not self._last]
-        self._keepers = [self._last]
-        self._alone.clear()
-        for keeper in leaving:
-            keeper.release()
-        for keeper in leaving:
-            keeper.end(time.monotonic() + _PATIENCE)
-
-    def leave_first(self) -> None:
-        """Remove the first part, of several."""
-        keeper = self._keepers.pop(0)
-        keeper.release()
-        keeper.end(time.monotonic() + _PATIENCE)
+    def _keep(self, groups: Sequence[ProbeGroup]) -> dict[Point, OSError]:
+        """Attach groups, by as few processes as can hand over what they have; return refusals."""
+        size = _HANDED if holds_together() else len(groups)
+        refused: dict[Point, OSError] = {}
+        for at in range(0, len(groups), size or 1):
+            some = list(groups[at : at + size])
+            probes = _Probes(self.program, self.method, self.functions)
+            asked = partial(probes.change, (some, ()))
+            keeper = Keeper(asked, probes.detach, probes.held, probes.change)
+            failed, sizes = keeper.result
+            self._kept.append(_Kept(keeper, some, sizes))
+            refused |= failed
+        return refused
 
     def change(
         self, more: Sequence[ProbeGroup] = (), without: Sequence[ProbeGroup] = ()
@@ -147,38 +171,29 @@ class Attached:
         nothing is removed then. Raises AttachError or GotraceError, also where the probes are being
         removed.
         """
-        if not self._keepers:
+        if not self._kept:
             raise GotraceError("cannot attach any more: the probes were removed")
-        if self._alone:
-            return self._change_parts(more, without)
+        if len(self._kept) == 1 and not self._kept[0].keeper.is_handed:
+            return self._kept[0].change(more, without)
+        refused = self._keep(more)
         gone = {id(group) for group in without}
-        removed = [number for number, group in enumerate(self._groups) if id(group) in gone]
-        refused: dict[Point, OSError] = self._keepers[0].ask((list(more), removed))
-        self._groups += more
-        if not refused:
-            self._groups = [group for group in self._groups if id(group) not in gone]
+        kept = [] if refused else [one for one in self._kept if one.drop(gone)]
+        self._kept = [one for one in self._kept if one.groups]
+        until = time.monotonic() + _PATIENCE
+        for one in kept:
+            if one.groups:
+                one.keeper.wait(until)
+            else:
+                one.keeper.end(until)
         return refused
 
-    def _change_parts(
-        self, more: Sequence[ProbeGroup], without: Sequence[ProbeGroup]
-    ) -> dict[Point, OSError]:
-        """Do the work of ``change`` by processes that begin and end."""
-        refused: dict[Point, OSError] = {}
-        for group in more:
-            probes = _Probes(self.program, self.method, self.functions)
-            asked = ([group], ())
-            keeper = Keeper(partial(probes.change, asked), probes.detach, probes.held)
-            self._keepers.append(keeper)
-            self._alone[id(group)] = group, keeper
-            refused |= keeper.result
-        for group in () if refused else without:
-            found = self._alone.pop(id(group), None)
-            if found is None:
-                raise GotraceError("cannot detach: the probes are not alone")
-            keeper = found[1]
-            self._keepers.remove(keeper)
-            keeper.end(time.monotonic() + _PATIENCE)
-        return refused
+    def leave(self, but: Iterable[ProbeGroup]) -> None:
+        """Remove all groups but some, while hits count. Raises as ``change`` does."""
+        staying = {id(group) for group in but}
+        self.change((), [one for one in self._groups() if id(one) not in staying])
+
+    def _groups(self) -> list[ProbeGroup]:
+        return [group for kept in self._kept for group in kept.groups]
 
     def stop(self) -> None:
         """Ignore hits from now on, and remove the probes without waiting for that.
@@ -193,12 +208,12 @@ class Attached:
         with suppress(OSError):  # hits go on to count until the probes are removed
             if self._halted is not None:
                 self._halted.update(_ZERO, _ONE)
-        for keeper in reversed(self._keepers):
-            keeper.release()
+        for kept in reversed(self._kept):
+            kept.keeper.release()
 
     def is_held(self) -> bool:
         """Return whether the processes that keep the probes in place are there."""
-        return all(keeper.holds() for keeper in self._keepers)
+        return all(kept.keeper.holds() for kept in self._kept)
 
     def has_breakpoint(self, process: Process) -> bool | None:
         """Return whether a process's mapping of its executable has a probe of these.
@@ -206,7 +221,7 @@ class Attached:
         None if that cannot be found out: the process has ended, or its memory cannot be read. The
         entries are attached last, and stay the longest.
         """
-        for group in reversed(self._groups):
+        for group in reversed(self._groups()):
             for point in group.points:
                 if point not in self.failed:
                     code = process.code_at(point.offset)
@@ -229,8 +244,8 @@ class Attached:
         if until is None:
             until = (self._stopped or 0.0) + _PATIENCE
         left = []
-        while self._keepers:
-            keeper = self._keepers.pop()
+        while self._kept:
+            keeper = self._kept.pop().keeper
             if keeper.end(until):
                 self._killed = self._killed or keeper.killed
             else:
@@ -255,6 +270,8 @@ class Attached:
 
 
 _PATIENCE = 1.1  # seconds
+#: Groups of one keeper that hands them over: each mostly has one descriptor.
+_HANDED = MAX_HELD * 4 // 5
 _BREAKPOINT = 0xCC
 _ZERO, _ONE = bytes(4), (1).to_bytes(4, "little")
 
@@ -269,29 +286,14 @@ class _Probes:
     descriptors: list[list[int]] = field(default_factory=list)
     failed: dict[Point, OSError] = field(default_factory=dict)
 
-    def attach(self, groups: Iterable[ProbeGroup]) -> dict[Point, OSError]:
-        """Attach all points and return those that the kernel refused."""
-        for group in groups:
-            self.descriptors.append([])
-            _ATTACHERS[self.method](self, group, self.functions[group.function])
-            if not self.descriptors[-1]:
-                raise _MethodUnavailable(self._refusal(group))
-        return self.failed
-
-    def _refusal(self, group: ProbeGroup) -> str:
-        """Return why the kernel refused all points of the group that was attached last."""
-        numbers = {self.failed[point].errno for point in group.points}
-        untried = self.method is AttachMethod.MULTI and len(self.descriptors) == 1
-        if untried and numbers == {errno.EINVAL}:
-            # A kernel that does not know the attachment answers so, whatever the point.
-            return f"{_NO_MULTI}, or another tracer, such as bcc's, has probes there: end that one"
-        return refusal(self.failed[group.points[0]])
-
     def held(self) -> list[int]:
         return [descriptor for group in self.descriptors for descriptor in group]
 
-    def change(self, asked: tuple[Sequence[ProbeGroup], Sequence[int]]) -> dict[Point, OSError]:
-        """Attach groups and then remove those of some numbers; see ``Attached.change``."""
+    def change(self, asked: tuple[Sequence[ProbeGroup], Sequence[int]]) -> _Changed:
+        """Attach groups and then remove those of some numbers; see ``Attached.change``.
+
+        Return which points the kernel has refused, and how many descriptors each new group has.
+        """
         more, removed = asked
         self.failed = {}
         before = len(self.descriptors)
@@ -303,11 +305,12 @@ class _Probes:
             close_all([one for group in self.descriptors[before:] for one in group])
             del self.descriptors[before:]
             raise
+        sizes = [len(group) for group in self.descriptors[before:]]
         if not self.failed:
             close_all([one for number in removed for one in self.descriptors[number]])
             for number in sorted(removed, reverse=True):
                 del self.descriptors[number]
-        return self.failed
+        return self.failed, sizes
 
     def detach(self) -> None:
         """Remove all probes, the groups attached last first.
@@ -327,22 +330,20 @@ def attach(
     forced: AttachMethod | None = None,
     prepare: Callable[[BpfProgram], None] | None = None,
     announce: Callable[[str], None] | None = None,
-    parts: Sequence[int] = (),
 ) -> Attached:
     """Load the groups' functions of a program and attach all points, groups in order.
 
-    ``parts`` are as for ``Attached.add``. ``prepare`` is called
-    with the loaded program before anything is attached, to fill its maps, and ``announce`` with
-    what the user should know first of what that will cost, if anything.
+    ``prepare`` is called with the loaded program before anything is attached, to fill its maps, and
+    ``announce`` with what the user should know first of what that will cost, if anything.
 
-    Tries the methods from the best on, or only ``forced``. A point that the kernel refuses while
-    others of its group are accepted is listed in ``Attached.failed``. Raises AttachError where no
-    method works, LoadError where the program is at fault.
+    Tries the methods from the best on, or only ``forced``. A point that the kernel refuses while it
+    accepts others of that function in the file is listed in ``Attached.failed``. Raises AttachError
+    where no method works, LoadError where the program is at fault.
     """
     causes: list[str] = []
     for method in [forced] if forced else list(AttachMethod):
         try:
-            return _attach_on(method, settings, groups, prepare, announce, parts)
+            return _attach_on(method, settings, groups, prepare, announce)
         except _MethodUnavailable as error:
             causes.append(f"{method.value}: {error}")
     what = groups[0].display if groups else settings.source
@@ -370,7 +371,6 @@ def _attach_on(
     groups: Sequence[ProbeGroup],
     prepare: Callable[[BpfProgram], None] | None,
     announce: Callable[[str], None] | None,
-    parts: Sequence[int],
 ) -> Attached:
     if method is AttachMethod.ADDRESS:
         unknown = next((group for group in groups if group.bias is None), None)
@@ -398,14 +398,30 @@ def _attach_on(
             if text is not None:
                 announce(text)
         _check_unchanged(wanted)
-        rest = iter(groups)
-        sizes = [sum(bool(group.points) for group in islice(rest, size)) for size in parts]
-        attached.add(wanted, sizes)
+        attached.add(wanted)
         _check_unchanged(wanted)
     except BaseException:
         attached.close()
         raise
     return attached
+
+
+def _need_probes(
+    method: AttachMethod, groups: Iterable[ProbeGroup], refused: Mapping[Point, OSError]
+) -> None:
+    """Raise _MethodUnavailable where the kernel refused all points of a function in a file."""
+    together: dict[tuple[str, str], list[Point]] = {}
+    for group in groups if refused else ():
+        together.setdefault((group.function, group.path), []).extend(group.points)
+    for number, points in enumerate(together.values()):
+        if not all(point in refused for point in points):
+            continue
+        is_untried = method is AttachMethod.MULTI and number == 0
+        if is_untried and {refused[point].errno for point in points} == {errno.EINVAL}:
+            # A kernel that does not know the attachment answers so, whatever the point.
+            why = f"{_NO_MULTI}, or another tracer, such as bcc's, has probes there: end that one"
+            raise _MethodUnavailable(why)
+        raise _MethodUnavailable(refusal(refused[points[0]]))
 
 
 def _need_own_addresses(groups: Iterable[ProbeGroup]) -> None:

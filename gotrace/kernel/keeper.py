@@ -16,6 +16,7 @@ import pickle
 import select
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -32,7 +33,7 @@ from gotrace.target.process import fork
 _LENGTH_BYTES = 8
 _PATIENCE = 1.0  # seconds, for removing what was attached before attaching failed
 _NAME = "gotrace-keeper"  # at most 15 bytes
-_ASKED, _RELEASED = b"?", b"!"
+_ASKED, _RELEASED = b"?", holder.RELEASED
 
 
 class _Holder:
@@ -92,6 +93,11 @@ def hold_together() -> None:
     _holding.holder()
 
 
+def holds_together() -> bool:
+    """Return whether one process is to hold all probes that this one has attached."""
+    return os.getpid() == _holding.owner
+
+
 class Keeper:
     """A forked process that holds probes until it is asked to remove them, or this one has ended.
 
@@ -117,7 +123,10 @@ class Keeper:
         self.killed = False
         self._owner = os.getpid()
         self._released = False
-        self._is_asking = self._is_lost = self._is_handed = False
+        self._is_asking = self._is_lost = False
+        #: Whether another process holds what was attached: see ``hold_together``.
+        self.is_handed = False
+        self._owed = 0  # answers of that process
         held_by = _holding.holder()
         self._ours, theirs = socket.socketpair()
         self.pid = fork("that holds the probes")
@@ -127,7 +136,7 @@ class Keeper:
         theirs.close()
         try:
             self.result = self._outcome()
-            if self._is_handed and held_by is not None:
+            if self.is_handed and held_by is not None:
                 os.waitpid(self.pid, 0)
                 self.pid = held_by.pid
         except BaseException:
@@ -137,7 +146,7 @@ class Keeper:
     def _outcome(self) -> Any:
         try:
             size = int.from_bytes(_exactly(self._ours, _LENGTH_BYTES), "little")
-            result, error, self._is_handed = pickle.loads(_exactly(self._ours, size))
+            result, error, self.is_handed = pickle.loads(_exactly(self._ours, size))
         except EOFError:
             raise GotraceError("cannot attach: its helper process was killed") from None
         self._is_lost = False
@@ -149,11 +158,11 @@ class Keeper:
         """Call ``change`` there with ``what``, and return its result; both picklable.
 
         Raises what it raises, and GotraceError where the process is gone, has been released, or
-        has handed its descriptors over: see ``hold_together``.
+        has handed its descriptors over.
         """
         self._is_asking = True
         try:
-            if self._released or not self.pid or self._is_lost or _holding.owner:
+            if self._released or not self.pid or self._is_lost or self.is_handed:
                 raise GotraceError("cannot attach any more: the probes are being removed")
             data = pickle.dumps(what)
             self._is_lost = True  # if a signal's handler raises, the answer is never read
@@ -166,6 +175,35 @@ class Keeper:
             self._is_asking = False
             if self._released:
                 self._send_release()
+
+    def drop(self, numbers: Sequence[int]) -> None:
+        """Begin to close some of the descriptors that were handed over: ``wait`` returns later.
+
+        They are those at places in ``held``. Raises GotraceError where the process is gone.
+        """
+        words = struct.pack(f"=cH{len(numbers)}H", holder.DROPPED, len(numbers), *numbers)
+        try:
+            self._ours.sendall(words)
+        except OSError as error:
+            raise GotraceError("cannot detach: the process with the probes was killed") from error
+        self._owed += 1
+
+    def wait(self, until: float | None) -> None:
+        """Wait until all that was dropped is closed, or the process is gone."""
+        while self._owed and self._is_ready(until):
+            answers = b""
+            with suppress(OSError):
+                answers = self._ours.recv(self._owed)
+            if not answers:
+                return
+            self._owed -= len(answers)
+
+    def _is_ready(self, until: float | None) -> bool:
+        """Wait until there is something to read, or the other end is closed."""
+        ready = select.poll()
+        ready.register(self._ours, select.POLLIN)
+        wait = None if until is None else max(0.0, until - time.monotonic()) * 1000
+        return bool(ready.poll(wait))
 
     def release(self) -> None:
         """Remove the probes without waiting for it. May be called in a signal handler."""
@@ -183,6 +221,7 @@ class Keeper:
     def holds(self) -> bool:
         """Return whether the process is still there, as long as it has not been asked to end."""
         try:
+            self.wait(0.0)
             return self.pid > 0 and self._ours.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
         except BlockingIOError:
             return True
@@ -199,14 +238,12 @@ class Keeper:
         if not self.pid or os.getpid() != self._owner:
             return True
         self.release()
-        if until is not None or self._is_handed:
-            ended = select.poll()
-            ended.register(self._ours, select.POLLIN)  # the end of file, as its other end is closed
-            wait = None if until is None else max(0.0, until - time.monotonic()) * 1000
-            if not ended.poll(wait):
+        if until is not None or self.is_handed:
+            self.wait(until)
+            if not self._is_ready(until):  # for the end of file, as its other end is closed
                 return False
         self._ours.close()
-        if not self._is_handed:
+        if not self.is_handed:
             self.killed |= os.waitpid(self.pid, 0)[1] != 0
         self.pid = 0
         return True

@@ -83,21 +83,25 @@ class Map:
         Of the first ``count`` entries if that is given. That is done by chunks: all values together
         are 92 MB for 90,000 counters of 128 CPUs.
         """
-        words = -(-self.value_size // 8)
-        nothing = bytes(self.stride)
+        words, stride = -(-self.value_size // 8), self.stride
+        nothing = bytes(stride)
         count = self.max_entries if count is None else count
         sums = array("Q", [0]) * (words * count)
         at = 0
         for values in self._array_chunks(0, count):
             cells = memoryview(values).cast("Q")
-            for start in range(0, len(values), self.stride):
+            for start in range(0, len(values), stride):
                 # Most counters of a large program are zero, which is seen soonest as bytes.
-                if values[start : start + self.stride] != nothing:
-                    row = cells[start // 8 : (start + self.stride) // 8].tolist()
+                if values[start : start + stride] != nothing:
+                    row = cells[start // 8 : (start + stride) // 8].tolist()
                     for word in range(words):
                         sums[at + word] = sum(row[word::words])
                 at += words
         return sums
+
+    def whole(self) -> bytes:
+        """Return all values of an array map, ``stride`` bytes each."""
+        return b"".join(self._array_chunks(0, self.max_entries))
 
     def _array_chunks(self, start: int, count: int) -> Iterator[bytes]:
         """Yield the values of an array map, some at a time."""

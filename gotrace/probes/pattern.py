@@ -195,6 +195,10 @@ def _names_a_file(head: str) -> bool:
     return head not in ("go", "type") and _LIKE_A_FILE.fullmatch(head) is not None
 
 
+#: Names that are looked for one by one.
+_FEW = 3
+
+
 class NameList:
     """A binary's function names by row, with the other spellings that people use.
 
@@ -207,6 +211,29 @@ class NameList:
         """Take the names by row; ``gccgo`` says whose they are."""
         self.names = names
         self.gccgo = gccgo
+        self._asked = 0
+
+    def rows(self, text: str) -> list[int]:
+        """Return the rows of a name as it is, or of one in another spelling."""
+        self._asked += 1
+        if self._asked > _FEW:  # to index names takes as long as to look for a few
+            return self._index.get(text) or [row for row, name in self.spoken if name == text]
+        for spellings in (enumerate(self.names), self.spoken):
+            if rows := [row for row, name in spellings if name == text]:
+                return rows
+        return []
+
+    @cached_property
+    def _index(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for row, name in enumerate(self.names):
+            found.setdefault(name, []).append(row)
+        return found
+
+    @cached_property
+    def text(self) -> str:
+        """Return all names and other spellings, but those with type arguments elided."""
+        return "\n".join([*self.names, *(name for _, name in self.spoken)])
 
     @cached_property
     def spoken(self) -> list[tuple[int, str]]:
@@ -275,9 +302,10 @@ class Pattern:
         elided.
         """
         if self.expression is None:
-            for spellings in self._spellings(names):
-                if rows := [row for row, name in spellings if name == self.text]:
-                    return Match(rows, exact=True)
+            elided = names.elided if self._is_elided else ()
+            rows = names.rows(self.text) or [row for row, name in elided if name == self.text]
+            if rows:
+                return Match(rows, exact=True)
         matching: set[int] = set()
         if self.has_wildcard:
             for spellings in self._spellings(names):
@@ -290,6 +318,8 @@ class Pattern:
         if "." not in start or _TYPE_HELPER.match(start):
             return Match([], exact=False)
         found: dict[int, str] = {}
+        if not self._is_elided and "/" + start not in names.text:
+            return Match([], exact=not self.has_wildcard)
         for spellings in self._spellings(names):
             for row, name in spellings:
                 at = name.find("/" + start) + 1
@@ -301,8 +331,12 @@ class Pattern:
     def _spellings(self, names: NameList) -> Iterable[Iterable[tuple[int, str]]]:
         yield enumerate(names.names)
         yield names.spoken
-        if "[...]" in self.text and self.expression is None:
+        if self._is_elided:
             yield names.elided
+
+    @property
+    def _is_elided(self) -> bool:
+        return "[...]" in self.text and self.expression is None
 
 
 def _compiled(text: str) -> re.Pattern[str]:

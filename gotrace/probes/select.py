@@ -19,6 +19,7 @@ from enum import Enum
 from functools import cached_property
 from itertools import chain
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from gotrace.errors import NoMatchError, UsageError
 from gotrace.gotypes.symbols import display_name, elide_type_arguments, package_of
@@ -84,6 +85,16 @@ class SymbolTable(Protocol):
     def inlined_into(self, row: int, /) -> Collection[str]: ...
 
 
+_NAMES: WeakKeyDictionary[SymbolTable, NameList] = WeakKeyDictionary()
+
+
+def _names_of(table: SymbolTable) -> NameList:
+    """Return the names of a table, which many selectors may look at."""
+    if (names := _NAMES.get(table)) is None:
+        names = _NAMES[table] = NameList(table.names, gccgo=not table.has_pclntab)
+    return names
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The selected rows, by address.
@@ -134,7 +145,7 @@ class Selector:
         Raises NoMatchError, with the nearest names, when there is nothing to select; UsageError
         where a pattern leaves out the beginning of import paths, and fits several packages.
         """
-        names = NameList(table.names, gccgo=not table.has_pclntab)
+        names = _names_of(table)
         if self.unless is not None and self.unless in table.names:
             where = printable(table.image.display)
             raise NoMatchError(f"{quote(self.unless)} in {where} has the calls")
@@ -205,7 +216,7 @@ class Selector:
         own = set(map(elide_type_arguments, table.names))
         others = {name for name in inlined if elide_type_arguments(name) not in own}
         found = NameList(sorted(others))
-        selected = NameList(table.names, gccgo=not table.has_pclntab)
+        selected = _names_of(table)
 
         def rows(pattern: Pattern) -> Iterable[int]:
             match = pattern.match(found)

@@ -145,10 +145,14 @@ class HitRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HitCounts:
-    """The hits of a run or of a part of it, by row; ``stepped``: its entries are single-stepped."""
+    """The hits of a run or of a part of it, by row; ``stepped``: its entries are single-stepped.
+
+    ``numbers`` are those of the rows, if they are not all.
+    """
 
     rows: Sequence[HitRow]
     stepped: Sequence[bool]
+    numbers: Sequence[int] = ()
 
     def since(self, before: HitCounts | None) -> HitCounts:
         """Return the hits that came after ``before``, all if that is None."""
@@ -229,6 +233,7 @@ class Hits:
         """Read a program's hits; ``plan`` has its functions."""
         self._hits = program.map("hits")
         self._stepped = [False]
+        self._before = b""
         if plan is not None and self._hits.max_entries > _HITS:
             for _, _, sites in plan.numbered():
                 form = sites.entry.form if sites.entry else None
@@ -239,6 +244,24 @@ class Hits:
         sums = self._hits.sums()
         rows = zip(*(sums[what::_HITS] for what in range(_HITS)), strict=True)
         return HitCounts([HitRow(*row) for row in rows], self._stepped)
+
+    def new(self) -> HitCounts | None:
+        """Return the hits since the last time, None if there are none.
+
+        Of rows of which no probe was hit, it has row 0 alone.
+        """
+        values, before = self._hits.whole(), self._before
+        if values == before:
+            return None
+        self._before, before = values, before or bytes(len(values))
+        found: dict[int, HitRow] = {0: HitRow()}
+        size = self._hits.stride
+        for row, at in enumerate(range(0, len(values), _HITS * size)):
+            now, then = values[at : at + _HITS * size], before[at : at + _HITS * size]
+            if now != then:
+                found[row] = HitRow(*map(sub, _sums(now, size), _sums(then, size)))
+        stepped = [self._stepped[row] for row in found]
+        return HitCounts(list(found.values()), stepped, list(found))
 
     def others(self) -> int:
         """Return how often probes were hit that belong to no function that users ask for."""
@@ -258,6 +281,12 @@ class Hits:
         return {
             number - 1: row.counted for number, row in enumerate(self.read().rows) if row.counted
         }
+
+
+def _sums(values: bytes, size: int) -> list[int]:
+    """Return words added up over all CPUs, which take so many bytes each."""
+    words = memoryview(values).cast("Q").tolist()
+    return [sum(words[at : at + size // 8]) for at in range(0, len(words), size // 8)]
 
 
 @dataclass(frozen=True, slots=True)

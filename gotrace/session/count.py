@@ -50,7 +50,7 @@ class CallCounter(Probing):
         self._needless: list[ProbeGroup] = []
         if prepared.counts_hits:
             settings = counting_hits(settings, len(plan.names))
-        if prepared.budget is not None:
+        if prepared.budget is not None or prepared.is_minded:
             groups, self._entries = removable(groups, len(plan.names))
         groups += plan.fault_groups("on_fault", pid)
 
@@ -72,6 +72,11 @@ class CallCounter(Probing):
         for key in self._faults.pop(function, ()):
             self.attached.program.map("faults").delete(key)
         return Level.OFF
+
+    def remove(self, functions: Collection[int]) -> None:
+        for function in functions:
+            self.lighten(function)
+        self.drop_probes()
 
     def drop_probes(self) -> Collection[int]:
         needless, self._needless = self._needless, []

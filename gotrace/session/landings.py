@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 import struct
 import time
+from array import array
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -276,6 +277,8 @@ class Landings:
         self._moves: list[Move] = []
         self._is_over = False
         self._next = 0.0
+        self._sums = array("Q")
+        self._has_rates = False  # whether any function was called since the look before
         self._counted = time.monotonic()
         self._seconds = 0.0  # since the look before the latest one
         for function in self._functions:
@@ -352,7 +355,10 @@ class Landings:
         """Find out how often functions are called."""
         seconds = self._seconds = max(now - self._counted, 1e-3)
         self._counted = now
-        sums = self._entered.sums()
+        sums, before = self._entered.sums(), self._sums
+        if sums == before and not self._has_rates:
+            return
+        self._sums, self._has_rates = sums, sums != before
         for function in self._functions:
             calls = sums[function.number]
             function.calls = calls - function.entered
@@ -365,7 +371,7 @@ class Landings:
     def _begin(self, now: float) -> None:
         """Begin to learn the callers of functions whose RETs cost much."""
         if self._search is None:
-            if not (moving := self._costly()):
+            if not (self._has_rates or self._is_asked) or not (moving := self._costly()):
                 return
             self._search = _Search(self._callers, moving, self._only_closed)
         if not self._search.goes_on(_SEARCHING if self._shows_calls else math.inf):

@@ -43,8 +43,8 @@ class LatencyOptions:
     Functions are kept apart if they are few where ``per_function`` is None.
     ``unit`` is the display unit and ``slower`` the least reported duration, both in nanoseconds.
     ``outermost`` leaves out calls within other traced calls. ``open_calls`` is for how many
-    goroutines with open calls there is room, and for as many calls within these: about 300 bytes
-    of kernel memory each.
+    goroutines with open calls there is room, and for as many calls within these, or for
+    ``outer_calls``: about 300 bytes of kernel memory each.
     """
 
     per_function: bool | None = False
@@ -54,6 +54,7 @@ class LatencyOptions:
     slower: int | None = None
     outermost: bool = False
     open_calls: int = _OPEN_CALLS
+    outer_calls: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class LatencyMeter(Paired):
             site=prepared.site_settings(),
             tasks=tasks.settings(),
             stacks=options.open_calls,
-            outer_calls=options.open_calls,
+            outer_calls=options.outer_calls or options.open_calls,
             times=HistogramSettings.of(rows, halves, stripes, options.unit),
             goroutines=_GOROUTINES if options.per_goroutine else None,
             outermost=1 if options.outermost else None,

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Sequence
 from enum import Enum
 
 from gotrace.kernel.program import BpfProgram
@@ -62,6 +63,7 @@ def diagnostics(program: BpfProgram) -> dict[Diagnostic, int]:
 
 _TASK = struct.Struct("=QQ")  # struct task_key of bpf/calls.h
 _CALL_KEY = struct.Struct("=QII")  # struct call_key
+_FUNCTION_AT = 16  # in struct open_call
 _SHARE = 20
 _RESTING_LIMIT = 1  # enum resting
 #: Of the rows of a table, which rest where none of a task's calls is open.
@@ -92,12 +94,23 @@ class OpenCalls:
         self._let_rest(self._limit)
         self._by_process = [(program.map(name), at) for name, at in by_process]
         self._known = in_initial_pid_namespace()
-        self._removed = 0  # calls
+        self._removed: Counter[int] = Counter()  # calls, by function
 
-    def number(self) -> int:
-        """Return how many calls have been entered and have not returned, removed ones included."""
-        open_now: int = sum(STACK_LEVEL.unpack_from(row)[0] for _, row in self._stacks.entries())
-        return self._removed + open_now
+    def number(self, functions: Container[int] | None = None) -> int:
+        """Return how many calls were entered and have not returned, removed ones included.
+
+        Those of ``functions``, by number, or all.
+        """
+        if functions is None:
+            rows = (row for _, row in self._stacks.entries())
+            open_now: int = sum(STACK_LEVEL.unpack_from(row)[0] for row in rows)
+            return self._removed.total() + open_now
+        found = self._removed.copy()
+        for _, row in self._stacks.entries():
+            if STACK_LEVEL.unpack_from(row)[0]:
+                found[_function(row)] += 1
+        found.update(_function(call) for _, call in self._by_call[0].entries())
+        return sum(count for function, count in found.items() if function in functions)
 
     def remove_exited(self) -> None:
         """Remove the entries of ended processes."""
@@ -110,7 +123,7 @@ class OpenCalls:
             # Looked up now that nothing changes it: calls may have returned since, and come.
             stack = self._stacks.lookup(key) if tgid in ended else None
             if stack is not None:
-                self._remove_calls(task, tgid, STACK_LEVEL.unpack_from(stack)[0])
+                self._remove_calls(task, tgid, stack)
                 self._stacks.delete(key)
                 self._limit += 1
         self._let_rest(self._limit)
@@ -126,11 +139,20 @@ class OpenCalls:
     def _let_rest(self, limit: int) -> None:
         self._resting.update(_RESTING_LIMIT.to_bytes(4, "little"), limit.to_bytes(8, "little"))
 
-    def _remove_calls(self, task: int, tgid: int, level: int) -> None:
-        self._removed += level
+    def _remove_calls(self, task: int, tgid: int, stack: bytes) -> None:
+        (level,) = STACK_LEVEL.unpack_from(stack)
         for number in range(1, max(level, 1) + 1):  # what is kept of level 1 rests
+            key = _CALL_KEY.pack(task, tgid, number)
+            if number <= level:
+                outer = self._by_call[0].lookup(key) if number < level else None
+                self._removed[_function(outer or stack)] += 1
             for found in self._by_call:
-                found.delete(_CALL_KEY.pack(task, tgid, number))
+                found.delete(key)
+
+
+def _function(call: bytes) -> int:
+    """Return the number of an open call's function, also of a task's latest call."""
+    return int.from_bytes(call[_FUNCTION_AT : _FUNCTION_AT + 4], "little")
 
 
 class Throttle:

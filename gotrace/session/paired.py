@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from gotrace.errors import GotraceError
@@ -46,18 +46,19 @@ class Paired(Probing):
         ``returning`` are the numbers of the functions whose returns are probed, None for all.
         ``first`` are further probes that come before all others, ``beside`` probes that are needed
         if any return is probed, ``apart`` those that can be removed before others, by
-        ``Attached.leave_first``. ``by_call`` are maps with a row for each open call. Raises
+        ``_leave_apart``. ``by_call`` are maps with a row for each open call. Raises
         AttachError or LoadError.
         """
         target, plan, tasks, why = prepared.target, prepared.plan, prepared.tasks, prepared.why
         assert tasks is not None
         self._prepared = prepared
+        is_lightened = prepared.budget is not None or prepared.is_minded
         rets: dict[int, ProbeGroup] = {}
         groups = [*apart, *first, *(why.groups() if why else ())]
         if returning is None or returning:
             groups += [*unwind_groups(target, tasks), *beside]
             found = plan.return_groups("on_return", target.pid, tasks.kind, returning)
-            if can_move(prepared) or prepared.budget is not None:
+            if can_move(prepared) or is_lightened:
                 found, rets = removable(found, len(plan.names))
             groups += found
         entries = plan.entry_groups("on_entry", target.pid, tasks.kind)
@@ -65,15 +66,12 @@ class Paired(Probing):
         self._needless: list[ProbeGroup] = []
         if prepared.counts_hits:
             settings = counting_hits(settings, len(plan.names))
-        if prepared.budget is not None:
+        if is_lightened:
             entries, self._entries = removable(entries, len(plan.names))
-        parts: list[int] = []
-        if prepared.is_minded and groups:  # RETs that can be left alone are groups of their own
-            size = len(groups) - len(rets) - len(apart)
-            parts = [*([len(apart)] if apart else ()), size, *[1] * len(rets)]
-        self._can_leave = bool(parts)
+        self._can_leave = prepared.is_minded and bool(groups)
+        self._apart, self._staying = apart, entries
         self.attached: Attached = attach(
-            settings, groups + entries, prepared.forced, self._prepare, prepared.announce, parts
+            settings, groups + entries, prepared.forced, self._prepare, prepared.announce
         )
         more, by_process = (("why_saved",), BY_PROCESS) if why else ((), ())
         self.landings: Landings | None = None
@@ -137,6 +135,14 @@ class Paired(Probing):
         self._needless.append(self._entries.pop(function))
         return Level.OFF
 
+    def remove(self, functions: Collection[int]) -> None:
+        # Entries first: most calls that are open have returned once the kernel has removed them.
+        entries = [self._entries.pop(one) for one in functions if one in self._entries]
+        if entries:
+            self.attached.change((), entries)
+        self._counted |= dict.fromkeys(self._rets.keys() & functions, -_RETURNING)
+        self._leave_returns()
+
     def drop_probes(self) -> Collection[int]:
         self._leave_returns()
         needless, self._needless = self._needless, []
@@ -162,8 +168,15 @@ class Paired(Probing):
         if self._left_at is None or time.monotonic() < self._left_at:
             return False
         self._left_at = None
-        self.attached.leave()
+        with suppress(GotraceError):  # the probes may be gone, which is said elsewhere
+            self.attached.leave(but=self._staying)
         return True
+
+    def _leave_apart(self) -> bool:
+        """Remove the probes that can be removed before others; return whether they were there."""
+        if self._can_leave:
+            self.attached.change((), self._apart)
+        return self._can_leave
 
     def _leave_returns(self) -> None:
         """Remove the RETs of functions whose calls are counted, once most calls have returned."""
@@ -200,9 +213,9 @@ class Paired(Probing):
             found[name] = way if found.get(name, way) == way else "both"
         return found
 
-    def open_calls(self) -> int:
-        """Return how many calls have been entered and have not returned."""
-        return self._open.number()
+    def open_calls(self, functions: Container[int] | None = None) -> int:
+        """Return how many calls of functions, or of all, were entered and have not returned."""
+        return self._open.number(functions)
 
     def diagnostics(self) -> dict[Diagnostic, int]:
         """Return how often each irregularity has occurred so far."""

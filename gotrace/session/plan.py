@@ -373,21 +373,7 @@ class ProbePlan:
 
     def inlined(self) -> list[Inlined]:
         """Return which functions are also inlined, most often first; of few functions only."""
-        places: Counter[str] = Counter()
-        programs = self.program_names
-        for file in self.binaries:
-            names = {sites.function.name for sites in file.functions}
-            if len(names) <= _MAX_LOOKED_UP:
-                program = programs[file.binary] if programs and names else None
-                rows, table = file.rows, file.binary.functions
-                for row in filter(table.is_wrapper, rows):
-                    names |= {name for name in table.inlined_into(row) if file.means(name)}
-                places.update(
-                    in_program(program, call.name)
-                    for call in table.inlined_calls(names)
-                    if call.row not in rows or not _stands_for(file.binary, call.row, call.name)
-                )
-        return [Inlined(name, count) for name, count in places.most_common()]
+        return also_inlined([self.binaries], self.program_names)[0]
 
     def only_inlined(self) -> OnlyInlined | None:
         """Return which functions that are asked for exist only inlined, None for none."""
@@ -488,6 +474,29 @@ class ProbePlan:
             if start > COOKIE_INDEX_MASK:
                 raise GotraceError(f"more than {COOKIE_INDEX_MASK:,} functions: leave out some")
         return groups
+
+
+def also_inlined(plans: Sequence[Sequence[BinaryPlan]], programs: _Programs) -> list[list[Inlined]]:
+    """Return the result of ``ProbePlan.inlined`` for each of some plans: one search for a file."""
+    places: list[Counter[str]] = [Counter() for _ in plans]
+    wanted: dict[int, tuple[TargetBinary, dict[str, list[tuple[int, Container[int]]]]]] = {}
+    for number, plan in enumerate(plans):
+        for file in plan:
+            table, names = file.binary.functions, {one.function.name for one in file.functions}
+            if len(names) <= _MAX_LOOKED_UP:
+                for row in filter(table.is_wrapper, file.rows):
+                    names |= {name for name in table.inlined_into(row) if file.means(name)}
+                _, by_name = wanted.setdefault(id(file.binary), (file.binary, {}))
+                own = number, frozenset(file.rows)
+                for name in names:
+                    by_name.setdefault(name, []).append(own)
+    for binary, by_name in wanted.values():
+        program = programs.get(binary) if programs else None
+        for call in binary.functions.inlined_calls(by_name.keys()):
+            for number, rows in by_name.get(call.name, ()):
+                if call.row not in rows or not _stands_for(binary, call.row, call.name):
+                    places[number][in_program(program, call.name)] += 1
+    return [[Inlined(name, count) for name, count in one.most_common()] for one in places]
 
 
 def _program_names(one_program: bool, found: Iterable[TargetBinary]) -> dict[TargetBinary, str]:

@@ -140,6 +140,13 @@ class Probing:
         """
         return ()
 
+    def remove(self, functions: Collection[int]) -> None:
+        """Remove the probes of functions, by number: their calls are not seen from now on.
+
+        Only if somebody minds what the run costs. Raises AttachError or GotraceError.
+        """
+        raise NotImplementedError
+
     def lighten_all(self) -> bool:
         """Count all calls instead of following them; return whether they were followed before.
 

@@ -131,6 +131,8 @@ class FunctionRequest(RunRequest[M, C]):
     verb: str
     done: str
     is_strict: bool = True
+    #: The probes to attach, if they were planned before.
+    planned: Planned | None = None
     returns: ReturnMode = ReturnMode.RET
     why: WhyOptions | None = None
 
@@ -170,7 +172,7 @@ class FunctionRequest(RunRequest[M, C]):
             raise failed[0]
 
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
-        planned = self.plan()
+        planned = self.planned or self.plan()
         for file in planned.plan.files:
             file.check_traced()
         plan, traced = planned.plan, planned.traced

@@ -261,10 +261,9 @@ class CallTracer(Paired):
 
         Only of a run that somebody minds. Return whether they were there.
         """
-        if not (self.has_edges and self._can_leave):
+        if not (self.has_edges and self._leave_apart()):
             return False
         self.has_edges = False
-        self.attached.leave_first()
         return True
 
     @property

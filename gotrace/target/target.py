@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from gotrace.architecture import HOST
-from gotrace.elf.image import ElfImage
+from gotrace.elf.image import ElfImage, FileIdentity
 from gotrace.errors import GotraceError, UsageError
 from gotrace.gotypes.binary import Binary
 from gotrace.settings import SiteSettings
@@ -252,6 +252,11 @@ class Target:
         found_in: int = 0,
     ) -> TargetBinary:
         """Open a file; ``mapped``: the process, where there is one, runs it already."""
+        with suppress(OSError, ValueError):  # else opening it says why
+            identity = FileIdentity.of(path)
+            for binary in self._open:
+                if binary.image.identity == identity:
+                    return binary
         # The file of a running program cannot be written to, others can.
         image = ElfImage.open(
             path,

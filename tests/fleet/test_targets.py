@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,7 +151,7 @@ def test_one_file_in_many_containers_counts_once(proc: Path, tmp_path: Path) -> 
     key = ProgramKey("s", 1, 2, 3)
     programs = {
         one: Program(one, "/a", "/a", (7,))
-        for one in (replace(key, container=number) for number in range(5))
+        for one in (key._replace(container=number) for number in range(5))
     }
     finder = Finder([TargetSpec("s", comm="server", max_files=1)], str(proc))
     assert finder._bounded(programs, set()) == programs

@@ -14,8 +14,16 @@ import pytest
 
 from gotrace.doctor.trials import _attach, _here
 from gotrace.kernel import attach
+from gotrace.kernel import keeper as keepers
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import Attached, Point, ProbeGroup, _MethodUnavailable, _Probes
+from gotrace.kernel.attach import (
+    Attached,
+    Point,
+    ProbeGroup,
+    _MethodUnavailable,
+    _need_probes,
+    _Probes,
+)
 from gotrace.kernel.cookie import cookie
 from gotrace.kernel.keeper import Keeper
 from gotrace.kernel.methods import AttachMethod
@@ -47,8 +55,10 @@ def missing(monkeypatch: pytest.MonkeyPatch, refused: dict[int, int]) -> str:
     ]
     probes = _Probes(cast(BpfProgram, None), AttachMethod.MULTI, {"on_return": 3, "on_entry": 4})
     try:
+        failed, sizes = probes.change((groups, ()))
+        assert sum(sizes) == len(probes.held())
         with pytest.raises(_MethodUnavailable) as caught:
-            probes.attach(groups)
+            _need_probes(AttachMethod.MULTI, groups, failed)
     finally:
         probes.detach()
     return str(caught.value)
@@ -106,16 +116,21 @@ def test_hits_count_once_all_probes_are_in_place(
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("parts", [(), (1,)])
-def test_what_is_changed_often_does_not_grow(parts: Sequence[int]) -> None:
-    """The keeper has as many descriptors in the end, and the groups that are gone are gone here."""
+@pytest.mark.parametrize("is_together", [False, True])
+def test_what_is_changed_often_does_not_grow(
+    is_together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who keeps has as many descriptors in the end, and the groups that are gone are gone here."""
+    monkeypatch.setattr(keepers, "_holding", keepers._Holding())
+    if is_together:
+        keepers.hold_together()
     settings = CountSettings(site=_here(), counters=2)
     with own_function(own_code().emulated) as function:
         path, address = function.path, function.address
         site = cookie(1, Site(0, SiteKind.ENTRY, SiteForm.EMULATED, 0))
         entry = ProbeGroup("on_entry", path, path, [Point(0, 0, site)], address, os.getpid())
         changing = replace(entry)
-        attached = attach.attach(settings, [changing, entry], None, parts=parts)
+        attached = attach.attach(settings, [changing, entry])
         try:
             sizes = set()
             for calls in range(1, 21):
@@ -129,8 +144,14 @@ def test_what_is_changed_often_does_not_grow(parts: Sequence[int]) -> None:
             assert len(sizes) == 1, sizes
         finally:
             attached.close()
+            if (holder := keepers._holding.holder()) is not None:
+                holder.control.close()
+                os.waitpid(holder.pid, 0)
 
 
 def _descriptors(attached: Attached) -> list[int]:
     """Return how many files each process has open that keeps probes."""
-    return [len(os.listdir(f"/proc/{keeper.pid}/fd")) for keeper in attached._keepers]
+    return [
+        len(os.listdir(f"/proc/{keeper.pid}/fd"))
+        for keeper in (kept.keeper for kept in attached._kept)
+    ]

@@ -74,11 +74,9 @@ def test_said_before_anything_is_attached(
     monkeypatch.setattr(attach, "price", lambda count: f"{count} probes")
     add = attach.Attached.add
 
-    def noted(
-        attached: attach.Attached, groups: Sequence[ProbeGroup], parts: Sequence[int]
-    ) -> None:
+    def noted(attached: attach.Attached, groups: Sequence[ProbeGroup]) -> None:
         events.append("attached")
-        add(attached, groups, parts)
+        add(attached, groups)
 
     monkeypatch.setattr(attach.Attached, "add", noted)
     target = Target()

@@ -199,6 +199,15 @@ def test_a_keeper_with_too_many_descriptors_holds_them_by_itself(
     together: Callable[[], int], tmp_path: Path
 ) -> None:
     most = Held(tmp_path / "a", holder.MAX_HELD)
+    most.keeper.drop(range(1, holder.MAX_HELD))
+    most.keeper.wait(None)
+    assert most.is_held() and most.keeper.holds()
+    most.keeper.drop([0])
+    assert most.keeper.holds()  # before and after the answer
+    most.keeper.wait(None)
+    assert not most.is_held() and most.keeper.holds()
+    most.keeper.end()
+    most = Held(tmp_path / "c", holder.MAX_HELD)
     more = Held(tmp_path / "b", holder.MAX_HELD + 1)
     assert most.keeper.pid == together()
     assert more.keeper.pid == more.keeper.result != together()

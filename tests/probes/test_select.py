@@ -42,7 +42,7 @@ class FakeImage:
     display: str = "./app"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FakeTable:
     """Names in rows of rising addresses, those from ``other`` on below the first again."""
 
