@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 
@@ -454,6 +455,14 @@ class Rtypes:
                     waiting.append(target)
             if budget < 0:
                 raise table.damaged(address, "overlaps with others")
+
+    def declared(self) -> Iterator[str]:
+        """Yield the linker's names of declared types, up to damage."""
+        with suppress(RtypeError):
+            for address in self.all_types():
+                record = self._table.record(address)
+                if record.named:
+                    yield self._names.of_record(record)
 
     def _lazy(self, address: int) -> Lazy[GoType]:
         return Lazy(lambda: self.type_at(address))

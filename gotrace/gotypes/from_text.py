@@ -42,6 +42,10 @@ class SignatureError(UsageError):
     """A fault in a signature, with its column (from 1)."""
 
 
+class UnknownTypeError(SignatureError):
+    """The name of a type that the program does not have."""
+
+
 _WORD = 8
 _MAX_NESTING = 32
 _MAX_LENGTH = 1 << 40
@@ -326,7 +330,8 @@ class _Parser:
                 f"the program does not describe a type {name}: write it with its package, or what "
                 "it is made of, such as struct{n int; s string}; a pointer may be unsafe.Pointer"
             )
-        raise SignatureError(f"signature {self._text!r}, column {column}: {reason}")
+        kind = SignatureError if found else UnknownTypeError
+        raise kind(f"signature {self._text!r}, column {column}: {reason}")
 
     def _type_arguments(self) -> str:
         """Parse ``[T1, T2]`` after a generic type's name and return it as linkers spell it."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gotrace.capture.paths import HASH, Assertion, PathMark, PathStep
-from gotrace.gotypes.from_text import SignatureError
+from gotrace.gotypes.from_text import SignatureError, UnknownTypeError
 from gotrace.gotypes.types import (
     ArrayType,
     ChanType,
@@ -95,6 +95,7 @@ from gotrace.probes.typed import (
     Typed,
     Walk,
 )
+from gotrace.text import quote
 
 #: The steps that an operator means, dereferences included, and the type that they lead to.
 Hop = tuple[tuple[PathStep, ...], GoType]
@@ -608,8 +609,11 @@ class _Resolver:
             hashes = self._scope.hashes(text) or self._scope.hashes(self._scope.types(text)[0].name)
         except SignatureError as error:
             if is_equal:
-                raise self._error(name, str(error)) from error
-            hashes = ()  # nothing is of a type that the program does not have
+                raise self._error(name, self._unknown_type(text, error)) from error
+            notes, hashes = self._scope.notes, ()
+            if notes is not None and text not in notes:
+                why = self._unknown_type(text, error)
+                notes[text] = f"type(...) != {quote(text)} is true of any type: {why}"
         path = AccessPath(operand.path.root, (*operand.path.steps[:-1], PathMark.TYPE_HASH))
         found = Operand(path, HASH, span=operand.span)
         test: Typed = Constant(not is_equal, basic_type(Kind.BOOL), span=name.span)
@@ -621,6 +625,15 @@ class _Resolver:
         # First, so that the kernel does not look for the type of nil.
         is_there = NilTest(operand, equal=False, span=operand.span)
         return Logic(BinaryOperator.AND, is_there, test, span=operand.span)
+
+    def _unknown_type(self, text: str, error: SignatureError) -> str:
+        """Return why a name means no type, and which names are like it."""
+        if not isinstance(error, UnknownTypeError):
+            return str(error)
+        bare = text.lstrip("*[]")
+        stars = text.removesuffix(bare)
+        hint = did_you_mean(text, (stars + name for name in self._scope.declared()))
+        return f"no type of the program has this name{hint and ': '}{hint}"
 
     def _nil_test(self, operator: BinaryOperator, operand: Typed) -> Typed:
         of = operand.type

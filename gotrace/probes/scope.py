@@ -126,7 +126,8 @@ class Scope:
     why contexts hold no spans in this program, None where they may. Of ``unordered`` kinds the
     numbers are not known. ``labels`` returns why labels of goroutines cannot be read, None where
     they can. ``hashes`` returns those by which types of a name are distinguished, none where the
-    program has no such type; it raises SignatureError.
+    program has no such type; it raises SignatureError. ``declared`` returns the names of its types.
+    ``notes`` takes what the user is to know; None if nobody has typed the probe.
     """
 
     function: str
@@ -137,6 +138,8 @@ class Scope:
     unordered: frozenset[RootKind] = frozenset()
     labels: Callable[[], str | None] | None = None
     hashes: Callable[[str], Collection[int]] | None = None
+    declared: Callable[[], Iterable[str]] = tuple
+    notes: dict[str, str] | None = None
 
     def named(self, name: str) -> tuple[Root, GoType] | None:
         """Find the meaning of a plain name, None if it means nothing here."""

@@ -439,7 +439,9 @@ def _fitting(specs: Sequence[ProbeSpec], scope: Scope) -> list[tuple[ProbeSpec, 
     refused: dict[str, SpecError] = {}
     for spec in specs:
         try:
-            parts.append((spec, spec.resolve(scope)))
+            # A recipe may name types that a release lacks.
+            own = scope if spec.recipe is None else replace(scope, notes=None)
+            parts.append((spec, spec.resolve(own)))
         except SpecError as error:
             if spec.recipe is None:
                 raise
@@ -501,6 +503,7 @@ class _Planner:
         self._constants = constants
         self._values = file.values
         self._bare: list[str] = []
+        self._notes: dict[str, str] = {}
         self._file = file
         self._factory = file.factory
         self._shallow = file.shallow
@@ -511,6 +514,7 @@ class _Planner:
     def problems(self) -> list[str]:
         """Return the faults of the file's debugging information, and its gaps."""
         problems = [self._values.problem] if self._values.problem else []
+        problems += self._notes.values()
         bare = self._bare
         if bare:
             more = f" and {len(bare) - 1} more functions" if len(bare) > 1 else ""
@@ -528,7 +532,11 @@ class _Planner:
             places = self._as_described(sites.function, specs) or places
         if places.is_bare and any(spec.format is None for spec in specs):
             self._bare.append(sites.function.name)
-        scope = _scope(places, self._type, self._hashes, self._no_spans, self._no_labels)
+        scope = replace(
+            _scope(places, self._type, self._hashes, self._no_spans, self._no_labels),
+            declared=self._declared,
+            notes=self._notes,
+        )
         parts = _fitting(specs, scope)
         if self._at_entry(sites):
             parts = [(spec, probe.at_entry()) for spec, probe in parts]
@@ -631,6 +639,9 @@ class _Planner:
             return self._binary.rtypes.hashes(name) if self._binary.rtypes else ()
         except RtypeError as error:
             raise SignatureError(str(error)) from error
+
+    def _declared(self) -> Iterable[str]:
+        return self._binary.rtypes.declared() if self._binary.rtypes else ()
 
     def _no_spans(self) -> str | None:
         """Return why contexts of the program hold no spans that are known."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gotrace.capture.paths import PathMark, PathStep
 from gotrace.errors import GotraceError
-from gotrace.gotypes.from_text import SignatureError
+from gotrace.gotypes.from_text import SignatureError, UnknownTypeError
 from gotrace.gotypes.types import GoType, Kind, basic_type
 from gotrace.probes.parser import BinaryOperator, Expression, Parser
 from gotrace.probes.resolve import resolve, resolve_predicate
@@ -263,7 +263,7 @@ def test_numbers_that_are_not_certain_are_refused(text: str, reason: str) -> Non
 
 def _known(name: str) -> tuple[GoType, bool]:
     if not name.endswith("main.T"):
-        raise SignatureError(f"there is no {name}")
+        raise (SignatureError if name == "T" else UnknownTypeError)(f"there are two {name}")
     return basic_type(Kind.INT, "fixture/main.T"), False
 
 
@@ -285,11 +285,34 @@ def test_types_are_compared_by_their_hashes(text: str, wanted: str) -> None:
     constants = [str(one.value) for one in _parts(found) if isinstance(one, Constant)]
     assert " and ".join(constants) == wanted
     assert {one.path.steps for one in operands(found)} <= {(PathMark.TYPE,), (PathMark.TYPE_HASH,)}
-    wrong = {'type(rd) == "main.Absent"': "there is no main.Absent"}
+    wrong = {'type(rd) == "main.Absent"': "no type of the program has this name"}
     wrong['type(rd) < "main.T"'] = "== and != only"
     for predicate, reason in wrong.items():
         with pytest.raises(SpecError, match=reason):
             resolve_predicate(Source(predicate), parse(predicate), scope)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("*main.Abcent", "no type of the program has this name: did you mean *main.Absent?"),
+        ("zzz.Z", "no type of the program has this name"),
+        ("T", "there are two T"),
+    ],
+)
+def test_whoever_types_the_name_of_no_type_is_told(name: str, why: str) -> None:
+    """If it is a recipe's, a release may lack the type."""
+    notes: dict[str, str] = {}
+    scope = replace(
+        SCOPE, types=_known, hashes=lambda name: set(), declared=lambda: ("main.Absent",)
+    )
+    equal, other = (f'type(rd) {operator} "{name}"' for operator in ("==", "!="))
+    with pytest.raises(SpecError) as caught:
+        resolve_predicate(Source(equal), parse(equal), scope)
+    assert str(caught.value).endswith(why)
+    for one in (scope, replace(scope, notes=notes)):
+        resolve_predicate(Source(other), parse(other), one)
+    assert [text.partition(" is true of any type: ")[2] for text in notes.values()] == [why]
 
 
 def _parts(typed: Typed) -> list[Typed]:
