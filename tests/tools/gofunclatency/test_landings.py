@@ -21,7 +21,7 @@ import pytest
 
 import gotrace
 from gotrace.target.process import find_process
-from tests.toolchains import BUILD_MODES, FIXTURES, build, newest, toolchains
+from tests.toolchains import BUILD_MODES, FIXTURES, build, marks_of, newest, toolchains
 from tests.tools.harness import Fixture, Result, Running, code_of, of_kind, run_tool, tool
 from tests.tools.latency import MEASURED, assert_within, histograms, program, summary
 
@@ -61,7 +61,11 @@ def callers(found: Any = None, mode: str = "default") -> Path:
     return build(FIXTURES / "live_callers", found or newest(), flags=BUILD_MODES[mode])
 
 
-@pytest.fixture(scope="module", params=BUILDS, ids=lambda case: f"go{case[0].minor}-{case[1]}")
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(case, marks=marks_of(case[0])) for case in BUILDS],
+    ids=lambda case: f"go{case[0].minor}-{case[1]}",
+)
 def built(request: pytest.FixtureRequest) -> Iterator[Path]:
     yield callers(*request.param)
 

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 
 import pytest
 
-from tests.tools.harness import Fixture, of_kind, tool
-from tests.tools.latency import measure, program
+from tests.tools.harness import Fixture, Result, of_kind, tool
+from tests.tools.latency import Json, measure, program
 
 pytestmark = pytest.mark.live
 
@@ -27,22 +28,24 @@ def table(lines: list[str], unit: str) -> dict[int, int]:
     return rows
 
 
-@pytest.mark.parametrize(
-    ("option", "unit", "size"),
-    [
-        ([], "nsecs", 1),
-        (["-u"], "usecs", 1_000),
-        (["-m"], "msecs", 1_000_000),
-    ],
-    ids=["ns", "us", "ms"],
-)
-def test_table_in_each_unit(option: list[str], unit: str, size: int) -> None:
-    with (
-        Fixture([program()]) as fixture,
-        tool("gofunclatency", *option, "-p", str(fixture.ready), "main.slow") as measuring,
-    ):
+@pytest.fixture(scope="module")
+def played() -> tuple[Json, dict[str, Result]]:
+    """Return the times of slow calls, and what runs with each unit said of them at once."""
+    options = {"nsecs": (), "usecs": ("-u",), "msecs": ("-m",)}
+    with Fixture([program()]) as fixture, ExitStack() as stack:
+        words = ("-p", str(fixture.ready), "main.slow")
+        runs = {
+            unit: stack.enter_context(tool("gofunclatency", *option, *words))
+            for unit, option in options.items()
+        }
         times = fixture.work("slow")["Functions"]["main.slow"]
-        result = measuring.end()
+        return times, {unit: run.end() for unit, run in runs.items()}
+
+
+@pytest.mark.parametrize(("unit", "size"), [("nsecs", 1), ("usecs", 1_000), ("msecs", 1_000_000)])
+def test_table_in_each_unit(played: tuple[Json, dict[str, Result]], unit: str, size: int) -> None:
+    times, results = played
+    result = results[unit]
     assert result.status == 0
     rows = table(result.lines, unit)
     assert sum(rows.values()) == times["Calls"] == 101
