@@ -10,9 +10,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 from gotrace.cli.fleet_options import GofleetOptions
-from gotrace.cli.options import is_json
+from gotrace.cli.options import files_of, is_json
 from gotrace.cli.stream import result_file, result_stream
 from gotrace.errors import GotraceError, UsageError
 from gotrace.hosts.bundle import Bundle, read_bundles
@@ -21,7 +22,7 @@ from gotrace.hosts.names import are_pods, host_names, selections
 from gotrace.hosts.remote import Reach
 from gotrace.hosts.run import HostResult, HostRuns
 from gotrace.hosts.ssh import Ssh
-from gotrace.profiles.write import check_place, is_profile, write_profile
+from gotrace.profiles.write import write_profile
 from gotrace.report.output import JsonOutput, Patience, TextOutput
 from gotrace.results.merging import Merged, merge
 from gotrace.target.wait import Interrupts
@@ -40,18 +41,17 @@ _OF_KUBERNETES: Mapping[str, object] = {
 }
 #: Options of a command that leave less than is needed, and what does the same here.
 _ELSEWHERE = {
-    **dict.fromkeys(("-o", "--output", "--pprof", "--speedscope"), "gofleet -o FILE writes one"),
+    **dict.fromkeys(("-o", "--output"), "gofleet -o FILE writes one"),
     **dict.fromkeys(("-f", "--folded"), "gofleet -o x.folded writes all stacks"),
     **dict.fromkeys(("-l", "--list", "--diff", "--heat", "--watch"), "it has nothing to add up"),
-    "--by-label": "groups of all hosts are by stack",
+    "gostacks --by": "groups of all hosts are by stack",
     "--top": "gofleet --top N has the largest of all hosts",
 }
 
 
 def add_up(options: GofleetOptions, command: Sequence[str]) -> int:
     """Ask hosts, or read recordings, write the sums and return the exit status."""
-    if options.output and is_profile(options.output):
-        check_place(options.output)
+    options = replace(options, files=files_of(options.output))
     if options.merge:
         if command:
             raise UsageError("--merge reads files: leave out -- and the command")
@@ -154,8 +154,8 @@ def _remote_words(options: GofleetOptions, command: Sequence[str]) -> list[str]:
     own = _own(rest)
     for word in own:
         option = word.partition("=")[0]
-        if option in _ELSEWHERE:
-            raise UsageError(f"{option} cannot be given to {tool} here: {_ELSEWHERE[option]}")
+        if instead := _ELSEWHERE.get(f"{tool} {option}") or _ELSEWHERE.get(option):
+            raise UsageError(f"{option} cannot be given to {tool} here: {instead}")
     called = [tool]
     if options.remote_command:
         called = _split("--remote-command", options.remote_command)
@@ -259,19 +259,21 @@ def _write(options: GofleetOptions, merged: Merged) -> None:
     """Write results where the options want them. Raises GotraceError, OSError."""
     from gotrace.report.merged import merged_profile, write_merged  # takes what reports take
 
-    path: str | None = options.output
-    if path is not None and is_profile(path):
+    files = options.files
+    for path in files.profiles:
         profile = merged_profile(merged)
         if profile is None:
             raise UsageError(f"-o {path} has stacks, and there are none in these results")
         write_profile(path, profile)
         _say(f"wrote {counted('{:,} stack{s}', len(profile.rows))} to {path}")
-        return
-    if path is not None:
+    if files.table is not None:
+        path = files.table
         with result_file(path) as file:
             as_json = options.json or is_json(path)
             output = JsonOutput(file) if as_json else TextOutput(file, sys.stderr, options.quiet)
             write_merged(output, merged, options.top)
+        return
+    if files.profiles and not options.json:
         return
     out = result_stream(sys.stdout, Patience())
     output = JsonOutput(out) if options.json else TextOutput(out, sys.stderr, options.quiet)

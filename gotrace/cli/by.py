@@ -81,6 +81,7 @@ def count_by(options: CallsOptions) -> int:
         def write(run: _Run, period: KeyPeriod, seconds: float) -> None:
             if options.wants_stacks:
                 _write_stacks(options, output, run.plan, request.key, period, seconds)
+            if options.only_stacks or options.folded:
                 return
             shown = shown_names((function.name for function in run.plan.functions), options.short)
             rows = _table(options, run.plan, request.key, period, seconds)
@@ -112,7 +113,9 @@ def measure_by(options: GofunclatencyOptions) -> int:
             plan, key = run.plan, request.key
             if options.wants_stacks:
                 _write_stacks(options, output, plan, key, period, seconds)
-            elif is_time:
+            if options.only_stacks or options.folded:
+                return
+            if is_time:
                 cost = probe_cost_of(run.calibration)
                 assert run.hits is not None
                 now = run.hits.read()
@@ -339,8 +342,9 @@ def _write_stacks(
     length, of = round(seconds * 1e9), options.value
     began = time.time_ns() - length
     profile = key_profile(plan, key, period.rows, of, options.patterns, began, length)
-    if options.files.profile is not None:
-        write_profile(options.files.profile, profile)
+    for path in options.files.profiles:
+        write_profile(path, profile)
+    if not options.folded:
         return
     output.out.write(folded(profile))
     output.out.flush()

@@ -5,9 +5,17 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from typing import ClassVar
 
-from gotrace.cli.options import Heading, SummaryOptions, duration, one_of, positive, seconds
+from gotrace.cli.conflicts import ONE_OF, Conflict, Needs
+from gotrace.cli.options import (
+    Heading,
+    SummaryOptions,
+    duration,
+    label,
+    one_of,
+    positive,
+    seconds,
+)
 from gotrace.goroutines.model import State
 
 
@@ -20,11 +28,33 @@ def _state(text: str) -> State:
         raise argparse.ArgumentTypeError(f"{error}; {remedy}") from None
 
 
+#: The forms of a dump; each is for one by itself.
+_FORMS = "--all --json --folded --watch"
+_ALL_STACKS = "--json -o=json --folded -o=stacks"
+
+
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class GostacksOptions(SummaryOptions):
     """The options of gostacks."""
 
-    NEEDS_ONE: ClassVar[bool] = True
+    NEEDS_ONE = True
+    CONFLICTS = (
+        Conflict(_FORMS, _FORMS, ONE_OF),
+        Conflict("--core", "-i --watch", "a core file does not change: leave out -i and --watch"),
+        Needs("-d", "-i --watch", "-d needs -i or --watch"),
+        Conflict("-o=profiles", "-i --watch", "{1} is of a single dump: leave out {2}"),
+        Conflict("-o=profiles", "-f", "{1} and -f cannot be combined: give one of them"),
+        Conflict("--watch", "-o=table"),
+        Conflict(
+            "--args",
+            "-i --watch -o=stacks -f",
+            "--args needs a single dump, as text or with --json",
+        ),
+        Conflict("-i", "-f -a", "-i prints changes: leave out -a and -f"),
+        Conflict("--top", _ALL_STACKS),
+        Conflict("--all", "-o=stacks"),
+        Conflict("--by", f"{_ALL_STACKS} --all --goroutine --args"),
+    )
 
     processes: list[str] = Heading.TARGET.option(
         "-p --pid PROCESS",
@@ -69,25 +99,17 @@ class GostacksOptions(SummaryOptions):
         "--args",
         "show arguments, where it is certain that a frame has them; implies -a without --json",
     )
-    by_label: list[str] = Heading.VALUES.option(
-        "--by-label KEY",
-        "keep goroutines apart that have other values of this pprof label (may be repeated)",
+    labels: list[str] = Heading.VALUES.option(
+        "--by LABEL",
+        "keep goroutines apart that have other values of this pprof label, such as"
+        " '$label(\"user\")' (may be repeated)",
+        label,
     )
     interval: float | None = Heading.RUN.option(
         "-i --interval TIME", "repeat, and print what has changed", seconds
     )
     watch: bool = Heading.RUN.option("--watch", "redraw a table of the largest groups, like top")
     json: bool = Heading.OUTPUT.option("--json", "print one JSON object a goroutine")
-    folded: bool = Heading.OUTPUT.option("-f --folded", "print folded stacks")
-    output: str | None = Heading.OUTPUT.option(
-        "-o --output FILE",
-        "write a pprof profile to this file (x.pb.gz), or a page that shows its flame graph"
-        " (x.html)",
-    )
-    speedscope: str | None = Heading.OUTPUT.option(
-        "--speedscope FILE",
-        "write a flame graph for https://www.speedscope.app to this file (x.json)",
-    )
     top: int | None = Heading.OUTPUT.option("--top N", "print only the N largest groups", positive)
     #: The process.
     pid: int | None = None

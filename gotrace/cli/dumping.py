@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from gotrace.cli.dump_options import GostacksOptions
-from gotrace.cli.run import make_output
+from gotrace.cli.run import open_output
 from gotrace.errors import NoMatchError
 from gotrace.goroutines.core import CoreGoroutines
 from gotrace.goroutines.dump import Dump
@@ -21,7 +21,6 @@ from gotrace.goroutines.live import LiveGoroutines
 from gotrace.goroutines.model import DumpedGoroutine
 from gotrace.goroutines.profile import profile_of
 from gotrace.profiles.folded import folded
-from gotrace.profiles.speedscope import speedscope
 from gotrace.profiles.write import write_profile
 from gotrace.report.colour import CLEAR
 from gotrace.report.goroutines import (
@@ -47,7 +46,7 @@ _LINES, _HEAD = 40, 3
 
 def dump(options: GostacksOptions) -> int:
     """Write a dump, or one after the other, and return the exit status."""
-    output = make_output(options)
+    output = open_output(options.files.table, options.json)
     choice = GoroutineFilter(
         frozenset(options.state),
         tuple(options.reason),
@@ -108,19 +107,20 @@ def _write(
     name: str,
     arguments: Arguments | None,
 ) -> None:
-    if isinstance(output, JsonOutput):
-        _write_json(options, dump, chosen, output, arguments)
-    elif options.output or options.speedscope or options.folded:
+    if options.folded or options.files.profiles:
         profile = profile_of(dump, chosen, time.time_ns(), f"goroutines of {name}")
-        path = options.output or options.speedscope
-        if path is None:
+        if options.folded:
             output.out.write(folded(profile))
             output.out.flush()
-            return
-        write_profile(path, profile, speedscope if options.speedscope else None)
-        output.out.write(
-            f"wrote {counted('{:,} goroutine{s}', len(chosen))} to {printable(path)}\n"
-        )
+        for path in options.files.profiles:
+            write_profile(path, profile)
+            size = counted("{:,} goroutine{s}", len(chosen))
+            text = f"wrote {size} to {printable(path)}"
+            output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "file", "path": path}))
+    if options.folded or options.only_stacks:
+        return
+    if isinstance(output, JsonOutput):
+        _write_json(options, dump, chosen, output, arguments)
     elif options.all or options.goroutine or options.args:
         output.out.write(summary(chosen, name) + "\n")
         chosen.sort(key=lambda goroutine: goroutine.goid)
@@ -129,7 +129,7 @@ def _write(
         write_goroutines(output.out, dump.program, shown, system, arguments, dump.labels)
     else:
         output.out.write(summary(chosen, name) + "\n")
-        groups = grouped(dump, chosen, options.system, options.by_label)
+        groups = grouped(dump, chosen, options.system, options.labels)
         write_groups(output.out, groups[: options.top] if options.top else groups)
         _note_rest(options, groups, output)
 
@@ -187,7 +187,7 @@ def _repeat(
         while True:
             dump = source.take()
             chosen = choice.of(dump)
-            groups = grouped(dump, chosen, options.system, options.by_label)
+            groups = grouped(dump, chosen, options.system, options.labels)
             counts = {group.key: len(group.goroutines) for group in groups}
             if isinstance(output, JsonOutput):
                 _write_json(options, dump, chosen, output)

@@ -19,11 +19,7 @@ from gotrace.text import quote
 _JSON = (".ndjson", ".json", ".jsonl")
 _TEXT = (".txt", ".log", ".out")
 _TABLES = (*_JSON, *_TEXT, *(f"{end}.gz" for end in (*_JSON, *_TEXT)), ".gz")
-_FILES = {
-    **dict.fromkeys(("gofunccount", "gofunclatency", "gofleet"), (*_TABLES, *PROFILES)),
-    **dict.fromkeys(("gostacks", "gooffcpu", "gooncpu"), PROFILES),
-    "gotrace": (*_TABLES, *PROFILES, TRACE, PERFETTO),
-}
+_FILES = (*_TABLES, *PROFILES)
 #: The ends that have two dots.
 _DOUBLE = tuple(end for end in PROFILES if end.count(".") > 1)
 _PICTURES = (".svg", ".png")
@@ -31,9 +27,9 @@ _PICTURES = (".svg", ".png")
 _SUFFIX = re.compile(r"\.[A-Za-z]\w{0,7}(\.gz)?", re.ASCII)
 
 
-def check_name(tool: str, path: str, is_diff: bool) -> None:
+def check_name(tool: str, path: str) -> None:
     """Raise UsageError if a command does not know the form that a file's name asks for."""
-    known = _FILES["gofleet"] if is_diff else _FILES[tool]
+    known = (*_FILES, TRACE, PERFETTO) if tool == "gotrace" else _FILES
     root, end = os.path.splitext(os.path.basename(path))
     if end.lower() == ".gz":
         inner = os.path.splitext(root)[1]
@@ -46,12 +42,6 @@ def check_name(tool: str, path: str, is_diff: bool) -> None:
         raise UsageError(
             f"{quote(path)}: -o x.html writes a page with a picture, for any browser, and -f prints"
             " stacks for flamegraph.pl"
-        )
-    if ".json" not in known and end.lower() in (*_TABLES, ".csv", ".csv.gz"):
-        pipe = "| gzip > " if end.endswith(".gz") else "> "
-        raise UsageError(
-            f"{quote(path)}: -o writes profiles here, x.html, x.pb.gz or x.folded: type"
-            f" --json {pipe}{quote(path)}"
         )
     if _SUFFIX.fullmatch(end):
         shown = [one for one in known if not one.endswith(".gz") or one in PROFILES]

@@ -4,18 +4,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from gotrace.cli.options import Heading, Options, positive, seconds
+from gotrace.cli.options import FileOptions, Heading, positive, seconds
 
 _AT_ONCE, _SECONDS = 64, 600.0
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class GofleetOptions(Options):
+class GofleetOptions(FileOptions):
     """The options of gofleet."""
 
-    NEEDS_ONE: ClassVar[bool] = True
+    NEEDS_ONE = True
 
     on: list[str] | None = Heading.TARGET.option(
         "--on PLACE",
@@ -80,9 +79,4 @@ class GofleetOptions(Options):
     )
     by_host: bool = Heading.VALUES.option("--by-host", "keep the rows of each host apart")
     top: int | None = Heading.OUTPUT.option("--top N", "print only the N largest rows", positive)
-    output: str | None = Heading.OUTPUT.option(
-        "-o --output FILE",
-        "write results to this file: as a recording if it ends in .ndjson or .ndjson.gz, as a"
-        " profile if in .pb.gz, .html or .folded, else as text",
-    )
     quiet: bool = Heading.OUTPUT.option("-q --quiet", "leave out headings")

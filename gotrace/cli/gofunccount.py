@@ -32,7 +32,7 @@ def _run(arguments: Sequence[str]) -> int:
     if options.diff:
         from gotrace.cli.diff import compare
 
-        return compare(options, options.output, options.names_target, options.quiet)
+        return compare(options, options.names_target, options.quiet)
     if options.by:
         from gotrace.cli.by import count_by
 

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from gotrace.cli.command import run_command
-from gotrace.cli.conflicts import Conflict, Needs, check_options
 from gotrace.cli.options import OptionParser, new_parser, parse
-from gotrace.cli.stack_options import STACK_CONFLICTS, GooffcpuOptions
+from gotrace.cli.stack_options import GooffcpuOptions
 
 _EPILOG = """\
 examples:
@@ -26,29 +25,17 @@ examples:
 """
 
 
-_NAMES = "--names is for --state syscall, and for calls that have ended"
-_CONFLICTS = (
-    *STACK_CONFLICTS,
-    Needs("--names", "--state=syscall", _NAMES),
-    Conflict("--names", "--open", _NAMES),
-    Conflict("--names", "--budget", "--budget is for probes, and --names has none"),
-    Conflict("--open", "-i", "--open adds waits that are open when the run ends: leave out -i"),
-)
-
-
 def _parser() -> OptionParser[GooffcpuOptions]:
     text = "Add up how long goroutines of a Go program wait, by stack, reason and waker."
     return new_parser("gooffcpu", text, _EPILOG, GooffcpuOptions)
 
 
 def _run(arguments: Sequence[str]) -> int:
-    parser = _parser()
-    options = parse(parser, arguments)
+    options = parse(_parser(), arguments)
     if options.diff:
         from gotrace.cli.diff import compare
 
-        return compare(options, options.pprof, bool(options.named.command), options.quiet)
-    check_options(parser, options, _CONFLICTS)
+        return compare(options, bool(options.named.command), options.quiet)
     from gotrace.cli.waiting import add_up
 
     return add_up(options)

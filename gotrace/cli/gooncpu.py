@@ -7,9 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from gotrace.cli.command import run_command
-from gotrace.cli.conflicts import ONE_OF, Conflict, Needs, check_options
 from gotrace.cli.options import OptionParser, new_parser, parse
-from gotrace.cli.stack_options import STACK_CONFLICTS, GooncpuOptions
+from gotrace.cli.stack_options import GooncpuOptions
 
 _EPILOG = """\
 examples:
@@ -27,32 +26,17 @@ examples:
 """
 
 
-_CONFLICTS = (
-    *STACK_CONFLICTS,
-    Conflict("-g", "--stacks", ONE_OF),
-    Conflict("-g", "--by", ONE_OF),
-    Conflict(
-        "--off",
-        "--in PATTERN --stacks --by -i",
-        "--off is for all of the run: leave out --in, PATTERN, --stacks, --by and -i",
-    ),
-    Needs("--force", "--off", "--force is for --off: give both, or leave it out"),
-)
-
-
 def _parser() -> OptionParser[GooncpuOptions]:
     text = "Sample where the threads of a Go program spend CPU time, added up in the kernel."
     return new_parser("gooncpu", text, _EPILOG, GooncpuOptions)
 
 
 def _run(arguments: Sequence[str]) -> int:
-    parser = _parser()
-    options = parse(parser, arguments)
+    options = parse(_parser(), arguments)
     if options.diff:
         from gotrace.cli.diff import compare
 
-        return compare(options, options.pprof, bool(options.named.command), options.quiet)
-    check_options(parser, options, _CONFLICTS)
+        return compare(options, bool(options.named.command), options.quiet)
     from gotrace.cli.sampling import sample
 
     return sample(options)

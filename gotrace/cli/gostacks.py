@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gotrace.cli.command import run_command
-from gotrace.cli.conflicts import ONE_OF, Conflict, Needs, check_options
 from gotrace.cli.dump_options import GostacksOptions
 from gotrace.cli.options import OptionParser, new_parser, parse_plain
 
@@ -19,32 +18,12 @@ examples:
   gostacks --longer 1m -p 1234         those that have waited for a minute
   gostacks --reason 'sync.*' -p 1234   those that wait for locks
   gostacks -p 1234 'main.*'            those with a function of the program on their stack
-  gostacks --by-label method -p 1234   by the values of a pprof label
+  gostacks --by '$label("method")' -p 1234   by the values of a pprof label
   gostacks -i 5 -p 1234                which groups grow: leaks
   gostacks -o x.pb.gz -p 1234          for go tool pprof
   gostacks -o x.html -p 1234           a flame graph, for any browser
   gostacks --core core ./server        of a process that has ended
 """
-
-
-#: The forms of a dump; each is for one by itself.
-_FORMS = "--all --json --folded --output --speedscope --watch"
-_ALL_STACKS = "--json --folded --output --speedscope"
-_CONFLICTS = (
-    Conflict(_FORMS, _FORMS, ONE_OF),
-    Conflict("--core", "-i --watch", "a core file does not change: leave out -i and --watch"),
-    Needs("-d", "-i --watch", "-d needs -i or --watch"),
-    Conflict(
-        "--args",
-        "-i --watch -o --speedscope -f",
-        "--args needs a single dump, as text or with --json",
-    ),
-    Conflict(
-        "-i", "-f -o --speedscope -a", "-i prints changes: leave out -a, -f, -o and --speedscope"
-    ),
-    Conflict("--top", _ALL_STACKS),
-    Conflict("--by-label", f"{_ALL_STACKS} --all --goroutine --args"),
-)
 
 
 def _parser() -> OptionParser[GostacksOptions]:
@@ -58,13 +37,13 @@ def _run(arguments: Sequence[str]) -> int:
     if options.diff:
         from gotrace.cli.diff import compare
 
-        return compare(options, options.output, bool(options.core or options.patterns))
+        return compare(options, bool(options.core or options.patterns))
     if options.processes:
         from gotrace.target.process import one_process
 
         options = replace(options, pid=one_process(options.processes, "gostacks reads"))
     # JSON has each goroutine anyway.
-    check_options(parser, options, _CONFLICTS, besides="-a --all" if options.json else "")
+    options = options.with_files(parser, besides="-a --all" if options.json else "")
     from gotrace.cli.dumping import dump
 
     return dump(options)

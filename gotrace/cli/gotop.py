@@ -17,7 +17,7 @@ examples:
   gotop -p shop                         by name, all processes that have it
   gotop -f 'main.(*Store).*' -p 1234    with calls, p50, p99 and errors of these functions
   gotop -r main.handle -p 1234          with the slowest requests that begin there
-  gotop -b -n 3 -d 1 --json -p 1234     three times, a second apart, for a script
+  gotop -b -n 3 -i 1 --json -p 1234     three times, a second apart, for a script
 """
 
 

@@ -34,6 +34,8 @@ _ELSEWHERE: dict[str, str] = {
     "--ebpf": "leave it out",
     "--return": "a call's line has its results: leave it out",
     "--stack-storage-size": "leave it out",
+    "--speedscope": "-o x.speedscope.json writes one",
+    "--pprof": "-o x.pb.gz writes one",
     "-F": "all goroutines are read at once, and not sampled: -i TIME repeats that",
     "-H": "gofunclatency --of EXPR makes histograms of a value, as in --of n main.handle",
     "-I": "types are read from the program, and -i TIME prints so often",
@@ -81,8 +83,12 @@ _OF_TOOLS: dict[str, dict[str, str]] = {
         **dict.fromkeys(("-K", "-U", "-k", "-u"), _GOROUTINES),
         **dict.fromkeys(("-l", "-t"), "-a prints each goroutine with its stack"),
         **dict.fromkeys(("-s", "-w"), "--state, --reason and a PATTERN choose goroutines"),
+        "--by-label": "--by '$label(\"KEY\")' keeps goroutines apart by a label",
     },
-    "gotop": dict.fromkeys(("-o", "--output"), "type gotop -b --json -p PID > FILE"),
+    "gotop": {
+        **dict.fromkeys(("-o", "--output"), "type gotop -b --json -p PID > FILE"),
+        **dict.fromkeys(("-d", "--delay"), "-i TIME looks so often"),
+    },
 }
 
 #: Advice on the value of an option that is given without one.
@@ -177,13 +183,15 @@ def check_words(tool: str, given: Mapping[str, Any]) -> None:
 
     Alone among other patterns they would be one of several that come to nothing.
     """
-    asked = given.get("output")
-    if asked in ("json", "text", "ndjson"):
-        raise UsageError(f"-o names a file: type --json for JSON, -o ./{asked} for such a file")
-    if file := asked or given.get("pprof"):
+    files: list[str] = given.get("output", [])
+    for asked in files:
+        if asked in ("json", "text", "ndjson"):
+            raise UsageError(f"-o names a file: type --json for JSON, -o ./{asked} for such a file")
+        if files.count(asked) > 1:
+            raise UsageError(f"-o {quote(asked)} is given twice: leave one of them out")
         from gotrace.cli.files import check_name
 
-        check_name(tool, file, bool(given.get("diff")))
+        check_name(tool, asked)
     for path in given.get("exclude", ()):
         if "/" in path and os.path.isfile(path):
             raise UsageError(

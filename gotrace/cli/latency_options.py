@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
-from gotrace.cli.conflicts import Conflict, Rule
+from gotrace.cli.conflicts import Conflict
 from gotrace.cli.options import (
     CALLS_CONFLICTS,
     CallsOptions,
@@ -16,6 +14,7 @@ from gotrace.cli.options import (
     OptionParser,
     PartsOptions,
     duration,
+    one_file,
     sort_option,
 )
 from gotrace.report.order import Order
@@ -32,26 +31,26 @@ _NOT_ALONE = (
 class GofunclatencyOptions(CallsOptions, PartsOptions):
     """The options of gofunclatency."""
 
-    CONFLICTS: ClassVar[Sequence[Rule]] = (
+    CONFLICTS = (
         Conflict(
             "-o=page --heat",
-            "--json -o=profile -o=json -f --by=$stack --of",
+            "--json -o=profiles -o=json -f --by=$stack --of",
             "{1} draws latency: leave out --json, profiles, -f, $stack and --of",
         ),
         *CALLS_CONFLICTS,
         Conflict(
-            "-o=profile.html",
+            "-o=profiles.html",
             "-g --why",
             "{1} has stacks: give -i 1 as well for latency over time",
         ),
         Conflict("--of", _ALONE, f"--of {_NOT_ALONE}"),
-        Conflict("--by -f -o=profile", _ALONE, f"--by {_NOT_ALONE}"),
+        Conflict("--by -f -o=profiles", _ALONE, f"--by {_NOT_ALONE}"),
         Conflict(
             "--of", "-u -m --why", "--of measures a value, not a time: leave out -u, -m and --why"
         ),
         Conflict(
             "--why",
-            "-f -o=profile",
+            "-f -o=profiles",
             "folded stacks and profiles cannot show parts of the time: use --by '$stack' --why",
         ),
     )
@@ -111,15 +110,14 @@ class GofunclatencyOptions(CallsOptions, PartsOptions):
 
     def _files(self) -> Files:
         """Return the kinds of output files: a page of a run without intervals has stacks."""
-        path = self.output or ""
+        files = super()._files()
+        pages = [path for path in files.profiles if path.lower().endswith((".html", ".htm"))]
         has_stacks = self.folded or "$stack" in (self.by or ())
         repeats = self.heat or (self.interval is not None and not has_stacks)
-        if not (repeats and path.lower().endswith((".html", ".htm"))):
-            return super()._files()
-        from gotrace.profiles.write import check_place
-
-        check_place(path)
-        return Files(page=path)
+        if not repeats:
+            return files
+        others = tuple(path for path in files.profiles if path not in pages)
+        return files._replace(page=one_file(pages), profiles=others)
 
     def prepared(
         self,

@@ -91,6 +91,17 @@ class OptionParser(argparse.ArgumentParser, Generic[_O]):
     """A parser that makes the options of one command, and raises UsageError."""
 
     kind: type[_O]
+    #: Options that have had their value.
+    given: set[str]
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # An action of our own would not be run by argcomplete.
+        if action.option_strings and isinstance(action, argparse._StoreAction):
+            if action.dest in self.given:
+                text = f"{action.option_strings[0]} is given twice: leave one of them out"
+                raise UsageError(text)
+            self.given.add(action.dest)
+        return super()._get_values(action, arg_strings)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(mistake(self, message))
@@ -105,7 +116,7 @@ def new_parser(name: str, description: str, epilog: str, kind: type[_O]) -> Opti
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.kind = kind
+    parser.kind, parser.given = kind, set()
     parser.add_argument("--version", action="version", version=f"{name} {__version__}")
     fields = [each for each in kind.__dataclass_fields__.values() if each.metadata]
     for heading in Heading:
@@ -137,16 +148,13 @@ def _add(
         place.add_argument(name, nargs="*", metavar=values[0], **keywords)
         return
     if not values:
-        action = "store_const" if "const" in keywords else "store_true"
-        place.add_argument(*spellings, dest=name, action=action, **keywords)
-        return
-    if len(values) > 1:
-        keywords.update(nargs=len(values), metavar=values)
+        keywords["action"] = "store_const" if "const" in keywords else "store_true"
+    elif len(values) > 1:
+        keywords |= {"nargs": len(values), "metavar": values}
     elif values[0].endswith("..."):
-        keywords.update(nargs="+", metavar=values[0].removesuffix("..."))
+        keywords |= {"nargs": "+", "metavar": values[0].removesuffix("...")}
     else:
-        action = "append" if is_list else "store"
-        keywords = {"action": action, "metavar": values[0], **keywords}
+        keywords |= {"action": "append" if is_list else "store", "metavar": values[0]}
     if is_list and not annotation.endswith(" | None"):
         keywords.setdefault("default", [])
     place.add_argument(*spellings, dest=name, **keywords)
@@ -221,6 +229,13 @@ def _cgroup(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def label(text: str) -> str:
+    """Parse a label of goroutines to its key, for argparse."""
+    from gotrace.probes.spec import parse_label
+
+    return parse_label(text)
+
+
 size.__name__ = "size (512K, 64M, 1G)"
 positive.__name__ = "positive number"
 seconds.__name__ = duration.__name__ = "length of time (5, 1.5s, 500ms, 1m30s)"
@@ -291,22 +306,24 @@ _NOBODY = Named()
 
 
 class Files(NamedTuple):
-    """The file of ``-o``, by what is written to it."""
+    """The files of ``-o``, by what is written to them."""
 
     table: str | None = None
-    profile: str | None = None
+    profiles: tuple[str, ...] = ()
     #: Latency over time.
     page: str | None = None
-    requests: str | None = None
+    requests: tuple[str, ...] = ()
     recording: str | None = None
 
-    def given(self) -> dict[str, str]:
-        """Return a conflict row for each file that is given, with the words that were typed."""
+    def given(self, only_stacks: bool) -> dict[str, str]:
+        """Return the names that rows of conflicts have for the files, with what was typed."""
         found = {}
-        for kind, path in self._asdict().items():
-            if path:
+        for kind, of_kind in self._asdict().items():
+            paths = [of_kind] if isinstance(of_kind, str) else of_kind or ()
+            for path in reversed(paths):
                 kinds = [kind, f"{kind}{os.path.splitext(path)[1]}"]
                 kinds += ["json"] if kind == "table" and is_json(path) else []
+                kinds += ["stacks"] if only_stacks else []
                 found.update({f"-o={kind}": f"-o {path}" for kind in kinds})
         return found
 
@@ -314,8 +331,40 @@ class Files(NamedTuple):
 _NO_FILE = Files()
 
 
+def files_of(paths: Sequence[str]) -> Files:
+    """Return the files of ``-o`` by the ends of their names. Raises GotraceError."""
+    if not paths:
+        return _NO_FILE
+    from gotrace.profiles.write import check_place, is_profile
+
+    profiles = tuple(path for path in paths if is_profile(path))
+    for path in profiles:
+        check_place(path)
+    return Files(one_file([path for path in paths if path not in profiles]), profiles)
+
+
+def one_file(paths: Sequence[str]) -> str | None:
+    """Return the only file of a kind, None if there is none. Raises UsageError."""
+    if len(paths) > 1:
+        both = " and ".join(f"-o {path}" for path in paths)
+        raise UsageError(f"{both} have the same results: give one of them")
+    return paths[0] if paths else None
+
+
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class ProcessOptions(Options):
+class FileOptions(Options):
+    """Of commands that write results to files."""
+
+    output: list[str] = Heading.OUTPUT.option(
+        "-o --output FILE",
+        "write the results to this file, in the form that its name ends in: .txt, .ndjson (both"
+        " also with .gz), and of stacks .html, .pb.gz, .folded, .speedscope.json (may be repeated)",
+    )
+    files: Files = _NO_FILE
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class ProcessOptions(FileOptions):
     """Of commands that look at processes for some time."""
 
     processes: list[str] = Heading.TARGET.option(
@@ -327,6 +376,34 @@ class ProcessOptions(Options):
     duration: float | None = Heading.RUN.option(
         "-d --duration TIME", "end after this time: 5 (seconds), 1m", seconds
     )
+    folded: bool = Heading.OUTPUT.option("-f --folded", "print folded stacks")
+
+    CONFLICTS: ClassVar[Sequence[Rule]] = ()
+
+    @property
+    def only_stacks(self) -> bool:
+        """Return whether all results go to files of profiles."""
+        return bool(self.files.profiles) and not (self.files.table or self.json)
+
+    def _files(self) -> Files:
+        return files_of(self.output)
+
+    def with_files(self: _P, parser: OptionParser[_P], besides: str = "") -> _P:
+        """Return the options with their files, if nothing conflicts. Raises GotraceError.
+
+        ``besides`` are spellings that conflict with nothing.
+        """
+        options = replace(self, files=self._files())
+        files = options.files
+        # Folded stacks are printed in a file of them.
+        if any(path.endswith(".folded") for path in files.profiles):
+            options = replace(options, folded=False)
+        given = files.given(options.only_stacks)
+        check_options(parser, options, options.CONFLICTS, given, besides)
+        return replace(options, json=options.json or is_json(files.table))
+
+
+_P = TypeVar("_P", bound=ProcessOptions)
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -353,7 +430,6 @@ class RunOptions(ProcessOptions):
         " (also: all that follows --)",
         alone="source",
     )
-    folded: bool = Heading.OUTPUT.option("-f --folded", "print folded stacks, in ns")
     quiet: bool = Heading.OUTPUT.option(
         "-q --quiet",
         "leave out headings, and notices but for errors and what is missing",
@@ -438,10 +514,6 @@ class FunctionOptions(BudgetOptions):
     strict: bool = Heading.EXPERT.option(
         "--strict", "refuse to run when one of several probes comes to nothing"
     )
-    output: str | None = Heading.OUTPUT.option(
-        "-o --output FILE",
-        "write results to this file: compressed if it ends in .gz, as JSON if in .ndjson",
-    )
     short: bool = Heading.OUTPUT.option(
         "--short",
         "print names without the beginning of import paths, http.Get for net/http.Get",
@@ -453,7 +525,6 @@ class FunctionOptions(BudgetOptions):
         one_of(ReturnMode, "choice"),
         default=ReturnMode.AUTO,
     )
-    files: Files = _NO_FILE
 
     @property
     def is_run(self) -> bool:
@@ -485,10 +556,15 @@ class FunctionOptions(BudgetOptions):
 _F = TypeVar("_F", bound=FunctionOptions)
 
 
-_ALL_STACKS = "{1} has all stacks of the run: leave out --json, -i and --top"
+_ALL_STACKS = "{1} has all stacks of the run: leave out {2}"
+STACK_CONFLICTS: Sequence[Rule] = (
+    Conflict("-o=stacks -f", "--top -i", _ALL_STACKS),
+    Conflict("-f", "--json -o=json", _ALL_STACKS),
+    Conflict("-o=profiles", "-f", "{1} and -f cannot be combined: give one of them"),
+)
 CALLS_CONFLICTS: Sequence[Rule] = (
-    Conflict("-o=profile -f", "--json -i --top", _ALL_STACKS),
-    Conflict("-o=profile", "-f", "{1} and -f cannot be combined: give one of them"),
+    *STACK_CONFLICTS,
+    Conflict("-o=profiles", "-i", _ALL_STACKS),
 )
 
 
@@ -496,7 +572,7 @@ CALLS_CONFLICTS: Sequence[Rule] = (
 class CallsOptions(FunctionOptions, SummaryOptions):
     """Of runs that add calls up."""
 
-    CONFLICTS: ClassVar[Sequence[Rule]] = CALLS_CONFLICTS
+    CONFLICTS = CALLS_CONFLICTS
 
     by: list[str] | None = Heading.VALUES.option(
         "--by EXPR[,EXPR]",
@@ -539,11 +615,7 @@ class CallsOptions(FunctionOptions, SummaryOptions):
     @property
     def wants_stacks(self) -> bool:
         """Return whether stacks are to be written in a format of theirs."""
-        return self.folded or self.files.profile is not None
-
-    def _files(self) -> Files:
-        profile = profile_in(self.output)
-        return Files(profile=profile) if profile else Files(table=self.output)
+        return self.folded or bool(self.files.profiles)
 
     def prepared(self: _C, parser: OptionParser[_C]) -> _C:
         """Return the options with the keys that calls are added up by. Raises UsageError."""
@@ -553,34 +625,13 @@ class CallsOptions(FunctionOptions, SummaryOptions):
         by = options.by or _recipes_keys(options.patterns)
         if not (by or options.value):
             _check_bare(options.patterns, options.tool, options.regexp)
-        options = replace(options, by=by)
-        options = replace(options, files=options._files())
-        profile, table = options.files.profile, options.files.table
-        if adds_nothing(profile):
-            options = replace(options, folded=False)
-        check_options(parser, options, options.CONFLICTS, options.files.given())
+        options = replace(options, by=by).with_files(parser)
         if options.wants_stacks and "$stack" not in (by or ()):
             by = [*(by or ()), "$stack"]
-        return replace(options, by=by, json=options.json or is_json(table))
+        return replace(options, by=by)
 
 
 _C = TypeVar("_C", bound=CallsOptions)
-
-
-def profile_in(path: str | None) -> str | None:
-    """Return the file of ``-o`` if a profile is wanted in it. Raises GotraceError."""
-    if not path:
-        return None
-    from gotrace.profiles.write import check_place, is_profile
-
-    if not is_profile(path):
-        return None
-    check_place(path)
-    return path
-
-
-def adds_nothing(profile: str | None) -> bool:
-    return profile is not None and profile.endswith(".folded")
 
 
 def parse_plain(parser: OptionParser[_O], arguments: Sequence[str], **found: object) -> _O:
@@ -594,6 +645,7 @@ def parse_plain(parser: OptionParser[_O], arguments: Sequence[str], **found: obj
 
         complete(parser)
     refuse_long_options(parser, arguments)
+    parser.given = set()
     given = vars(parser.parse_intermixed_args(list(arguments)))
     check_words(parser.prog, given)
     return parser.kind(**{**given, **found}, tool=parser.prog)

@@ -75,11 +75,9 @@ def run_output(options: RunOptions) -> Output:
 
     Begins to say that the start takes its time. Raises OSError where a file cannot be written.
     """
-    is_list, file = False, None
-    if isinstance(options, FunctionOptions):
-        is_list, file = options.list, options.files.table
+    is_list = isinstance(options, FunctionOptions) and options.list
     tool = None if is_list or options.quiet else options.tool
-    return open_output(file, options.json, options.quiet, options.folded, tool)
+    return open_output(options.files.table, options.json, options.quiet, options.folded, tool)
 
 
 def open_output(

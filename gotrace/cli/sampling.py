@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from gotrace.cli.pace import pace, running
 from gotrace.cli.run import process_of, run_output
-from gotrace.cli.stack_files import fold, wants_stacks, write_stacks
+from gotrace.cli.stack_files import StackWriter, begin_table, write_stacks
 from gotrace.cli.stack_options import GooncpuOptions
 from gotrace.cli.why import PriceWatch
 from gotrace.profiles.rows import StackProfile
@@ -85,10 +85,10 @@ def _run_off(options: GooncpuOptions, request: CpuRequest, output: Output) -> No
         tables = [group.table_rows(stacks_of) for group in groups]
         if isinstance(output, JsonOutput):
             output.rows([head, *chain.from_iterable(tables[: options.top])])
-        elif not options.folded:
-            clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
-            output.out.write(f"\n{clock}")
-            write_wall(output.out, head, [rows[0] for rows in tables], what, options.top)
+        elif not (options.folded or options.only_stacks):
+            write_wall(
+                begin_table(options, output), head, [rows[0] for rows in tables], what, options.top
+            )
         write_stacks(options, output, profile, counted("{:,} stack{s}", len(found)))
         unseen, stacks = run.meter.losses()
         if unseen:
@@ -109,8 +109,8 @@ def _attached(options: GooncpuOptions, target: Target) -> Notice:
     return Notice(NoticeKind.ATTACHED, text, fields)
 
 
-class _Writer:
-    """The results of a run: printed for each interval, or written at the end."""
+class _Writer(StackWriter[CpuRow, NamedSamples]):
+    """The samples of a run."""
 
     def __init__(
         self,
@@ -119,55 +119,41 @@ class _Writer:
         target: Target,
         output: Output,
     ) -> None:
-        self._options = options
-        self._target = target
-        self._output = output
+        super().__init__(options, target, output)
+        self._of = options
         self._period = meter.period
         self._names = CpuNames(meter)
-        self._rows: list[CpuRow] = []
-        self._began = time.time_ns()
-        self._length = 0.0
 
     def write(self, period: CpuPeriod, length: float) -> None:
         """Write an interval's samples."""
-        options, output = self._options, self._output
-        self._length += length
-        self._rows = sum_samples([*self._rows, *period.rows])
-        if options.folded and options.interval is None:
-            return
-        samples = self._names.named(period.rows, options.inside)
-        if options.folded:
-            fold(output, self._profile(samples))
+        options, output = self._of, self._output
+        samples = self.keep(period.rows, length)
+        if samples is None:
             return
         functions = function_rows(samples, self._period, options.functions)
         rows = [one.row(self._period, options.label) for one in samples]
         own_clock = None if options.inside else period.cpu_ns
-        fields = {"pid": self._target.pid, "ts": round(time.time(), 6), "seconds": length}
-        head = cpu_head(samples, period.others, self._period, own_clock, fields)
+        head = cpu_head(samples, period.others, self._period, own_clock, self.fields(length))
         if isinstance(output, JsonOutput):
             output.rows([head, *functions[: options.top], *rows[: options.top]])
             return
-        clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
-        output.out.write(f"\n{clock}")
-        what = f"process {self._target.pid}"
         by = "GROUP" if options.goroutines else options.label
         few = not (options.functions or by or options.stacks)
         top = options.top or (_FUNCTIONS if few else None)
-        write_cpu(output.out, head, functions, rows, what, top, by, options.stacks)
+        write_cpu(self.begin(), head, functions, rows, self._what, top, by, options.stacks)
 
-    def _profile(self, samples: Sequence[NamedSamples]) -> StackProfile:
-        rows = self._names.profile_rows(samples, self._period)
-        name = f"CPU time of process {self._target.pid}"
-        length = round(self._length * 1e9)
-        return StackProfile(FORM, rows, name, self._names.mappings(), self._began, length)
+    def _sum(self, rows: Sequence[CpuRow]) -> list[CpuRow]:
+        return sum_samples(rows)
 
-    def finish(self) -> None:
-        """Write the results of the whole run."""
-        if wants_stacks(self._options):
-            samples = self._names.named(self._rows, self._options.inside)
-            count = sum(one.samples for one in samples)
-            what = counted("{:,} sample{s}", count)
-            write_stacks(self._options, self._output, self._profile(samples), what)
+    def _named(self, rows: Sequence[CpuRow]) -> list[NamedSamples]:
+        return self._names.named(rows, self._of.inside)
+
+    def _size(self, named: Sequence[NamedSamples]) -> str:
+        return counted("{:,} sample{s}", sum(one.samples for one in named))
+
+    def _profile(self, named: Sequence[NamedSamples], length: int) -> StackProfile:
+        rows, mappings = self._names.profile_rows(named, self._period), self._names.mappings()
+        return StackProfile(FORM, rows, f"CPU time of {self._what}", mappings, self._began, length)
 
 
 def _say_lost(output: Output, stacks: int) -> None:

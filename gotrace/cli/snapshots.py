@@ -64,7 +64,7 @@ def show(options: GotopOptions) -> int:
 
         accept = _accepting(options, None)
         ended = watch(
-            monitors, waiter, options.delay, lambda monitor: _attach(options, monitor, accept)
+            monitors, waiter, options.interval, lambda monitor: _attach(options, monitor, accept)
         )
     for pid in ended:
         print(f"process {pid} has ended", file=sys.stderr)
@@ -117,7 +117,7 @@ def _batch(options: GotopOptions, monitors: Sequence[Monitor], waiter: SignalWai
     tick = time.monotonic()
     left = options.number
     if is_attached:  # of the first there is nothing yet
-        tick += options.delay
+        tick += options.interval
         waiter.wait(tick)
     while alive:
         is_last = waiter.asked is not None or left == 1
@@ -136,7 +136,7 @@ def _batch(options: GotopOptions, monitors: Sequence[Monitor], waiter: SignalWai
             left -= 1
         if waiter.asked is not None or left == 0:
             return
-        tick = max(tick + options.delay, time.monotonic())
+        tick = max(tick + options.interval, time.monotonic())
         # Attached probes have something to say of the time up to the end.
         if alive and waiter.wait(tick) is Reason.ASKED and not is_attached:
             return

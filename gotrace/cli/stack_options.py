@@ -4,47 +4,53 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
-from gotrace.cli.conflicts import ONE_OF, Conflict
+from gotrace.cli.conflicts import ONE_OF, Conflict, Needs
 from gotrace.cli.options import (
+    STACK_CONFLICTS,
     BudgetOptions,
     ForceOptions,
     Heading,
+    OptionParser,
     SummaryOptions,
     one_of,
     positive,
 )
 from gotrace.session.choices import HERTZ, WaitState
 
-STACK_CONFLICTS = (
-    Conflict("--folded", "--json", ONE_OF),
-    Conflict("--top", "--folded"),
-)
+_NAMES = "--names is for --state syscall, and for calls that have ended"
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class StackOptions(ForceOptions, SummaryOptions):
     """Of commands that add stacks up."""
 
-    pprof: str | None = Heading.OUTPUT.option(
-        "-o FILE",
-        "write a pprof profile of the whole run to this file as well (x.pb.gz), or a page that"
-        " shows its flame graph (x.html)",
-    )
-    speedscope: str | None = Heading.OUTPUT.option(
-        "--speedscope FILE",
-        "write a flame graph for https://www.speedscope.app to this file as well (x.json)",
-    )
     inside: list[str] = Heading.CHOICE.option(
         "--in PATTERN",
         "only time within calls of such functions; only * is special (may be repeated)",
     )
     timestamp: bool = Heading.OUTPUT.option("-T --timestamp", "print the time above each table")
 
+    def prepared(self: _S, parser: OptionParser[_S]) -> _S:
+        """Return the options as they are meant. Raises GotraceError, UsageError among these."""
+        return self if self.diff else self.with_files(parser)
+
+
+_S = TypeVar("_S", bound=StackOptions)
+
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class GooffcpuOptions(StackOptions, BudgetOptions):
     """The options of gooffcpu."""
+
+    CONFLICTS = (
+        *STACK_CONFLICTS,
+        Needs("--names", "--state=syscall", _NAMES),
+        Conflict("--names", "--open", _NAMES),
+        Conflict("--names", "--budget", "--budget is for probes, and --names has none"),
+        Conflict("--open", "-i", "--open adds waits that are open when the run ends: leave out -i"),
+    )
 
     state: WaitState = Heading.CHOICE.option(
         "--state STATE",
@@ -76,6 +82,18 @@ class GooffcpuOptions(StackOptions, BudgetOptions):
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class GooncpuOptions(StackOptions):
     """The options of gooncpu."""
+
+    CONFLICTS = (
+        *STACK_CONFLICTS,
+        Conflict("-g", "--stacks", ONE_OF),
+        Conflict("-g", "--by", ONE_OF),
+        Conflict(
+            "--off",
+            "--in PATTERN --stacks --by -i",
+            "--off is for all of the run: leave out --in, PATTERN, --stacks, --by and -i",
+        ),
+        Needs("--force", "--off", "--force is for --off: give both, or leave it out"),
+    )
 
     functions: list[str] = Heading.CHOICE.option(
         "PATTERN", "only such functions in the table; only * is special"

@@ -26,8 +26,8 @@ class GotopOptions(Options):
         "-r --requests ROOT",
         "trace requests from the start: the calls of ROOT, as gotrace --tree ROOT shows them",
     )
-    delay: float = Heading.RUN.option(
-        "-d --delay TIME",
+    interval: float = Heading.RUN.option(
+        "-i --interval TIME",
         "look this often: 1 (second, the default), 500ms",
         seconds,
         default=1.0,

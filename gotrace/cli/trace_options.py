@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gotrace.cli.conflicts import Conflict, Needs, check_options
+from gotrace.cli.conflicts import Conflict, Needs
 from gotrace.cli.options import (
     Files,
     FunctionOptions,
     Heading,
     OptionParser,
     PartsOptions,
-    adds_nothing,
+    files_of,
     is_json,
+    one_file,
     positive,
-    profile_in,
     seconds,
     size,
 )
@@ -44,19 +44,17 @@ _CONFLICTS = (
     Needs("--critical", "--tree", "--critical is of requests: give --tree ROOT"),
     # Trees do not show these, or would lose calls that they need.
     Conflict(_REQUESTS, f"{_REQUESTS} -f", _ALONE),
-    Conflict(_REQUESTS, "-o=profile", "a profile cannot be combined with {1}: leave it out"),
+    Conflict(_REQUESTS, "-o=profiles", "a profile cannot be combined with {1}: leave it out"),
     Conflict(_REQUESTS, "--stack-depth -U --entry -C --goid --tid --budget", _ALONE),
-    Conflict(
-        "--json -o=json",
-        "-f -o=profile",
-        "--json cannot be combined with -f or a profile: leave it out",
-    ),
+    Conflict("--json -o=json", "-f", "--json cannot be combined with -f: leave it out"),
 )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class GotraceOptions(FunctionOptions, PartsOptions):
     """The options of gotrace."""
+
+    CONFLICTS = _CONFLICTS
 
     patterns: Sequence[str] = Heading.TARGET.option(
         "PROBE", "a function, with predicate and format: see below"
@@ -169,7 +167,7 @@ class GotraceOptions(FunctionOptions, PartsOptions):
     @property
     def wants_stacks(self) -> bool:
         """Return whether stacks are written in place of calls."""
-        return self.folded or self.files.profile is not None
+        return self.folded or bool(self.files.profiles)
 
     @property
     def shows_whole(self) -> bool:
@@ -216,26 +214,26 @@ class GotraceOptions(FunctionOptions, PartsOptions):
         return [] if self.record else None
 
     def _files(self) -> Files:
-        if profile := profile_in(self.output):
-            return Files(profile=profile)
         if not self.output:
             return Files()
         if self.flight or self.record:
-            return Files(recording=self.output)
+            from gotrace.profiles.write import is_profile
+
+            if profiles := tuple(filter(is_profile, self.output)):
+                return Files(profiles=profiles)  # which is refused
+            return Files(recording=one_file(self.output))
         from gotrace.requests.model import is_request_file
 
-        is_request = is_request_file(self.output)
-        return Files(requests=self.output) if is_request else Files(table=self.output)
+        requests = tuple(filter(is_request_file, self.output))
+        others = files_of([path for path in self.output if path not in requests])
+        return others._replace(requests=requests)
 
     def prepared(self, parser: OptionParser[GotraceOptions]) -> GotraceOptions:
         """Return the options as they are meant. Raises GotraceError, UsageError among these."""
         options = super().prepared(parser)
         if not options.is_run:
-            return replace(options, json=options.json or is_json(options.output))
-        options = replace(options, files=self._files())
-        if adds_nothing(options.files.profile):
-            options = replace(options, folded=False)
-        check_options(parser, options, _CONFLICTS, options.files.given())
+            return replace(options, json=options.json or any(map(is_json, options.output)))
+        options = options.with_files(parser)
         memory, recording = options.memory, options.files.recording
         if recording:
             from gotrace.requests.recording import check_recording_file
@@ -246,5 +244,4 @@ class GotraceOptions(FunctionOptions, PartsOptions):
 
             memory = memory or flight_size()
         is_own = options.roots() is not None and not self.patterns
-        as_json = options.json or is_json(options.files.table)
-        return replace(options, memory=memory, json=as_json, shows_own=is_own)
+        return replace(options, memory=memory, shows_own=is_own)

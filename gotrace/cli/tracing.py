@@ -96,7 +96,7 @@ def _request(options: GotraceOptions, target: Target) -> TraceRequest:
         from gotrace.requests.assemble import request_probes
 
         roots, probes = request_probes(asked_of(options), target)
-    asked = asked_of(options)
+    asked, requests = asked_of(options), options.files.requests
     return TraceRequest(
         target=target,
         asked=asked,
@@ -113,16 +113,14 @@ def _request(options: GotraceOptions, target: Target) -> TraceRequest:
             min(depth, MAX_STACK_FRAMES),
             cpu=options.cpu,
             roots=roots,
-            states=options.critical or _is_for_go_tool(options.files.requests),
+            states=options.critical or any(map(_is_for_go_tool, requests)),
         ),
         only={name: number for name, number in filters.items() if number is not None},
     )
 
 
-def _is_for_go_tool(path: str | None) -> bool:
+def _is_for_go_tool(path: str) -> bool:
     """Return whether a file is one for ``go tool trace``."""
-    if path is None:
-        return False
     from gotrace.profiles.execution import is_execution_trace
 
     return is_execution_trace(path)
@@ -186,8 +184,7 @@ class _Profile:
         if self._options.folded:
             output.out.write(folded(profile))
             output.out.flush()
-        path = self._options.files.profile
-        if path:
+        for path in self._options.files.profiles:
             write_profile(path, profile)
             count = sum(row.values[0] for row in rows)
             text = f"wrote {counted('{:,} call{s}', count)} to {path}"
@@ -223,11 +220,13 @@ class _Printer:
         self._sampled: Counter[int] = Counter()
         self._hits: Counter[int] = Counter()
         self._hits_ns: Counter[int] = Counter()
-        self._lines = [line_of(decoder, clock, as_json, lines) for decoder in decoders]
+        no_lines = options.only_stacks or options.folded
+        shown = () if no_lines else decoders
+        self._lines = [line_of(decoder, clock, as_json, lines) for decoder in shown]
         self._reader = reader
         self._out = output.out
         self._left: int | None = options.max_events
-        if not isinstance(output, JsonOutput) and profile is None:
+        if not (isinstance(output, JsonOutput) or no_lines):
             output.heading((CPU_HEADING if options.cpu else "") + CALL_HEADING)
             self._out.flush()
 
@@ -250,15 +249,14 @@ class _Printer:
             size = 0
             for record in records:
                 self._sample(record)
-                if self._profile is not None:
-                    if self._profile.calls.add(record) and self._left is not None:
-                        self._left -= 1
-                    size += 1
-                elif line := self._lines[function_of(record)](record):
+                is_taken = self._profile is not None and self._profile.calls.add(record)
+                size += 1
+                if self._lines and (line := self._lines[function_of(record)](record)):
                     lines.append(line)
                     size += len(line)
-                    if self._left is not None:
-                        self._left -= 1
+                    is_taken = True
+                if is_taken and self._left is not None:
+                    self._left -= 1
                 if self._left == 0 or size >= _PIECE:
                     break
             self._out.write("".join(lines))

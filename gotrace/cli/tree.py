@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
@@ -45,17 +45,17 @@ def run_tree(
         reasons = run.meter.wait_reasons if request.options.states else ()
         assembler = Assembler(decoders, request.options.roots, reasons)
         with ExitStack() as opened:
-            file = None
-            if options.files.requests is not None:
-                file = opened.enter_context(closing(RequestFile(options.files.requests)))
+            files = [
+                opened.enter_context(closing(RequestFile(path))) for path in options.files.requests
+            ]
             reader = RecordReader(run.meter, undecided)
-            printer = _Printer(options, assembler, reader, output, style, file)
+            printer = _Printer(options, assembler, reader, output, style, files)
             seen, holds = lambda: printer.has_seen, lambda: not assembler.is_empty
             read(options, run, output, reader, printer.take, seen, watch, holds)
             printer.finish()
         for notice in printer.notices(undecided):
             output.notice(notice)
-        for written in file.written if file is not None else ():
+        for written in (one for file in files for one in file.written):
             text = counted("wrote {} request{s} to ", written.requests) + written.path
             if written.lost:
                 text += counted(": {} record{s} lost before", written.lost)
@@ -95,9 +95,10 @@ class _Printer:
         reader: RecordReader,
         output: Output,
         style: LineStyle,
-        file: RequestFile | None,
+        files: Sequence[RequestFile],
     ) -> None:
-        self._file = file
+        self._files = files
+        self._prints = not files or options.files.table is not None
         self._assembler = assembler
         self._reader = reader
         self._style = style
@@ -109,7 +110,7 @@ class _Printer:
         self._left: int | None = options.max_events
         self.has_seen = False
         self._missing = 0  # records
-        if file is None and not isinstance(output, JsonOutput):
+        if self._prints and not isinstance(output, JsonOutput):
             output.heading(REQUEST_HEADING)
             self._out.flush()
 
@@ -130,8 +131,8 @@ class _Printer:
         self._assembler.missing(missing)
         lost = missing.calls + missing.late - self._missing
         self._missing += lost
-        if lost and self._file is not None:
-            self._file.lost(lost)
+        for file in self._files if lost else ():
+            file.lost(lost)
 
     def finish(self) -> None:
         """Count requests that could not be written in time as lost."""
@@ -144,9 +145,9 @@ class _Printer:
             request = next(requests, None)
             if request is None:
                 return
-            if self._file is not None:
-                self._file.add(self._made(request))
-            else:
+            for file in self._files:
+                file.add(self._made(request))
+            if self._prints:
                 self._out.writelines(self._lines(request))
                 self._out.flush()
             if self._left is not None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from gotrace.cli.pace import pace, running
 from gotrace.cli.run import process_of, run_output
-from gotrace.cli.stack_files import fold, wants_stacks, write_stacks
+from gotrace.cli.stack_files import StackWriter
 from gotrace.cli.stack_options import GooffcpuOptions
 from gotrace.cli.why import PriceWatch, say_price
 from gotrace.goroutines.groups import matcher
@@ -73,7 +73,7 @@ def _watch(options: GooffcpuOptions, request: RunRequest[_M, None], output: Outp
         output.notice(_attached(options, run.target, meter))
         for length in pace(options, run, output, watch=watch):
             writer.write(meter.take(), meter.open() if meter.stopped else [], length)
-        writer.finish(output)
+        writer.finish()
         for notice in _footer(writer, meter):
             output.notice(notice)
 
@@ -90,8 +90,8 @@ def _attached(options: GooffcpuOptions, target: Target, meter: _Meter) -> Notice
     return Notice(NoticeKind.ATTACHED, text, {"pid": target.pid, **fields})
 
 
-class _Writer:
-    """The results of a run: printed for each interval, or written at the end."""
+class _Writer(StackWriter[WaitRow, Row]):
+    """The waits of a run."""
 
     def __init__(
         self,
@@ -101,14 +101,10 @@ class _Writer:
         output: Output,
         choice: WaitChoice,
     ) -> None:
-        self._options = options
+        super().__init__(options, target, output)
+        self._of = options
         self._meter = meter
-        self._target = target
-        self._output = output
         self._choice = choice
-        self._rows: list[WaitRow] = []
-        self._began = time.time_ns()
-        self._length = 0.0
         #: Whether waits that have not ended are in the results.
         self.counts_open: bool = options.open
         #: Waits that had not ended, of those that are wanted.
@@ -116,60 +112,47 @@ class _Writer:
 
     def write(self, period: WaitPeriod, still_open: Sequence[WaitRow], length: float) -> None:
         """Write an interval's waits; ``still_open`` are those that have not ended with the run."""
-        options = self._options
-        self._length += length
+        options = self._of
         self.open = self._named(still_open)
-        rows = [*period.rows, *(still_open if options.open else ())]
-        self._rows = sum_rows([*self._rows, *rows])
-        if options.folded and options.interval is None:
+        waits = self.keep([*period.rows, *(still_open if options.open else ())], length)
+        if waits is None:
             return
-        waits = self._named(rows)
-        if options.folded:
-            fold(self._output, self._profile(waits))
-            return
-        fields = {"pid": self._target.pid, "ts": round(time.time(), 6), "seconds": length}
         top = options.top
-        head = waits_head(waits, period.others, fields)
+        head = waits_head(waits, period.others, self.fields(length))
         calls = self._syscalls(self._meter) if isinstance(self._meter, SyscallMeter) else None
         if isinstance(self._output, JsonOutput):
             self._output.rows([head, *waits[:top], *(calls or ())])
             return
-        clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
-        out = self._output.out
-        out.write(f"\n{clock}")
+        out = self.begin()
         if calls is not None:
             write_syscalls(out, calls[:top])
             out.write("\n")
-        write_waits(out, head, waits, f"process {self._target.pid}", options.system, top)
+        write_waits(out, head, waits, self._what, options.system, top)
+
+    def _sum(self, rows: Sequence[WaitRow]) -> list[WaitRow]:
+        return sum_rows(rows)
 
     def _named(self, rows: Sequence[WaitRow]) -> list[Row]:
-        return named_waits(self._meter.program, self._options.state, rows, self._choice)
+        return named_waits(self._meter.program, self._of.state, rows, self._choice)
+
+    def _size(self, named: Sequence[Row]) -> str:
+        return counted("{:,} wait{s}", sum(wait["count"] for wait in named))
 
     def _syscalls(self, meter: SyscallMeter) -> list[Row]:
         """Return the calls whose names ``--reason`` wants."""
-        wanted = self._options.reason
+        wanted = self._of.reason
         return [
             syscall_row(one)
             for one in meter.names()
             if not wanted or any(map(matcher(one.name), wanted))
         ]
 
-    def _profile(self, waits: Sequence[Row]) -> StackProfile:
-        rows, name = (
-            profile_rows(self._meter.program, waits),
-            f"waits of process {self._target.pid}",
+    def _profile(self, named: Sequence[Row], length: int) -> StackProfile:
+        rows, mappings = (
+            profile_rows(self._meter.program, named),
+            self._meter.program.mappings(),
         )
-        length = round(self._length * 1e9)
-        return StackProfile(FORM, rows, name, self._meter.program.mappings(), self._began, length)
-
-    def finish(self, output: Output) -> None:
-        """Write the results of the whole run."""
-        if wants_stacks(self._options):
-            waits = self._named(self._rows)
-            count = sum(wait["count"] for wait in waits)
-            write_stacks(
-                self._options, output, self._profile(waits), counted("{:,} wait{s}", count)
-            )
+        return StackProfile(FORM, rows, f"waits of {self._what}", mappings, self._began, length)
 
 
 def _footer(writer: _Writer, meter: _Meter) -> Iterator[Notice]:

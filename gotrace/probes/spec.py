@@ -15,12 +15,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from gotrace.errors import UsageError
 from gotrace.gotypes.from_text import SignatureError, parse_signature
 from gotrace.probes.constants import INTEGERS, described
 from gotrace.probes.parser import (
     BinaryExpr,
     BinaryOperator,
     Expression,
+    LabelExpr,
     LiteralExpr,
     LiteralKind,
     Parser,
@@ -28,7 +30,7 @@ from gotrace.probes.parser import (
 )
 from gotrace.probes.pattern import CLOSING, QUOTES, closing, split_target
 from gotrace.probes.resolve import resolve, resolve_predicate
-from gotrace.probes.scope import Phase, Scope
+from gotrace.probes.scope import MAX_LABEL_KEY, Phase, Scope
 from gotrace.probes.tokens import Source, SpecError, TextRange, Token, TokenKind, tokenize
 from gotrace.probes.typed import Typed, phase_of
 from gotrace.records import dataclass
@@ -225,6 +227,19 @@ def parse_key(text: str) -> KeyText:
     if parser.token.kind is not TokenKind.END:
         raise parser.error("expected , and one more expression, or the end")
     return KeyText(source, tuple(expressions))
+
+
+def parse_label(text: str) -> str:
+    """Return the key of a label of goroutines, as in ``$label("user")``. Raises GotraceError."""
+    found = parse_key(text).expressions
+    if len(found) != 1 or not isinstance(found[0], LabelExpr):
+        text = f"--by {text}: goroutines are kept apart by one label, as"
+        raise UsageError(f"{text} --by '$label(\"user\")'")
+    size = len(found[0].key.encode("utf-8", "surrogateescape"))
+    if size > MAX_LABEL_KEY:
+        text = f"a label's key has at most {MAX_LABEL_KEY} bytes, and this one {size}"
+        raise UsageError(text)
+    return found[0].key
 
 
 def _past_spaces(text: str, at: int) -> int:

@@ -16,14 +16,14 @@ _NOTHING = "cannot be combined: leave out the first, which would do nothing"
     ("main", "words", "text"),
     [
         (gostacks.main, "--top 2 --json", f"--top and --json {_NOTHING}"),
-        (gostacks.main, "-o x.pb.gz --top 2", f"--top and --output {_NOTHING}"),
-        (gostacks.main, "--by-label user -a", f"--by-label and --all {_NOTHING}"),
+        (gostacks.main, "-o x.pb.gz --top 2", f"--top and -o x.pb.gz {_NOTHING}"),
+        (gostacks.main, '--by $label("user") -a', f"--by and --all {_NOTHING}"),
         (gostacks.main, "-f --json -a", "give only one of --json and --folded"),
         (gostacks.main, "-d 1", "-d needs -i or --watch"),
-        (gooncpu.main, "--top 2 -f", f"--top and --folded {_NOTHING}"),
+        (gooncpu.main, "--top 2 -f", "-f has all stacks of the run: leave out --top"),
         (gooncpu.main, "--force", "--force is for --off: give both, or leave it out"),
         (gooncpu.main, "-g --stacks", "give only one of -g and --stacks"),
-        (gooffcpu.main, "--top 2 -f", f"--top and --folded {_NOTHING}"),
+        (gooffcpu.main, "-i 1 -f", "-f has all stacks of the run: leave out -i"),
         (gooffcpu.main, "--names", "--names is for --state syscall, and for calls that have ended"),
         (gotrace.main, "--critical main.f", "--critical is of requests: give --tree ROOT"),
         (
@@ -34,7 +34,7 @@ _NOTHING = "cannot be combined: leave out the first, which would do nothing"
         (
             gotrace.main,
             "-f -o x.json main.f",
-            "--json cannot be combined with -f or a profile: leave it out",
+            "--json cannot be combined with -f: leave it out",
         ),
         (
             gofunclatency.main,

@@ -65,7 +65,7 @@ def test_other_names_are_refused(place: str, reason: str) -> None:
         (["--on", "ssh:a", "--", "gotrace", "f"], "what can be added up is gofunccount"),
         (["--on", "ssh:a", "--", "gooncpu", "--top", "3"], "gofleet --top N"),
         (["--on", "ssh:a", "--", "gooncpu", "-o", "x"], "gofleet -o FILE"),
-        (["--on", "ssh:a", "--", "gostacks", "--by-label", "k"], "are by stack"),
+        (["--on", "ssh:a", "--", "gostacks", "--by", "k"], "are by stack"),
         (["--on", "ssh:a", "--push", "/nowhere", "--", "gooncpu"], "make bundle makes one"),
         (["--on", "ssh:a", "--ssh", "'", "--", "gooncpu"], "No closing quotation"),
         (["--merge", "x", "--", "gooncpu"], "leave out -- and the command"),

@@ -70,10 +70,13 @@ def test_a_files_name_says_what_is_in_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["x.pb.gz", "x.pprof", "x.speedscope.json", "x.folded", "x.html"])
 def test_a_files_name_asks_for_a_profile(name: str) -> None:
     options = parse(_parser(), ["-o", name, "main.f"])
-    assert (options.files, options.json) == (Files(profile=name), False)
+    assert (options.files, options.json) == (Files(profiles=(name,)), False)
     assert options.by == ["$stack"]
-    with pytest.raises(UsageError, match=f"^-o {name} has all stacks of the run: leave out --json"):
-        parse(_parser(), ["-o", name, "--json", "main.f"])
+    with pytest.raises(UsageError, match=f"^-o {name} has all stacks of the run: leave out --top"):
+        parse(_parser(), ["-o", name, "--top", "2", "main.f"])
+    options = parse(_parser(), ["-o", name, "-o", "x.ndjson", "--top", "2", "main.f"])
+    assert (options.files, options.json) == (Files("x.ndjson", (name,)), True)
+    assert parse(_parser(), ["-o", name, "--json", "main.f"]).only_stacks is False
     if name != "x.folded":
         with pytest.raises(UsageError, match=f"^-o {name} and -f cannot be combined"):
             parse(_parser(), ["-f", "-o", name, "main.f"])
@@ -82,7 +85,7 @@ def test_a_files_name_asks_for_a_profile(name: str) -> None:
 def test_folded_stacks_go_to_a_file_with_and_without_their_option() -> None:
     for words in (["-o", "x.folded"], ["-f", "-o", "x.folded"]):
         options = parse(_parser(), [*words, "main.f"])
-        assert (options.files.profile, options.folded) == ("x.folded", False)
+        assert (options.files.profiles, options.folded) == (("x.folded",), False)
     options = parse(_parser(), ["-f", "-o", "x.txt", "main.f"])
     assert (options.files, options.folded) == (Files(table="x.txt"), True)
 
@@ -130,7 +133,7 @@ def test_a_page_is_of_latency_over_time_or_of_stacks() -> None:
     options = latency_options("--heat", "-o", "x.txt")
     assert options.files == Files(table="x.txt")
     options = latency_options("-o", "x.html")
-    assert (options.files, options.is_drawn) == (Files(profile="x.html"), False)
+    assert (options.files, options.is_drawn) == (Files(profiles=("x.html",)), False)
     options = latency_options("-i", "2", "-o", "x.txt")
     assert (options.files, options.is_drawn) == (Files(table="x.txt"), False)
 

@@ -61,7 +61,7 @@ def test_groups_by_label_and_all_other_forms() -> None:
         truth = fixture.work("dump")["Labels"]
         pid = str(fixture.ready)
         result = run_tool("gostacks", "--json", "-p", pid)
-        text = run_tool("gostacks", "--by-label", "method", "-p", pid, "main.run")
+        text = run_tool("gostacks", "--by", '$label("method")', "-p", pid, "main.run")
         with gotrace.attach(fixture.ready) as session:
             states = {str(one.goid): one.labels for one in session.goroutines("main.run")}
     assert {str(row["goid"]): row["labels"] for row in of_kind(result, "goroutine")} == {

@@ -247,6 +247,8 @@ def test_a_page_shows_stacks_and_escapes_names(
     b = write(tmp_path / "b.ndjson", goroutines({"main.f": 5, "main.<script>": 4}, 1))
     page = tmp_path / "x.html"
     assert gostacks.main(["-o", str(page), "--diff", a, b]) == 0
+    assert capsys.readouterr().out == ""
+    assert gostacks.main(["--diff", a, b]) == 0
     out = capsys.readouterr().out
     assert "(2 dumps)" in out and "(1 dump): figures are per dump" in out
     text = page.read_text()

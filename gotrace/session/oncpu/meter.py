@@ -181,22 +181,9 @@ class CpuRequest(RunRequest[CpuMeter, None]):
         """Return the key of the label. Raises UsageError if it is not one."""
         if self.by is None:
             return None
-        from gotrace.probes.parser import LabelExpr
-        from gotrace.probes.scope import MAX_LABEL_KEY
-        from gotrace.probes.spec import parse_key
+        from gotrace.probes.spec import parse_label
 
-        found = parse_key(self.by).expressions
-        if len(found) != 1 or not isinstance(found[0], LabelExpr):
-            raise UsageError(
-                f"samples have no {self.by}: CPU time is kept apart by one label of the"
-                ' goroutines, as $label("user")'
-            )
-        size = len(found[0].key.encode("utf-8", "surrogateescape"))
-        if size > MAX_LABEL_KEY:
-            raise UsageError(
-                f"a label's key has at most {MAX_LABEL_KEY} bytes, and this one {size}"
-            )
-        return found[0].key
+        return parse_label(self.by)
 
     @property
     def period(self) -> int:

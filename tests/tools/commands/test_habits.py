@@ -50,7 +50,9 @@ def test_the_table_is_whole() -> None:
 def test_habit(bakery: Fixture, line: str, status: int, part: str) -> None:
     directory = os.readlink(f"/proc/{bakery.ready}/cwd")
     tool, *words = shlex.split(line.replace("1234", str(bakery.ready)))
-    end = ["-d", "0.05"] if tool in _ENDLESS else []  # before the words: -- may be among them
+    ends = any(word.startswith(("-d", "--duration")) for word in words)
+    # Before the words: -- may be among them.
+    end = [] if ends or tool not in _ENDLESS else ["-d", "0.05"]
     path = f"{CLONE / 'tools'}:{directory}:{os.environ['PATH']}"
     done = run_tool(
         tool,

@@ -151,11 +151,11 @@ def test_calls_are_those_that_strace_counts(tmp_path: Path) -> None:
 
 
 def test_the_table_and_the_forms(tmp_path: Path) -> None:
-    profile = tmp_path / "x.pb.gz"
+    profile, table = tmp_path / "x.pb.gz", tmp_path / "x.txt"
     with Fixture([program()]) as fixture:
         words = ("-p", str(fixture.ready), *WORDS)
         with (
-            tool("gooffcpu", *words, "--reason", "openat", "-o", profile) as printing,
+            tool("gooffcpu", *words, "--reason", "openat", "-o", profile, "-o", table) as printing,
             tool("gooffcpu", *words, "--json", "-i", "0.2", "--in", "main.seeks") as dividing,
         ):
             first = fixture.work("go")
@@ -165,7 +165,8 @@ def test_the_table_and_the_forms(tmp_path: Path) -> None:
         assert fixture.finish() == 0
     opened = first["openat"]["calls"] + second["openat"]["calls"]
     failed = first["openat"]["errors"]["ENOENT"] + second["openat"]["errors"]["ENOENT"]
-    text = "".join(printed.lines)
+    assert printed.status == 0
+    text = table.read_text()
     assert re.search(rf"\n +{opened} .*  openat +{failed} ENOENT\n\n", text)
     assert "getppid" not in text and f"{failed} system calls [openat]" in text
     samples = raw_profile(profile).samples

@@ -174,8 +174,8 @@ def sums_of_folded(lines: list[str]) -> Counter[tuple[str, ...]]:
 
 def test_all_forms_have_the_same_sums(tmp_path: Path) -> None:
     """Of one run JSON, speedscope, pprof as Go's own tool reads it; of another pprof, folded."""
-    profile, flame = tmp_path / "x.pb.gz", tmp_path / "x.json"
-    truth, result = run(program(), ["ways"], "--json", "-o", profile, "--speedscope", flame)
+    profile, flame = tmp_path / "x.pb.gz", tmp_path / "x.speedscope.json"
+    truth, result = run(program(), ["ways"], "--json", "-o", profile, "-o", flame)
     check_ways(truth, result)
     raw = raw_profile(profile)
     assert raw.types == ("contentions/count", "delay/nanoseconds[dflt]")
@@ -195,12 +195,16 @@ def test_all_forms_have_the_same_sums(tmp_path: Path) -> None:
 
     merged = {"stderr": subprocess.STDOUT}
     with Fixture([program()]) as fixture:
-        words = ("-p", str(fixture.ready), "-f", "-o", str(profile))
+        stacks = tmp_path / "x.folded"
+        words = ("-p", str(fixture.ready), "-o", str(stacks), "-o", str(profile))
         with tool("gooffcpu", *words, **merged) as tracing:
             fixture.work("ways")
             result = tracing.end()
         assert fixture.finish() == 0
-    folded = sums_of_folded([line for line in result.lines if re.search(r";.* \d+$", line)])
+    for path in (stacks, profile):
+        assert re.search(f"wrote [1-9][0-9,]* waits to {path}", "".join(result.lines))
+    assert not any(" each" in line for line in result.lines)  # no table
+    folded = sums_of_folded(stacks.read_text().splitlines(keepends=True))
     expected: Counter[tuple[str, ...]] = Counter()
     for one in raw_profile(profile).samples:
         names = [name.replace(";", ",") for name, _ in reversed(one.frames)]

@@ -361,8 +361,8 @@ def test_what_finds_no_row_is_in_the_sum() -> None:
 
 
 def test_all_forms_have_the_same_sums(tmp_path: Path) -> None:
-    profile, flame = tmp_path / "x.pb.gz", tmp_path / "x.json"
-    words = ("--json", "-o", profile, "--speedscope", flame, "-i", "0.3")
+    profile, flame = tmp_path / "x.pb.gz", tmp_path / "x.speedscope.json"
+    words = ("--json", "-o", profile, "-o", flame, "-i", "0.3")
     # A second by the clock, at least: two threads have the time.
     _, result = sampled(program(), "hot 2s", *words)
     assert len(of_kind(result, "cpu")) > 2

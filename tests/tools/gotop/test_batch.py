@@ -46,7 +46,7 @@ def test_waits_and_calls_are_those_of_the_commands() -> None:
     with Fixture([build(TOP, newest())]) as fixture:
         pid = str(fixture.ready)
         attach = ("-w", "-f", "main.work")
-        with tool("gotop", "-b", "-d", "1000", "--json", *attach, "-p", pid) as top:
+        with tool("gotop", "-b", "-i", "1000", "--json", *attach, "-p", pid) as top:
             with tool("gooffcpu", "--json", "-p", pid) as waits:
                 with tool("gofunclatency", "-F", "--json", "-p", pid, "main.work") as calls:
                     truth = fixture.work("call 30")
@@ -88,7 +88,7 @@ def tree(node: Json) -> Json:
 def test_requests_are_those_of_gotrace() -> None:
     with Fixture([build(REQUESTS, newest())]) as fixture:
         pid = str(fixture.ready)
-        words = ("-b", "-d", "1000", "--json", "-r", "main.handle", "-p", pid)
+        words = ("-b", "-i", "1000", "--json", "-r", "main.handle", "-p", pid)
         theirs = ("--tree", "main.handle", "--critical", "--json", "-p", pid)
         with tool("gotop", *words) as top, tool("gotrace", *theirs) as tracing:
             truth = {kind: fixture.work(f"{kind} 5") for kind in ("fan-out", "pipeline", "pulled")}
@@ -119,7 +119,7 @@ def test_requests_are_those_of_gotrace() -> None:
 @pytest.mark.live
 def test_requests_have_a_table() -> None:
     with Fixture([build(REQUESTS, newest())]) as fixture:
-        words = ("-b", "-d", "1000", "-r", "main.handle", "-p", str(fixture.ready))
+        words = ("-b", "-i", "1000", "-r", "main.handle", "-p", str(fixture.ready))
         with tool("gotop", *words) as top:
             fixture.work("fan-out 5")
             result = top.end()
@@ -138,7 +138,7 @@ def test_requests_have_a_table() -> None:
 def test_text_has_the_head_and_the_tables() -> None:
     with Fixture([build(TOP, newest())]) as fixture:
         fixture.work("leak 50")
-        result = run_tool("gotop", "-b", "-n", "2", "-d", "0.05", "-p", str(fixture.ready))
+        result = run_tool("gotop", "-b", "-n", "2", "-i", "0.05", "-p", str(fixture.ready))
         assert fixture.finish() == 0
     text = "".join(result.lines)
     assert text.count("nothing is attached") == 2
@@ -154,7 +154,7 @@ def test_several_processes_and_an_end() -> None:
         pids = f"{one.ready} {other.ready}"
         result = run_tool("gotop", "-b", "-n", "1", "--json", "-p", pids)
         assert [row["pid"] for row in of_kind(result, "program")] == [one.ready, other.ready]
-        words = ("-b", "-d", "0.05", "--json", "-f", "main.work", "-p", pids)
+        words = ("-b", "-i", "0.05", "--json", "-f", "main.work", "-p", pids)
         with tool("gotop", *words) as watching:
             assert one.finish() == 0
             assert other.finish() == 0

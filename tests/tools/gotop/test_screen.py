@@ -40,7 +40,7 @@ def gotop(*words: str | int, **options: object) -> Screen:
 def test_groups_down_to_a_stack() -> None:
     with program() as fixture:
         fixture.work("leak 40")
-        with gotop("-d", "0.1", "-p", fixture.ready) as screen:
+        with gotop("-i", "0.1", "-p", fixture.ready) as screen:
             screen.until(r"^live_top \(process \d+\), go1\.")
             screen.until(r"nothing is attached")
             screen.until(r"^ +40 .* chan receive +main\.forget")
@@ -68,7 +68,7 @@ def test_groups_down_to_a_stack() -> None:
 
 
 def test_a_leak_is_marked() -> None:
-    with program() as fixture, gotop("-d", "0.2", "-p", fixture.ready) as screen:
+    with program() as fixture, gotop("-i", "0.2", "-p", fixture.ready) as screen:
         screen.until(r"^ +COUNT")
         for count in (20, 40, 60):
             fixture.work("leak 20")
@@ -82,7 +82,7 @@ def test_a_leak_is_marked() -> None:
 def test_filter_sort_pause_and_help() -> None:
     with program() as fixture:
         fixture.work("leak 40")
-        with gotop("-d", "0.1", "-p", fixture.ready) as screen:
+        with gotop("-i", "0.1", "-p", fixture.ready) as screen:
             screen.until(r"main\.forget")
             screen.press("/nowherex\x7f\r")
             screen.until(r"nothing has 'nowhere' in it")
@@ -121,7 +121,7 @@ def test_filter_sort_pause_and_help() -> None:
 def test_waits_say_their_price_first() -> None:
     with program() as fixture:
         code = code_of(fixture.ready)
-        with gotop("-d", "0.1", "-p", fixture.ready) as screen:
+        with gotop("-i", "0.1", "-p", fixture.ready) as screen:
             screen.until(r"^ +COUNT")
             screen.press("w")
             screen.until(r"this program changes [\d,]+ states a second: waits will take about")
@@ -151,7 +151,7 @@ def test_waits_say_their_price_first() -> None:
 
 def test_functions_have_calls_and_errors() -> None:
     with program() as fixture:
-        with gotop("-d", "0.2", "-p", fixture.ready) as screen:
+        with gotop("-i", "0.2", "-p", fixture.ready) as screen:
             screen.until(r"^ +COUNT")
             screen.press("f")
             screen.until(r"^functions, such as main\.\*: _")
@@ -178,7 +178,7 @@ def test_functions_have_calls_and_errors() -> None:
 def test_a_function_has_callers_parts_and_calls() -> None:
     with program() as fixture:
         code = code_of(fixture.ready)
-        with gotop("-d", "0.1", "-f", "main.work", "-p", fixture.ready, lines=50) as screen:
+        with gotop("-i", "0.1", "-f", "main.work", "-p", fixture.ready, lines=50) as screen:
             screen.until(r"^attached: calls of main\.work")
             screen.press("f")
             fixture.work("call 20")
@@ -215,7 +215,7 @@ def test_a_function_has_callers_parts_and_calls() -> None:
 def test_requests_down_to_a_tree() -> None:
     with Fixture([build(REQUESTS, newest())]) as fixture:
         code = code_of(fixture.ready)
-        with gotop("-d", "0.1", "-p", fixture.ready, lines=60, columns=120) as screen:
+        with gotop("-i", "0.1", "-p", fixture.ready, lines=60, columns=120) as screen:
             screen.until(r"^ +COUNT")
             screen.press("r")
             screen.until(r"^root of requests, such as main\.handle: _")
@@ -257,7 +257,7 @@ def test_requests_down_to_a_tree() -> None:
 
 def test_options_attach_at_the_start() -> None:
     with program() as fixture:
-        words = ("-d", "0.1", "-w", "-f", "main.work", "-r", "main.work", "-p", fixture.ready)
+        words = ("-i", "0.1", "-w", "-f", "main.work", "-r", "main.work", "-p", fixture.ready)
         with gotop(*words, columns=200) as screen:
             screen.until(r"^attached: waits .* calls of main\.work .* requests of main\.work")
             screen.press("q")
@@ -268,7 +268,7 @@ def test_options_attach_at_the_start() -> None:
 def test_other_sizes() -> None:
     with program() as fixture:
         fixture.work("leak 40")
-        with gotop("-d", "0.1", "-p", fixture.ready) as screen:
+        with gotop("-i", "0.1", "-p", fixture.ready) as screen:
             screen.until(r"main\.forget")
             for lines, columns in ((50, 200), (10, 40), (3, 10), (1, 1), (24, 80)):
                 screen.redrawn(lines, columns)
@@ -289,7 +289,7 @@ def test_other_sizes() -> None:
 def test_other_terminals(env: dict[str, str]) -> None:
     with program() as fixture:
         fixture.work("leak 40")
-        with gotop("-d", "0.1", "-p", fixture.ready, env=env) as screen:
+        with gotop("-i", "0.1", "-p", fixture.ready, env=env) as screen:
             screen.until(r"main\.forget")
             if "NO_COLOR" in env:
                 assert b"\x1b[31m" not in screen.raw
@@ -315,7 +315,7 @@ def test_several_processes() -> None:
     with program() as one, program() as other:
         one.work("leak 11")
         other.work("leak 22")
-        with gotop("-d", "0.1", "-p", f"{one.ready} {other.ready}") as screen:
+        with gotop("-i", "0.1", "-p", f"{one.ready} {other.ready}") as screen:
             screen.until(rf"^\[1 of 2\] live_top \(process {one.ready}\)")
             screen.until(r"^ +11 .*main\.forget")
             screen.press("\t")
@@ -338,7 +338,7 @@ def test_several_processes() -> None:
 def test_a_target_that_is_killed(attached: tuple[str, ...]) -> None:
     with program() as fixture:
         fixture.work("steady 5")
-        with gotop("-d", "0.05", *attached, "-p", fixture.ready, columns=200) as screen:
+        with gotop("-i", "0.05", *attached, "-p", fixture.ready, columns=200) as screen:
             screen.until(r"^attached: waits.*requests" if attached else r"^ +COUNT")
             fixture.signal(signal.SIGKILL)
             assert screen.wait() == 0
@@ -354,7 +354,7 @@ def test_whatever_ends_it_the_terminal_is_as_it_was(seed: int) -> None:
     with program() as fixture:
         fixture.work("steady 5")
         code = code_of(fixture.ready)
-        with gotop("-d", "0.05", "-p", fixture.ready) as screen:
+        with gotop("-i", "0.05", "-p", fixture.ready) as screen:
             if seed % 5:
                 screen.until(r"^ +COUNT")
                 keys = chance.choice(
@@ -387,7 +387,7 @@ def test_keys_of_the_terminal_end_it() -> None:
 
 def test_a_terminal_that_is_gone_ends_it() -> None:
     """Though the signal that says so is ignored, as by nohup."""
-    command = ["env", "--ignore-signal=HUP", *tool_command("gotop", "-d", "1000", "-p")]
+    command = ["env", "--ignore-signal=HUP", *tool_command("gotop", "-i", "1000", "-p")]
     with program() as fixture, Screen([*command, str(fixture.ready)]) as screen:
         screen.until(r"^ +COUNT")
         assert screen.hang_up() == 0
