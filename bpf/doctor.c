@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * gotrace --doctor: try what not every kernel can do, one thing at a time.
+ * gotrace doctor: try what not every kernel can do, one thing at a time.
  *
  * Settings (common.h): GOTRACE_FETCH or GOTRACE_SIGNAL, what to try; those of site.h.
  */

@@ -151,7 +151,9 @@ def test_man_page_has_its_sections(tool: str) -> None:
     if tool in ("gofunclatency", "gotrace"):  # which read records at the end
         files = ("ENVIRONMENT", *files)
     assert names == [
-        *("NAME", "SYNOPSIS", "DESCRIPTION", "REQUIREMENTS", "OPTIONS", syntax, "EXAMPLES"),
+        *("NAME", "SYNOPSIS", "DESCRIPTION", "REQUIREMENTS", "OPTIONS"),
+        *(("SUBCOMMANDS",) if tool == "gotrace" else ()),
+        *(syntax, "EXAMPLES"),
         *("FIELDS", "EXIT STATUS", *files, "OVERHEAD", "LIMITS", "SEE ALSO"),
     ]
 

@@ -122,8 +122,8 @@ $venv/bin/python -m compileall -q gotrace
 # So are BPF programs, for root, who is to run the tools; else each first start does it.
 as_root=
 [ "$(id -u)" = 0 ] || as_root="sudo -n -H"
-if ! $as_root tools/gotrace --compile; then
-    echo "gotrace: BPF programs were not compiled: the tools will, or sudo tools/gotrace --compile" >&2
+if ! $as_root tools/gotrace compile; then
+    echo "gotrace: BPF programs were not compiled: the tools will, or sudo tools/gotrace compile" >&2
 fi
 
 case ${1:-} in

@@ -17,6 +17,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+from gotrace.cli.habits import SUBCOMMANDS
 from gotrace.elf.functions import FunctionTable
 from gotrace.elf.name_cache import kept_names
 from gotrace.errors import GotraceError, UsageError
@@ -77,7 +78,21 @@ def _next_step(name: str, start: int) -> str:
     return name[: min(ends) + 1] if ends else name
 
 
-def _functions(prefix: str, parsed_args: _Given, **_: object) -> list[str]:
+def _is_first(prefix: str) -> bool:
+    """Return whether the completed word is the first after the command."""
+    return len(os.environ.get("COMP_LINE", "").split()) == (2 if prefix else 1)
+
+
+def _first_words(
+    prefix: str, parsed_args: _Given, parser: argparse.ArgumentParser, **_: object
+) -> list[str]:
+    """Complete a function, or a subcommand as the first word of gotrace."""
+    is_first = parser.prog == "gotrace" and _is_first(prefix)
+    words = [word for word in SUBCOMMANDS if word.startswith(prefix)] if is_first else []
+    return [*words, *_functions(prefix, parsed_args)]
+
+
+def _functions(prefix: str, parsed_args: _Given) -> list[str]:
     """Complete `[BINARY:]PATTERN`, or a word in its predicate or format.
 
     Where no target is known it is the name of a file; after an @ it is a recipe.
@@ -276,7 +291,7 @@ def _orders(parser: argparse.ArgumentParser, **_: object) -> list[str]:
 
 
 _COMPLETERS = {
-    "patterns": _functions,
+    "patterns": _first_words,
     "exclude": _excluded,
     "by": _keys,
     "of": _keys,

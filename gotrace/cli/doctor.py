@@ -1,36 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run gotrace --doctor."""
+"""Run gotrace doctor."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 
-from gotrace.cli.options import FunctionOptions
+from gotrace.cli.options import LookOptions, OptionParser, new_parser
 from gotrace.cli.run import make_output
 from gotrace.doctor.examine import examine
 from gotrace.doctor.finding import Finding
 from gotrace.doctor.report import write_findings
-from gotrace.errors import UsageError
+from gotrace.target.process import one_process
 from gotrace.text import printable
 
 
-def run_doctor(options: FunctionOptions) -> int:
+def parser() -> OptionParser[LookOptions]:
+    """Return the parser of the words after ``doctor``."""
+    text = "Check what tracing needs here, and with -p of a process. Nothing is traced."
+    return new_parser("gotrace doctor", text, "", LookOptions)
+
+
+def run(options: LookOptions) -> int:
     """Check the needs of tracing and return the exit status, 0 if it is possible.
 
-    With ``--debug`` the logs of compiler and verifier go to stderr. Raises UsageError where the
-    options name something to trace.
+    With ``--debug`` the logs of compiler and verifier go to stderr. Raises UsageError.
     """
-    if options.patterns or options.named.command is not None:
-        raise UsageError("--doctor traces nothing: give it no more than -p PID")
-    if len(options.named.pids) > 1:
-        raise UsageError("--doctor examines one process: give one -p PID")
     possible = write_findings(make_output(options), _examined(options))
     return 0 if possible else 1
 
 
-def _examined(options: FunctionOptions) -> Iterator[Finding]:
-    for finding in examine(options.named.pid):
+def _examined(options: LookOptions) -> Iterator[Finding]:
+    pid = one_process(options.processes, "gotrace doctor examines") if options.processes else None
+    for finding in examine(pid):
         yield finding
         if options.debug and finding.log:
             for line in finding.log.splitlines():

@@ -5,9 +5,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from gotrace.cli.command import run_command
-from gotrace.cli.options import OptionParser, new_parser, parse
+from gotrace.cli.habits import SUBCOMMANDS, completed_word
+from gotrace.cli.options import (
+    OptionParser,
+    Subcommand,
+    is_completing,
+    new_parser,
+    parse,
+    parse_plain,
+)
 from gotrace.cli.trace_options import GotraceOptions
 
 _EPILOG = """\
@@ -15,12 +24,17 @@ A probe is a function, or a pattern in which only * is special, then perhaps a p
 and what to fill it with:
   [BINARY:]PATTERN [(PREDICATE)] ["FORMAT", EXPR...]
 
+A first word of these is a command of its own, which traces nothing (see gotrace WORD --help):
+  gotrace doctor    check what tracing needs here, with -p also of that process
+  gotrace compile   compile the BPF programs that these tools usually load, and keep them
+  gotrace recipes   list the recipes, @NAME; with -p mark those whose functions the process has
+
 examples:
   gotrace -p 1234 'main.(*Store).Get'                    arguments, results, duration
   gotrace -p 1234 'main.(*Store).Get (len(key) > 10)'    only some calls, filtered in the kernel
   gotrace -p 1234 'main.handle ($duration > 10ms)'       slow calls with their arguments
   gotrace -p 1234 'main.handle "%s %s", r.Method, r.URL.Path'
-  gotrace -p 1234 @http.server                           a recipe: see gotrace --recipes
+  gotrace -p 1234 @http.server                           a recipe: see gotrace recipes
   gotrace -p 1234 --why main.handle                      and what the time went into
   gotrace -p 1234 -U main.flush                          with the goroutine's stack
   gotrace -p 1234 -d 5 -o x.pb.gz main.flush             who calls it, for go tool pprof
@@ -35,19 +49,11 @@ def _parser() -> OptionParser[GotraceOptions]:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    word = completed_word() if is_completing() else next(iter(arguments), "")
+    if word in SUBCOMMANDS:
+        subcommand: Subcommand = import_module(f"gotrace.cli.{word}")
+        return subcommand.run(parse_plain(subcommand.parser(), arguments[1:]))
     options = parse(_parser(), arguments)
-    if options.doctor:
-        from gotrace.cli.doctor import run_doctor
-
-        return run_doctor(options)
-    if options.compile:
-        from gotrace.cli.compile import run_compile
-
-        return run_compile(options)
-    if options.recipes:
-        from gotrace.cli.recipes import list_recipes
-
-        return list_recipes(options)
     from gotrace.cli.tracing import trace
 
     return trace(options)

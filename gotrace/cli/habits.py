@@ -91,6 +91,10 @@ _OF_TOOLS: dict[str, dict[str, str]] = {
     },
 }
 
+#: First words of gotrace that are commands of their own, each a module of this package.
+SUBCOMMANDS = ("compile", "doctor", "recipes")
+_OF_TOOLS["gotrace"].update({f"--{word}": f"type gotrace {word}" for word in SUBCOMMANDS})
+
 #: Advice on the value of an option that is given without one.
 _VALUES = {
     "-c/--cmd": "-c starts a command, as in -c './server -v', and gofunccount counts calls",
@@ -119,7 +123,8 @@ def mistake(parser: argparse.ArgumentParser, message: str) -> str:
     help = f"(see {parser.prog} --help)"
     if found := re.match(r"unrecognized arguments: (\S+)", message):
         word = found[1]
-        advice = _instead(parser, word) if word.startswith("-") else _stray(parser.prog, word)
+        is_option = word.startswith("-") and " " not in parser.prog
+        advice = _instead(parser, word) if is_option else _stray(parser.prog, word)
         if advice:
             return f"there is no {word} here: {advice} {help}"
     found = re.match(r"argument (\S+): expected .*argument", message)
@@ -149,6 +154,8 @@ def _instead(parser: argparse.ArgumentParser, word: str) -> str:
 
 def _stray(tool: str, word: str) -> str:
     """Return advice on a word that no option takes, for a tool that has no patterns."""
+    if tool.startswith("gotrace "):
+        return f"it traces nothing: type {tool}"
     if tool == "gotop":
         return f"type {tool} -p {quote(word)}"
     if tool != "gooffcpu":
@@ -209,6 +216,9 @@ def _check_patterns(
     first, *others = patterns
     if first in ("help", "version"):
         raise UsageError(f"type {tool} --{first}")
+    if tool == "gotrace" and first in SUBCOMMANDS:
+        text = f"{quote(first)} is the first word, before options: type {tool} {first}"
+        raise UsageError(f"{text} (a function of this name is BINARY:{first})")
     if first in _COMMANDS and (others or not has_process or tool in _READING):
         process = "" if has_process else ", and give the process by -p PID"
         raise UsageError(f"{tool} has no subcommands: leave out {quote(first)}{process}")
@@ -229,6 +239,19 @@ def _check_patterns(
             )
         if others and not has_process and word.isidentifier() and _is_process(word):
             raise UsageError(f"{quote(word)} is not a function: -p {word} is for the process")
+
+
+def completed_word() -> str:
+    """Return the first word of the line that a shell completes, if another one follows it.
+
+    If it is a subcommand, its own parser completes the line: argcomplete leaves out the command.
+    """
+    words = os.environ.get("COMP_LINE", "").split(maxsplit=2)
+    has_ended = len(words) > 2 or os.environ.get("COMP_LINE", "").endswith(" ")
+    if len(words) < 2 or words[1] not in SUBCOMMANDS or not has_ended:
+        return ""
+    os.environ["_ARGCOMPLETE"] = "2"
+    return words[1]
 
 
 def _is_process(name: str) -> bool:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from gotrace import __version__, units
 from gotrace.cli.conflicts import Conflict, Rule, check_options
@@ -634,13 +634,37 @@ class CallsOptions(FunctionOptions, SummaryOptions):
 _C = TypeVar("_C", bound=CallsOptions)
 
 
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class LookOptions(Options):
+    """The options of a subcommand that looks at a process if one is given."""
+
+    processes: list[str] = Heading.TARGET.option(
+        "-p --pid PROCESS", "look at this process, by its number or name, or container:ID"
+    )
+
+
+class Subcommand(Protocol):
+    """A module of the name of a word that ``gotrace`` takes as its first."""
+
+    def parser(self) -> OptionParser[Any]:
+        """Return the parser of the words after it."""
+
+    def run(self, options: Any) -> int:
+        """Run the subcommand, and return the exit status."""
+
+
+def is_completing() -> bool:
+    """Return whether a shell asks for completions of its line."""
+    return "_ARGCOMPLETE" in os.environ
+
+
 def parse_plain(parser: OptionParser[_O], arguments: Sequence[str], **found: object) -> _O:
     """Parse the command line of a command that starts none; ``found`` are options beside it.
 
     Options may come before, between and after patterns. Raises UsageError. Under argcomplete it
     completes the shell's command line instead, and does not return.
     """
-    if "_ARGCOMPLETE" in os.environ:
+    if is_completing():
         from gotrace.cli.completion import complete
 
         complete(parser)

@@ -3,28 +3,36 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
-from gotrace.cli.options import FunctionOptions
-from gotrace.cli.run import make_output, target_of
+from gotrace.cli.options import LookOptions, OptionParser, new_parser
+from gotrace.cli.run import make_output
 from gotrace.errors import GotraceError
 from gotrace.probes.recipes import Recipe, recipes
 from gotrace.report.output import JsonOutput
 from gotrace.report.table import table_lines
 from gotrace.session.plan import select
 from gotrace.session.trace_plan import parse_probes, probe_requests
+from gotrace.target.process import one_process
 from gotrace.target.target import Target
 from gotrace.text import printable
 
 
-def list_recipes(options: FunctionOptions) -> int:
+def parser() -> OptionParser[LookOptions]:
+    """Return the parser of the words after ``recipes``."""
+    text = "List the recipes, @NAME; with -p mark those whose functions the process has."
+    return new_parser("gotrace recipes", text, "", LookOptions)
+
+
+def run(options: LookOptions) -> int:
     """Print each recipe; with a process, whether that has its functions. Return the status."""
     output = make_output(options)
     rows = []
     with ExitStack() as opened:
         target = None
-        if options.named.pids:
-            target = opened.enter_context(target_of(options))
+        if options.processes:
+            pid = one_process(options.processes, "gotrace recipes looks at")
+            target = opened.enter_context(closing(Target.of(pid, None)))
         for recipe in recipes():
             here = None if target is None else _is_in(recipe, target)
             if isinstance(output, JsonOutput):

@@ -15,7 +15,6 @@ from gotrace.cli.options import (
     OptionParser,
     PartsOptions,
     files_of,
-    is_json,
     one_file,
     positive,
     seconds,
@@ -119,18 +118,6 @@ class GotraceOptions(FunctionOptions, PartsOptions):
         "write all calls and states of goroutines to the file of -o, such as x.trace",
     )
     max_events: int | None = Heading.RUN.option("-M --max-events N", "end after N calls", positive)
-    doctor: bool = Heading.RUN.option(
-        "--doctor",
-        "check what tracing needs here, with -p also of that process, and trace nothing",
-    )
-    compile: bool = Heading.RUN.option(
-        "--compile",
-        "compile the BPF programs that these tools usually load, keep them, and trace nothing",
-    )
-    recipes: bool = Heading.RUN.option(
-        "--recipes",
-        "list the recipes, @NAME; with -p mark those whose functions the process has",
-    )
     time: bool = Heading.OUTPUT.option("-t --time", "seconds since the start", alone="clock")
     timestamp: bool = Heading.OUTPUT.option(
         "-T --timestamp", "time of day (the default)", alone="clock"
@@ -148,11 +135,6 @@ class GotraceOptions(FunctionOptions, PartsOptions):
     shows_own: bool = False
     #: Those that are called too often.
     left_out: Sequence[str] = ()
-
-    @property
-    def is_run(self) -> bool:
-        """Return whether functions are traced at all."""
-        return not (self.doctor or self.compile or self.recipes)
 
     @property
     def says_moves(self) -> bool:
@@ -231,8 +213,6 @@ class GotraceOptions(FunctionOptions, PartsOptions):
     def prepared(self, parser: OptionParser[GotraceOptions]) -> GotraceOptions:
         """Return the options as they are meant. Raises GotraceError, UsageError among these."""
         options = super().prepared(parser)
-        if not options.is_run:
-            return replace(options, json=options.json or any(map(is_json, options.output)))
         options = options.with_files(parser)
         memory, recording = options.memory, options.files.recording
         if recording:

@@ -59,8 +59,8 @@ def common_settings() -> Iterator[ProgramSettings]:
     """Yield the settings of the programs that most runs load; values and sizes are any.
 
     Calls of any functions are counted, measured and traced until they return, with any predicate,
-    waits are added up, and threads sampled, by the best way to attach; ``--doctor`` runs. Others
-    are compiled when they are needed.
+    waits are added up, and threads sampled, by the best way to attach; ``gotrace doctor`` runs.
+    Others are compiled when they are needed.
     """
     yield from _usual()
     try:

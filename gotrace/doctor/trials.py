@@ -94,7 +94,7 @@ def _findings(trial: _Trial, child: Child | GotraceError) -> Sequence[Finding]:
     return found
 
 
-_NEWER = "use a newer kernel or BCC; --doctor --debug shows the whole log"
+_NEWER = "use a newer kernel or BCC; gotrace doctor --debug shows the whole log"
 _PAIRED = ("on_entry", "on_return", "on_recovery", "on_goexit")
 
 

@@ -163,7 +163,7 @@ def find_recipe(name: str) -> Recipe:
         hint = f"there {'are' if within[1:] else 'is'} {', '.join(within)}"
     else:
         near = did_you_mean(f"@{name}", [f"@{known}" for known in names])
-        hint = near or "gotrace --recipes lists those that there are"
+        hint = near or "gotrace recipes lists those that there are"
     raise UsageError(f"there is no recipe @{name}: {hint}")
 
 

@@ -66,8 +66,8 @@ def _first_result() -> float:
 
 
 def _origins() -> str:
-    """Hold that --doctor knows of no BCC, and of programs that come with the package alone."""
-    result = harness.run_tool("gotrace", "--doctor", "--json")
+    """Hold that the doctor knows of no BCC, and of programs that come with the package alone."""
+    result = harness.run_tool("gotrace", "doctor", "--json")
     rows = {row["check"]: row for row in harness.of_kind(result, "check")}
     assert rows["bcc"]["state"] == "warn", rows["bcc"]
     assert rows["packaged programs"]["state"] == "ok", rows["packaged programs"]

@@ -129,7 +129,7 @@ def _preemption() -> str:
 
 def _doctor(order: Order) -> str:
     """Hold that the tool finds what this kernel is known to have, and no more."""
-    result = run_tool("gotrace", "--doctor", "--json")
+    result = run_tool("gotrace", "doctor", "--json")
     rows = {row["check"]: row for row in of_kind(result, "check")}
     for check, row in rows.items():
         sys.stderr.write(f"{row['state']}: {check}: {row['found']} {row['advice'] or ''}\n")

@@ -206,7 +206,7 @@ def test_the_tools_run_in_it_with_the_pods_rights(tree: Path, tmp_path: Path) ->
     words = (*rights, folder / "gofunccount", "-c", "/shared/seven", "main.work")
     counted = in_copy(tree, tmp_path, *words)
     assert re.search(r"^main\.work +7 +100\.0%$", counted.stdout, re.MULTILINE), counted.stderr
-    done = in_copy(tree, tmp_path, *rights, folder / "gotrace", "--doctor", "--json")
+    done = in_copy(tree, tmp_path, *rights, folder / "gotrace", "doctor", "--json")
     found = {
         row["check"]: row for row in map(json.loads, done.stdout.splitlines()) if "check" in row
     }

@@ -91,7 +91,7 @@ def test_what_is_not_packaged_is_refused(unpacked: Path, program: Path, tmp_path
 @pytest.mark.apart
 def test_doctor_says_where_programs_come_from(unpacked: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    done = run(unpacked, tmp_path, "gotrace", "--doctor", "--json")
+    done = run(unpacked, tmp_path, "gotrace", "doctor", "--json")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     found = {row["check"]: row for row in rows if row["kind"] == "check"}
     packaged = found["packaged programs"]

@@ -49,7 +49,7 @@ def test_each_copy_has_a_start_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
             "description: d\nneeds: main\n\nprobe: main.f\nby: n\n"
         )
         env = {**os.environ, "GOTRACE_RECIPES": str(recipes)}
-        shown.append(run_tool("gotrace", "--recipes", cwd=place, env=env))
+        shown.append(run_tool("gotrace", "recipes", cwd=place, env=env))
     assert [("@one" in "".join(each.lines)) for each in shown] == [True, False]
     assert [("@two" in "".join(each.lines)) for each in shown] == [False, True]
 

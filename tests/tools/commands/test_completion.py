@@ -117,7 +117,8 @@ def test_names_that_would_steer_the_terminal_are_not_offered(program: Path, tmp_
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("gotrace --doc", ["--doctor "]),
+        ("gotrace doct", ["doctor "]),
+        ("gotrace doctor --js", ["--json "]),
         ("gofunclatency --returns la", ["landing "]),
         ("gotrace --attach perf", ["perf-cookie", "perf-ip"]),
         ("gofunccount --attach m", ["multi "]),
@@ -220,7 +221,7 @@ def zsh(line: str, tmp_path: Path) -> str:
 
 
 def test_fish_is_offered_the_same(program: Path) -> None:
-    assert fish("gotrace --doc") == ["--doctor"]
+    assert fish("gotrace doct") == ["doctor"]
     assert fish(f"gotrace {program}:main.smallF") == [f"{program}:main.smallFrame"]
     assert fish(f"gotrace '{program}:runtime.(*mcache).ref") == [
         f"{program}:runtime.(*mcache).refill"
@@ -230,7 +231,7 @@ def test_fish_is_offered_the_same(program: Path) -> None:
 
 
 def test_zsh_completes_the_same(program: Path, tmp_path: Path) -> None:
-    assert zsh("gotrace --doc", tmp_path).rstrip() == "gotrace --doctor"
+    assert zsh("gotrace doct", tmp_path).rstrip() == "gotrace doctor"
     words = f"gotrace {program}:main.smallF"
     assert zsh(words, tmp_path).rstrip() == f"{words}rame"
     quoted = f"gotrace '{program}:runtime.(*mcache).refi"

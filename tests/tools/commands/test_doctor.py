@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask gotrace --doctor on this machine as it is, and with something taken away."""
+"""Ask gotrace doctor on this machine as it is, and with something taken away."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SYS_BPF, SYS_PERF_EVENT_OPEN = 321, 298  # arch/x86/entry/syscalls/syscall_64.tb
 
 def ask(*arguments: str | Path, prefix: Sequence[str] = (), **options: Any) -> tuple[int, Checks]:
     """Run the doctor, as the last words of ``prefix``; return its status and its checks."""
-    command = [*prefix, *tool_command("gotrace", "--doctor", "--json", *arguments)]
+    command = [*prefix, *tool_command("gotrace", "doctor", "--json", *arguments)]
     with Process(command, **options) as process:
         rows = [json.loads(line) for line in process.rest()]
         status = process.wait()
@@ -102,7 +102,7 @@ def test_rung_is_fine_where_a_tool_can_use_it(here: Checks, method: str) -> None
 
 
 def test_text_says_the_same(here: Checks, kept: Mapping[str, str]) -> None:
-    result = run_tool("gotrace", "--doctor", env=kept)
+    result = run_tool("gotrace", "doctor", env=kept)
     assert (result.status, result.errors) == (0, "")
     lines = [line for line in result.lines if not line.startswith(" ")]
     rows = {re.split(r"  +", line, maxsplit=1)[0] for line in lines[:-2]}
@@ -287,9 +287,9 @@ def test_target_that_has_ended(kept: Mapping[str, str]) -> None:
 
 @pytest.mark.parametrize("words", [["main.x"], ["-c", "true"], ["--", "true"]])
 def test_doctor_traces_nothing(words: list[str]) -> None:
-    result = run_tool("gotrace", "--doctor", *words)
+    result = run_tool("gotrace", "doctor", *words)
     assert (result.status, result.lines) == (2, [])
-    assert "--doctor traces nothing" in result.errors
+    assert "it traces nothing" in result.errors
 
 
 def test_debug_shows_what_the_compiler_said(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_debug_shows_what_the_compiler_said(tmp_path: Path) -> None:
     with (tmp_path / "bpf" / "latency.c").open("a") as file:
         file.write("nonsense\n")
     code = "import sys; from gotrace.cli.gotrace import main; sys.exit(main())"
-    run = [sys.executable, "-c", code, "--doctor", "--debug"]
+    run = [sys.executable, "-c", code, "doctor", "--debug"]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
     assert re.search(r"^fail +program of gofunclatency ", done.stdout, re.MULTILINE)
@@ -308,11 +308,11 @@ def test_debug_shows_what_the_compiler_said(tmp_path: Path) -> None:
 
 
 def test_objects_have_the_documented_fields(here: Checks, kept: Mapping[str, str]) -> None:
-    page = (CLONE / "docs" / "json.md").read_text().partition("### `--doctor`")[2]
+    page = (CLONE / "docs" / "json.md").read_text().partition("### `gotrace doctor`")[2]
     for row in here.values():
         assert set(row) == {"kind", "check", "state", "found", "advice"}
         assert all(f"`{field}`" in page for field in row if field != "kind")
         assert f"`{row['state']}`" in page
-    verdict = run_tool("gotrace", "--doctor", "--json", env=kept).objects[-1]
+    verdict = run_tool("gotrace", "doctor", "--json", env=kept).objects[-1]
     assert set(verdict) == {"kind", "possible", "message"}
     assert all(f"`{field}`" in page for field in verdict if field != "kind")

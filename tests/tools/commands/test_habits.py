@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gotrace.cli.habits import SUBCOMMANDS
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import CLONE, Fixture, run_tool
 
@@ -50,7 +52,11 @@ def test_the_table_is_whole() -> None:
 def test_habit(bakery: Fixture, line: str, status: int, part: str) -> None:
     directory = os.readlink(f"/proc/{bakery.ready}/cwd")
     tool, *words = shlex.split(line.replace("1234", str(bakery.ready)))
-    ends = any(word.startswith(("-d", "--duration")) for word in words)
+    ends = (
+        words[:1] == []
+        or words[0] in SUBCOMMANDS
+        or any(re.match("-d|--duration", word) for word in words)
+    )
     # Before the words: -- may be among them.
     end = [] if ends or tool not in _ENDLESS else ["-d", "0.05"]
     path = f"{CLONE / 'tools'}:{directory}:{os.environ['PATH']}"

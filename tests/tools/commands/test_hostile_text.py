@@ -293,10 +293,10 @@ def test_tracebacks_are_escaped(evil: Path) -> None:
 def test_doctor(evil: Path, tmp_path: Path) -> None:
     env = without_compiler(tmp_path)
     with Fixture([evil]) as fixture:
-        result = run_tool("gotrace", "--doctor", "-p", str(fixture.ready), env=env)
+        result = run_tool("gotrace", "doctor", "-p", str(fixture.ready), env=env)
         assert_harmless(result)
         assert SHOWN in "".join(result.lines)
-        as_json = run_tool("gotrace", "--doctor", "--json", "-p", str(fixture.ready), env=env)
+        as_json = run_tool("gotrace", "doctor", "--json", "-p", str(fixture.ready), env=env)
     assert any(AS_JSON in row["found"] for row in of_kind(as_json, "check"))
 
 

@@ -202,7 +202,7 @@ def test_what_is_kept_for_root_is_named(setting: Setting) -> None:
             words = ("--attach", method, "-d", "0.1", "-p", str(fixture.ready), "main.leaf")
             refused = setting.run("gofunccount", *words)
             assert refused.status == 1 and "CAP_SYS_ADMIN" in refused.errors, refused
-        result = setting.run("gotrace", "--doctor", "--json", "-p", str(fixture.ready))
+        result = setting.run("gotrace", "doctor", "--json", "-p", str(fixture.ready))
         fixture.work()
         assert fixture.finish() == 0
     assert result.status == 0
@@ -227,7 +227,7 @@ def test_another_users_home_has_no_recipes(public: PublicCopy, setting: Setting)
     home.chmod(0o700)
     command = [
         f"HOME={home}" if word.startswith("HOME=") else word
-        for word in setting.command("gotrace", "--recipes")
+        for word in setting.command("gotrace", "recipes")
     ]
     with Process(command, cwd="/") as process:
         lines = process.rest()

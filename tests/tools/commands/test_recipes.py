@@ -172,7 +172,7 @@ def test_addresses_and_statements_are_counted_in_one_form() -> None:
 def test_the_list_marks_what_a_process_has() -> None:
     path = build(FIXTURES / "live_keys", newest())
     with Fixture([path]) as fixture:
-        listed = run_tool("gotrace", "--recipes", "-p", str(fixture.ready))
+        listed = run_tool("gotrace", "recipes", "-p", str(fixture.ready))
         assert fixture.finish() == 0
     marks = {line[2:].split()[0]: line[0] for line in listed.lines}
     assert marks["@panics"] == "*" and marks["@sql"] == " "

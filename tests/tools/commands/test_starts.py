@@ -40,7 +40,7 @@ def test_start_without_a_compiler(name: str) -> None:
 
 
 def test_default_runs_need_what_is_usual(tmp_path: Path) -> None:
-    """What a run by default loads is among what ``--compile`` compiles."""
+    """What a run by default loads is among what ``gotrace compile`` compiles."""
     program = build(FIXTURES / "live_count", newest())
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     tmp_path.chmod(0o700)
