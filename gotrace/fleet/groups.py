@@ -189,7 +189,7 @@ class _Group:
         self.can_move = isinstance(run.meter, LatencyMeter) and run.meter.landings is not None
         #: Functions whose calls cost less since the latest step.
         self.cheaper: set[int] = set()
-        self.lost: Counter[str] = Counter()
+        self._lost: Counter[str] = Counter()
         self.counted: Counter[int] = Counter()  # calls that were not followed, by function
         self._hits = Hits(run.attached.program, run.plan)
         self._cost = cost.plus(run.meter.program_ns)
@@ -217,8 +217,7 @@ class _Group:
         with self.lock:
             if self.is_open:
                 self._pull()
-                self._due.pop("look", None)
-                self.look()
+                self.look_again()
 
     def _pull(self) -> None:
         found: dict[int, tuple[int, Histogram | None]]
@@ -266,20 +265,35 @@ class _Group:
                 if move.returns == "landing" and move.function is not None:
                     self.cheaper.add(move.function)
 
-    def look(self) -> None:
-        """Divide the cost of new hits among the metrics, and look what is missing."""
-        if not self._is_due("look"):
-            return
+    def losses(self) -> Counter[str]:
+        """Return how much is missing of all metrics so far."""
+        if not self._is_due("lost"):
+            return self._lost
         with self.lock:
             if not self.is_open:
-                return
+                return self._lost
             lost = Counter[str]()
             if isinstance(self.meter, LatencyMeter):
                 counts = self.meter.diagnostics()
                 for what in (*self.meter.LOSSES, Diagnostic.UNWOUND):
                     lost[what.name.lower()] += counts[what]
             lost[SKIPPED] = self.meter.skipped()
-            self.lost = lost
+            self._lost = lost
+            return lost
+
+    def look_again(self) -> None:
+        """Have what is known of costs and losses be of this moment."""
+        self._due.pop("look", None)
+        self._due.pop("lost", None)
+        self.look()
+
+    def look(self) -> None:
+        """Divide the cost of new hits among the metrics."""
+        if not self._is_due("look"):
+            return
+        with self.lock:
+            if not self.is_open:
+                return
             if (new := self._hits.new()) is None:
                 return
             for row, hit, ns in zip(new.numbers, new.rows, new.spent(self._cost), strict=True):
@@ -327,8 +341,7 @@ class _Group:
                 if gone:
                     self.meter.remove(gone)
             self._pull()
-            self._due.pop("look", None)
-            self.look()
+            self.look_again()
         finally:
             for one in leaving:
                 one.end()
@@ -378,8 +391,7 @@ class MemberProbe(Probe):
         if not group.members:  # what is said of the run is said once
             self.problems[:0] = [note.text for note in run.warnings()]
         group.join(self, rows)
-        group.look()
-        self._lost = group.lost
+        self._lost = group.losses()
         self._pod = partial(of_pod, planned.metric.spec, group.program)
         self.metric.begin(group.program.key.target)
         self._is_present = True
@@ -424,7 +436,7 @@ class MemberProbe(Probe):
 
     def _figures(self) -> Figures:
         self.group.look()
-        lost = self.group.lost.copy()
+        lost = self.group.losses().copy()
         lost.subtract(self._lost)
         unmeasured = 0
         if self.state is ProbeState.COUNTED:
