@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The one atomic operation that not all compilers know which come with BCC. */
+/* Atomic operations that are more than one addition. */
 #pragma once
-#include "common.h"
+#include "diagnostics.h"
 
 /*
  * Store value at place where that holds seen; return what it held. Linux 5.12.
  *
- * LLVM before 12 has no such instruction for BPF and ends the process, so that there it is written
+ * Not all compilers that come with BCC know it: LLVM before 12 has no such instruction for BPF and ends the process, so that there it is written
  * as bytes: BPF_STX | BPF_ATOMIC | BPF_DW, BPF_CMPXCHG, which compares with r0 and leaves there
  * what it found. BCC parses C for the host, so that only the names of r8 and r9 can be given to it,
  * which are registers on x86-64 as well: r0 is saved here. A helper must have been called before,
@@ -31,4 +31,23 @@ static __always_inline u64 atomic_compare_and_swap(u64 *place, u64 seen, u64 val
 #else
     return __sync_val_compare_and_swap(place, seen, value);
 #endif
+}
+
+/*
+ * Raise *place to value. A few rounds are mostly enough: each one that is lost is one in which
+ * another program has raised it.
+ */
+static __always_inline void atomic_max(u64 *place, u64 value)
+{
+    u64 seen = *place;
+#pragma clang loop unroll(disable)
+    for (int round = 0; round < 4; round++) {
+        if (seen >= value)
+            return;
+        u64 found = atomic_compare_and_swap(place, seen, value);
+        if (found == seen)
+            return;
+        seen = found;
+    }
+    diagnostics_count(EXTREMES_LOST, 1);
 }

@@ -12,8 +12,7 @@
  */
 #pragma once
 #include <uapi/linux/ptrace.h>
-#include "atomic.h"
-#include "diagnostics.h"
+#include "sums.h"
 
 #ifdef GOTRACE_HISTOGRAMS
 
@@ -34,9 +33,6 @@ struct histogram {
     u64 buckets[BUCKETS];
     u64 units[UNIT_ROWS]; /* by power of two of GOTRACE_UNIT; index 0 holds zero as well */
 };
-
-/* generation: value 0 = the half of histograms that is written; set from user space by interval. */
-BPF_ARRAY(generation, u32, 1);
 
 /*
  * histograms: key = (generation * ROWS + row) * STRIPES + cpu % STRIPES. Cleared from user space
@@ -76,25 +72,6 @@ static __always_inline u64 histogram_bucket(u64 value)
 }
 
 /*
- * Raise *place to value. A few rounds are mostly enough: each one that is lost is one in which
- * another program has raised it.
- */
-static __always_inline void atomic_max(u64 *place, u64 value)
-{
-    u64 seen = *place;
-#pragma clang loop unroll(disable)
-    for (int round = 0; round < 4; round++) {
-        if (seen >= value)
-            return;
-        u64 found = atomic_compare_and_swap(place, seen, value);
-        if (found == seen)
-            return;
-        seen = found;
-    }
-    diagnostics_count(EXTREMES_LOST, 1);
-}
-
-/*
  * Add one value, and the hits of probes that it contains the cost of. Atomic: rows may be shared by
  * CPUs, and the kernel may preempt this program.
  */
@@ -126,10 +103,7 @@ static __always_inline void histogram_add_value(struct histogram *row, u64 value
 /* Store a row's number, which is within the half that is written; return whether there is one. */
 static __always_inline bool histogram_number(u32 row, u32 *number)
 {
-    u32 zero = 0, *half = generation.lookup(&zero);
-    if (!half)
-        return false;
-    *number = *half * GOTRACE_ROWS + row;
+    *number = sums_half() * GOTRACE_ROWS + row;
     return true;
 }
 

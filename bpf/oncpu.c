@@ -152,14 +152,9 @@ int on_tick(struct bpf_perf_event_data *ctx)
     if (in_kernel)
         key.kernel = keep_kernel_stack(ctx);
     u32 zero = 0;
-    u64 *samples = cpu_rows.lookup(&key);
-    if (!samples) {
-        u64 none = 0;
-        cpu_rows.insert(&key, &none);
-        samples = cpu_rows.lookup(&key);
-        if (!samples)
-            samples = other_samples.lookup(&zero);
-    }
+    u64 none = 0, *samples = cpu_rows.lookup_or_try_init(&key, &none);
+    if (!samples)
+        samples = other_samples.lookup(&zero);
     if (samples)
         __sync_fetch_and_add(samples, 1);
     return 0;

@@ -12,6 +12,7 @@
  */
 #include "histogram.h"
 #include "interrupted.h"
+#include "sums.h"
 
 #define SYSCALLS 512 /* calls with a larger number count as the last; shared with Python's meter */
 #define MAX_ERRNO 4095
@@ -43,13 +44,8 @@ struct open_syscall {
 /* Shared with gotrace/session/waits/names.py. */
 struct syscall_row {
     u64 stack; /* hash, 0 where it is not known */
-    u64 number;
-};
-
-/* Likewise. */
-struct syscall_sum {
-    u64 count;
-    u64 ns;
+    u32 number;
+    u32 half;
 };
 
 /* Likewise. */
@@ -61,11 +57,11 @@ struct syscall_error {
 /* syscalls_open: key = thread. Gone when the call returns; of threads that end, kept. */
 BPF_HASH(syscalls_open, u32, struct open_syscall, GOTRACE_CALLS);
 
-/* syscall_rows: only ever added to, so that an interval's sums are differences. */
-BPF_HASH(syscall_rows, struct syscall_row, struct syscall_sum, GOTRACE_STACK_ROWS);
+/* syscall_rows: the calls that have returned. Of a half; gone when that is read. */
+BPF_HASH(syscall_rows, struct syscall_row, struct sums, GOTRACE_STACK_ROWS);
 
-/* other_syscalls: value 0 = those that found no row. */
-BPF_ARRAY(other_syscalls, struct syscall_sum, 1);
+/* other_syscalls: key = half; those that found no row. */
+BPF_ARRAY(other_syscalls, struct sums, 2);
 
 /* syscall_errors: value = calls. Only ever added to. */
 BPF_HASH(syscall_errors, struct syscall_error, u64, GOTRACE_ERRORS);
@@ -109,7 +105,7 @@ static __always_inline int enter(void *registers, u64 number)
 
 static __always_inline int leave(u64 now, void *registers, s64 result)
 {
-    u32 thread = bpf_get_current_pid_tgid(), zero = 0, number = 0;
+    u32 thread = bpf_get_current_pid_tgid(), half = sums_half(), number = 0;
     struct open_syscall *call = syscalls_open.lookup(&thread);
     if (!call) {
         struct pt_regs user = {};
@@ -121,21 +117,11 @@ static __always_inline int leave(u64 now, void *registers, s64 result)
             diagnostics_count(CALLS_EARLIER, 1);
         return 0;
     }
-    struct syscall_row key = {.stack = call->stack, .number = call->number};
+    struct syscall_row key = {.stack = call->stack, .number = call->number, .half = half};
     u64 ns = now - call->since;
     syscalls_open.delete(&thread);
-    struct syscall_sum *sum = syscall_rows.lookup(&key);
-    if (!sum) {
-        struct syscall_sum none = {};
-        syscall_rows.insert(&key, &none);
-        sum = syscall_rows.lookup(&key);
-        if (!sum)
-            sum = other_syscalls.lookup(&zero);
-    }
-    if (sum) {
-        __sync_fetch_and_add(&sum->count, 1);
-        __sync_fetch_and_add(&sum->ns, ns);
-    }
+    struct sums none = {}, *row = syscall_rows.lookup_or_try_init(&key, &none);
+    sums_add(row ? row : other_syscalls.lookup(&half), ns);
     histogram_add_to_row(key.number, ns, 0, &number);
     if (result < 0 && result >= -MAX_ERRNO && key.number != SYS_RT_SIGRETURN)
         add_error(key.number, -result);

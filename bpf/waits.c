@@ -22,6 +22,7 @@
  */
 #include "interrupted.h"
 #include "scheduler.h"
+#include "sums.h"
 
 #define EVERY_STATE 0 /* shared with gotrace/session/waits/probes.py */
 
@@ -40,13 +41,9 @@ struct wait_row {
     u64 ended_by_stack;
     u64 created_by; /* of all states: return address of the go statement */
     u32 reason;
-    u16 ended_by;
+    u8 ended_by;
+    u8 half;
     u16 status; /* of all states: which one */
-};
-
-struct wait_sum {
-    u64 count;
-    u64 ns;
 };
 
 /* Of a goroutine, what it is in now. */
@@ -61,11 +58,11 @@ struct open_wait {
 /* open: key = address of a g; those that have been in the state. Kept until the run is over. */
 BPF_HASH(open, u64, struct open_wait, GOTRACE_OPEN);
 
-/* wait_rows: only ever added to, so that an interval's sums are differences. */
-BPF_HASH(wait_rows, struct wait_row, struct wait_sum, GOTRACE_ROWS);
+/* wait_rows: the waits that have ended. Of a half; gone when that is read. */
+BPF_HASH(wait_rows, struct wait_row, struct sums, GOTRACE_ROWS);
 
-/* other_waits: value 0 = those that found no row. */
-BPF_ARRAY(other_waits, struct wait_sum, 1);
+/* other_waits: key = half; those that found no row. */
+BPF_ARRAY(other_waits, struct sums, 2);
 
 /* earlier: key = wait reason; value = ends of waits that began before the probes were there. */
 BPF_ARRAY(earlier, u64, 256);
@@ -101,19 +98,10 @@ static __always_inline struct open_wait *open_of(u64 g)
 
 static __always_inline void add_up(struct wait_row *key, u64 ns)
 {
-    struct wait_sum *sum = wait_rows.lookup(key);
-    if (!sum) {
-        struct wait_sum none = {};
-        u32 zero = 0;
-        wait_rows.insert(key, &none);
-        sum = wait_rows.lookup(key);
-        if (!sum)
-            sum = other_waits.lookup(&zero);
-        if (!sum)
-            return;
-    }
-    __sync_fetch_and_add(&sum->count, 1);
-    __sync_fetch_and_add(&sum->ns, ns);
+    u32 half = sums_half();
+    key->half = half;
+    struct sums none = {}, *row = wait_rows.lookup_or_try_init(key, &none);
+    sums_add(row ? row : other_waits.lookup(&half), ns);
 }
 
 /*

@@ -100,7 +100,7 @@ class GoroutineState:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Waits that are alike: ``count`` of them took ``delay_ns`` together.
+    """Waits that are alike: ``count`` of them took ``delay_ns`` together, the longest ``max_ns``.
 
     ``reason`` is why, in Go's words, "" where there is none. ``waker`` is the function that ended
     them, None where that was not a goroutine; ``woken_by`` says what it was: "goroutine", "timer",
@@ -112,6 +112,7 @@ class Wait:
     reason: str
     count: int
     delay_ns: int
+    max_ns: int
     woken_by: str | None
     waker: str | None
     open: bool
@@ -477,7 +478,8 @@ def goroutine_states(dump: Dump, goroutines: Iterable[DumpedGoroutine]) -> Itera
 
 def _wait(row: Row) -> Wait:
     known = {
-        name: row[name] for name in ("state", "count", "delay_ns", "woken_by", "waker", "open")
+        name: row[name]
+        for name in ("state", "count", "delay_ns", "max_ns", "woken_by", "waker", "open")
     }
     stacks = row["stack"].frames, row["waker_stack"].frames if "waker_stack" in row else ()
     stack, waker_stack = (tuple(map(_stack_frame, frames)) for frames in stacks)

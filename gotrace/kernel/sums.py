@@ -26,6 +26,10 @@ class Word(Enum):
     MOST = "maximum"
 
 
+#: struct sums of bpf/sums.h: how many, their time, the longest; ns.
+TIMES = (Word.SUM, Word.SUM, Word.MOST)
+
+
 class Sums:
     """A hash map whose words are only ever added to."""
 
@@ -90,6 +94,26 @@ class Halves:
             self._generation.update(bytes(4), self._half.to_bytes(4, "little"))
             self._wait()
         return before
+
+
+class Rows:
+    """A hash map with rows of both halves, and an array with a row for each that found none."""
+
+    def __init__(self, rows: Map, rest: Map, half_at: int, words: Sequence[Word] = TIMES) -> None:
+        """Take over the maps; the byte ``half_at`` of a key is its half."""
+        self._rows, self._rest = rows, rest
+        self._half_at = half_at
+        self._form = struct.Struct(f"={len(words)}Q")
+
+    def take(self, half: int) -> Iterator[tuple[bytes, tuple[int, ...]]]:
+        """Yield the rows of a half, by their keys, and remove them."""
+        for key, value in take_rows(self._rows, lambda key: key[self._half_at] == half):
+            yield key, self._form.unpack(value)
+
+    def take_rest(self, half: int) -> tuple[int, ...]:
+        """Return and clear what found no row."""
+        found = dict(take_entries(self._rest, half, 1))
+        return self._form.unpack(found.get(0, bytes(self._form.size)))
 
 
 def take_entries(table: Map, start: int, count: int) -> Iterator[tuple[int, bytes]]:

@@ -257,7 +257,7 @@ _DECLARED = (
             _STACK,
             key("waker_stack", are_frames, needed=False),
         ),
-        sums=(total("count"), total("delay_ns", is_sum)),
+        sums=(total("count"), total("delay_ns", is_sum), most("max_ns", needed=False)),
         order=("-delay_ns", "-count"),
         compared=("count", "delay_ns"),
         unit="ns",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gotrace.kernel import kept_stacks as frames
+from gotrace.kernel.sums import TIMES
 from gotrace.session.choices import WaitState
 from gotrace.session.waits import meter
 from gotrace.session.waits.meter import EndedBy
@@ -21,13 +22,14 @@ def c(tmp_path: Path) -> CLayout:
 
 
 def test_structs(c: CLayout) -> None:
-    names = ("stack", "ended_by_stack", "created_by", "reason", "ended_by", "status")
+    names = ("stack", "ended_by_stack", "created_by", "reason", "ended_by", "half", "status")
     row, values = c.fields("wait_row", *names)
-    assert values == list(meter._ROW.unpack(row))
-    row, values = c.fields("wait_sum", "count", "ns")
-    assert (values, len(meter._SUMS)) == ([*struct.unpack("=QQ", row)], 2)
+    assert values == list(meter.WAIT_ROW.unpack(row))
+    assert c.constants("offsetof(struct wait_row, half)") == [meter.HALF_AT]
+    row, values = c.fields("sums", "count", "ns", "most")
+    assert (values, len(TIMES)) == ([*struct.unpack("=QQQ", row)], 3)
     row, values = c.fields("open_wait", "since", "stack", "before", "reason", "created_by")
-    assert values == list(meter._OPEN_WAIT.unpack(row))
+    assert values == list(meter.OPEN_WAIT.unpack(row))
     last = frames.MAX_FRAMES - 1
     row, values = c.fields("kept_stack", "pcs[0]", f"pcs[{last}]", "outer")
     *pcs, outer = frames._STACK.unpack(row)

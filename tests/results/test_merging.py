@@ -112,6 +112,7 @@ _TOOLS: dict[str, st.SearchStrategy[Row]] = {
         reason=st.sampled_from(["select", None]),
         count=_COUNTS,
         delay_ns=_COUNTS,
+        max_ns=_COUNTS,
         open=st.booleans(),
         woken_by=st.none(),
         waker=st.none() | _NAMES,

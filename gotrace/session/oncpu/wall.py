@@ -6,13 +6,13 @@ How long goroutines run is known from the scheduler's states. Samples only divid
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 
 from gotrace.goroutines.live import LiveGoroutines
 from gotrace.goroutines.model import DumpedGoroutine, Stack, State
 from gotrace.kernel.attach import Attached, attach
 from gotrace.kernel.kept_stacks import KeptStacks
+from gotrace.kernel.sums import Rows
 from gotrace.records import dataclass
 from gotrace.session.budget import counting_hits
 from gotrace.session.oncpu.meter import CpuMeter, CpuPeriod, CpuRequest
@@ -20,14 +20,12 @@ from gotrace.session.open_calls import Diagnostic, diagnostics
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
+from gotrace.session.waits.meter import HALF_AT, OPEN_WAIT, WAIT_ROW
 from gotrace.session.waits.probes import WaitProbes, wait_probes
 
 _OPEN = 1 << 17
 _STACKS = _ROWS = 1 << 14
 
-_ROW = struct.Struct("=QQQIHH")  # struct wait_row
-_SUM = struct.Struct("=QQ")  # struct wait_sum
-_OPEN_WAIT = struct.Struct("=QQIIQ")  # struct open_wait
 BEGAN_BEFORE = 3
 
 #: Statuses of goroutines (src/runtime/runtime2.go, Go 1.15 to 1.27) that time is added up of.
@@ -102,16 +100,16 @@ class WallMeter(Probing):
             count, summed = sums.get(key, (0, 0))
             sums[key] = count + n, summed + ns
 
-        for row, value in program.map("wait_rows").entries():
-            stack, _, created_by, reason, how, status = _ROW.unpack(row)
-            count, ns = _SUM.unpack(value)
+        table = Rows(program.map("wait_rows"), program.map("other_waits"), HALF_AT)
+        for row, (count, ns, _) in table.take(0):
+            stack, _, created_by, reason, how, _, status = WAIT_ROW.unpack(row)
             if how == BEGAN_BEFORE:  # their ends are added up
                 ns = (ns - count * began) % (1 << 64)
             why = self._reason(reason) if status == 4 else ""
             add(created_by, STATUSES[status], why, stacks.find(stack), count, ns)
         seen = set()
         for g, value in program.map("open").entries():
-            since, stack, status, reason, created_by = _OPEN_WAIT.unpack(value)
+            since, stack, status, reason, created_by = OPEN_WAIT.unpack(value)
             seen.add(int.from_bytes(g, "little"))
             if since and status in STATUSES:
                 why = self._reason(reason) if status == 4 else ""
@@ -122,8 +120,9 @@ class WallMeter(Probing):
                 state = one.state if one.state in STATUSES.values() else State.WAITING
                 stack = () if state is State.RUNNING else one.stack
                 add(one.created_by, state, one.reason, stack, 1, ended - began)
-        others = _SUM.unpack(program.map("other_waits").lookup(bytes(4)) or bytes(_SUM.size))
-        return [WallRow(*key, *summed) for key, summed in sums.items()], others, self.cpu.take()
+        count, ns, _ = table.take_rest(0)
+        walls = [WallRow(*key, *summed) for key, summed in sums.items()]
+        return walls, (count, ns), self.cpu.take()
 
     def _reason(self, number: int) -> str:
         return self._reasons[number] if number < len(self._reasons) else ""

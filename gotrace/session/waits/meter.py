@@ -22,7 +22,7 @@ from gotrace.gotypes.wait_reasons import WaitFor, WaitReasons, meaning_of
 from gotrace.kernel.attach import Attached, attach
 from gotrace.kernel.kept_stacks import KeptStacks
 from gotrace.kernel.methods import AttachMethod
-from gotrace.kernel.sums import Counters, Sums, Word
+from gotrace.kernel.sums import Halves, Rows
 from gotrace.records import dataclass
 from gotrace.session.budget import counting_hits
 from gotrace.session.choices import WaitState
@@ -38,9 +38,9 @@ _OPEN = 1 << 17
 _STACKS = 1 << 13
 _ROWS = 1 << 13
 
-_ROW = struct.Struct("=QQQIHH")  # struct wait_row
-_SUMS = (Word.SUM, Word.SUM)  # struct wait_sum: count, ns
-_OPEN_WAIT = struct.Struct("=QQIIQ")  # struct open_wait
+WAIT_ROW = struct.Struct("=QQQIBBH")  # struct wait_row
+HALF_AT = 29  # in it
+OPEN_WAIT = struct.Struct("=QQIIQ")  # struct open_wait
 
 #: Status before -> why a goroutine became runnable, where that was not the end of a wait.
 _BECAUSE = {0: "started", 2: "preempted or yielded", 3: "system call", 6: "started"}
@@ -59,7 +59,8 @@ class WaitRow:
     """The waits of one stack, for one reason, that were ended from one stack.
 
     Stacks are run-time addresses, innermost first, and empty where there was no room to keep them.
-    ``reason`` is "" where there is none. ``is_open``: they had not ended at the end of the run.
+    ``reason`` is "" where there is none. ``max_ns`` is how long the longest was. ``is_open``: they
+    had not ended at the end of the run.
     """
 
     stack: Stack
@@ -68,6 +69,7 @@ class WaitRow:
     reason: str
     count: int
     ns: int
+    max_ns: int
     is_open: bool = False
 
 
@@ -88,21 +90,28 @@ class WaitLosses:
 
     ``earlier`` are waits that had begun before the probes were there. ``unseen``: times that a
     goroutine entered the state and was not followed. ``stacks``: times that a stack was not kept.
+    ``longest``: times in which one may be missing from ``max_ns``.
     """
 
     earlier: int
     unseen: int
     stacks: int
+    longest: int
 
 
 def sum_rows(rows: Iterable[WaitRow]) -> list[WaitRow]:
     """Return rows with those that differ in their sums alone added up."""
-    sums: dict[WaitRow, tuple[int, int]] = {}
+    sums: dict[WaitRow, WaitRow] = {}
     for row in rows:
-        key = replace(row, count=0, ns=0)
-        count, ns = sums.get(key, (0, 0))
-        sums[key] = count + row.count, ns + row.ns
-    return [replace(key, count=count, ns=ns) for key, (count, ns) in sums.items()]
+        key = replace(row, count=0, ns=0, max_ns=0)
+        one = sums.get(key, key)
+        sums[key] = replace(
+            one,
+            count=one.count + row.count,
+            ns=one.ns + row.ns,
+            max_ns=max(one.max_ns, row.max_ns),
+        )
+    return list(sums.values())
 
 
 class WaitMeter(Probing):
@@ -127,9 +136,9 @@ class WaitMeter(Probing):
         groups = probes.groups()
         self.attached: Attached = attach(settings, groups, forced, None, announce)
         program = self.attached.program
-        self._rows = Sums(program.map("wait_rows"), _SUMS)
+        self._halves = Halves(program.map("generation"), 2)
+        self._rows = Rows(program.map("wait_rows"), program.map("other_waits"), HALF_AT)
         self._open = program.map("open")
-        self._others = Counters(program.map("other_waits"))
         self._earlier = program.map("earlier")
 
     @property
@@ -148,8 +157,9 @@ class WaitMeter(Probing):
         """Return the sums since the last take; nothing that comes meanwhile is lost."""
         stacks = KeptStacks(self.attached.program)
         rows = []
-        for key, (count, ns) in self._rows.take():
-            stack, other, _, reason, ended_by, _ = _ROW.unpack(key)
+        half = self._halves.flip()
+        for key, (count, ns, longest) in self._rows.take(half):
+            stack, other, _, reason, ended_by, _, _ = WAIT_ROW.unpack(key)
             rows.append(
                 WaitRow(
                     stacks.find(stack),
@@ -158,9 +168,10 @@ class WaitMeter(Probing):
                     self._reason(reason),
                     count,
                     ns,
+                    longest,
                 )
             )
-        others, others_ns = self._others.take()
+        others, others_ns, _ = self._rows.take_rest(half)
         return WaitPeriod(rows, (others, others_ns))
 
     def open(self) -> list[WaitRow]:
@@ -168,16 +179,22 @@ class WaitMeter(Probing):
         stopped = self.attached.stopped_at or time.monotonic()
         now = round(stopped * 1e9)
         stacks = KeptStacks(self.attached.program)
-        sums: dict[tuple[int, int], tuple[int, int]] = {}
+        found: dict[tuple[int, int], list[int]] = {}
         for _, value in self._open.entries():
-            since, stack, before, reason, _ = _OPEN_WAIT.unpack(value)
+            since, stack, before, reason, _ = OPEN_WAIT.unpack(value)
             if since:
                 number = reason if self._is_waiting(before) else REASON_STATUS | before
-                count, ns = sums.get((stack, number), (0, 0))
-                sums[stack, number] = count + 1, ns + max(0, now - since)
+                found.setdefault((stack, number), []).append(max(0, now - since))
         return [
-            WaitRow(stacks.find(stack), EndedBy.NONE, (), self._reason(number), *summed, True)
-            for (stack, number), summed in sums.items()
+            WaitRow(
+                stacks.find(stack),
+                EndedBy.NONE,
+                (),
+                self._reason(number),
+                *(len(times), sum(times), max(times)),
+                is_open=True,
+            )
+            for (stack, number), times in found.items()
         ]
 
     def _is_waiting(self, before: int) -> bool:
@@ -204,7 +221,8 @@ class WaitMeter(Probing):
             or meaning_of(self._reason(number)).wait_for is not WaitFor.SUSPENDED
         )
         lost = diagnostics(self.attached.program)
-        return WaitLosses(counted, lost[Diagnostic.STATES_FULL], lost[Diagnostic.KEPT_FULL])
+        stacks, longest = lost[Diagnostic.KEPT_FULL], lost[Diagnostic.EXTREMES_LOST]
+        return WaitLosses(counted, lost[Diagnostic.STATES_FULL], stacks, longest)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from gotrace.kernel.attach import Attached, attach
 from gotrace.kernel.histograms import HistogramRows, stripes_for
 from gotrace.kernel.kept_stacks import KeptStacks
 from gotrace.kernel.program import BpfProgram
-from gotrace.kernel.sums import Counters, Halves, Sums, Word
+from gotrace.kernel.sums import Halves, Rows, Sums
 from gotrace.kernel.syscall_names import errno_name, syscall_name
 from gotrace.kernel.syscalls import online_cpus
 from gotrace.records import dataclass
@@ -41,8 +41,8 @@ _CALLS, _ERRORS, _STACKS, _ROWS = 1 << 15, 1 << 12, 1 << 13, 1 << 13
 #: The number that the kernel's program takes for any call above it.
 _LAST = SYSCALLS - 1
 
-_ROW = struct.Struct("=QQ")  # struct syscall_row
-_SUMS = (Word.SUM, Word.SUM)  # struct syscall_sum: count, ns
+_ROW = struct.Struct("=QII")  # struct syscall_row
+_HALF_AT = 12  # in it
 _ERROR = struct.Struct("=II")  # struct syscall_error
 
 _COUNTING = 0.2  # seconds
@@ -97,13 +97,13 @@ class SyscallMeter(Probing):
         is_named = tasks is not None and target.has_started
         self._program = self._files.program() if is_named else None
         self._stacks: InterruptedStacks | None = None
+        self._names: list[SyscallSums] = []
         self.attached: Attached = attach(settings, [], prepare=self._prepare)
         program = self.attached.program
         self._halves = Halves(program.map("generation"), halves)
         self._times = HistogramRows(program.map("histograms"), SYSCALLS, stripes)
-        self._rows = Sums(program.map("syscall_rows"), _SUMS)
+        self._rows = Rows(program.map("syscall_rows"), program.map("other_syscalls"), _HALF_AT)
         self._errors = Sums(program.map("syscall_errors"))
-        self._others = Counters(program.map("other_syscalls"))
 
     @staticmethod
     def _prepare(program: BpfProgram) -> None:
@@ -122,16 +122,24 @@ class SyscallMeter(Probing):
             self._stacks = InterruptedStacks(self.program, self._files.code_name)
         kept = KeptStacks(self.attached.program)
         rows = []
-        for key, (count, ns) in self._rows.take():
-            stack, number = _ROW.unpack(key)
+        half = self._halves.flip()
+        self._names = self._named(half)
+        for key, (count, ns, longest) in self._rows.take(half):
+            stack, number, _ = _ROW.unpack(key)
             found = self._stacks.stack(kept.find(stack))
-            rows.append(WaitRow(found, EndedBy.NONE, (), _name(number), count, ns))
-        count, ns = self._others.take()
+            rows.append(WaitRow(found, EndedBy.NONE, (), _name(number), count, ns, longest))
+        count, ns, _ = self._rows.take_rest(half)
         return WaitPeriod(rows, (count, ns))
 
     def names(self) -> list[SyscallSums]:
-        """Return the calls since the last time that this was asked, those that took most first."""
-        half = self._halves.flip()
+        """Return the calls of the last take by name, those that took most first."""
+        return self._names
+
+    def count(self) -> int:
+        """Return how many calls there have been, and take them."""
+        return sum(times.count for times in self._times.take(0).values())
+
+    def _named(self, half: int) -> list[SyscallSums]:
         errors: dict[int, dict[str, int]] = {}
         for key, (count,) in self._errors.take():
             number, error = _ERROR.unpack(key)
@@ -155,7 +163,8 @@ class SyscallMeter(Probing):
         lost = diagnostics(self.attached.program)
         earlier = lost[Diagnostic.CALLS_EARLIER] if self._is_running else 0
         not_kept = lost[Diagnostic.KEPT_FULL] + lost[Diagnostic.ERRORS_FULL]
-        return WaitLosses(earlier, lost[Diagnostic.STATES_FULL], not_kept)
+        unseen, longest = lost[Diagnostic.STATES_FULL], lost[Diagnostic.EXTREMES_LOST]
+        return WaitLosses(earlier, unseen, not_kept, longest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +198,7 @@ def syscall_price(target: Target) -> Price:
     with SyscallMeter(target, None) as meter:
         began = time.monotonic()
         time.sleep(_COUNTING)
-        calls = sum(one.times.count for one in meter.names())
+        calls = meter.count()
         passed = time.monotonic() - began
     without = _call_ns()
     with SyscallMeter(Target(process=Process(os.getpid())), None):

@@ -146,6 +146,7 @@ def named_waits(
                 "reason": row.reason or None,
                 "count": 0,
                 "delay_ns": 0,
+                "max_ns": 0,
                 "open": row.is_open,
                 "woken_by": woken_by.value if woken_by else None,
                 "waker": waker,
@@ -155,6 +156,7 @@ def named_waits(
         )
         wait["count"] += row.count
         wait["delay_ns"] += row.ns
+        wait["max_ns"] = max(wait["max_ns"], row.max_ns)
     return sorted(found.values(), key=_rank)
 
 

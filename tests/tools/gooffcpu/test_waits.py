@@ -146,6 +146,29 @@ def test_none_is_lost_when_many_wait(method: AttachMethod) -> None:
     assert len(of_kind(result, "waits")) > 1
 
 
+def test_each_interval_has_its_own_longest_wait() -> None:
+    """And a whole run the longest of all, as have recordings that are added up."""
+    truths: list[Json] = []
+    with Fixture([program()]) as fixture:
+        words = ("-p", str(fixture.ready), "--force", "--json")
+        with tool("gooffcpu", *words) as whole, tool("gooffcpu", *words, "-i", "0.1") as parts:
+            for _ in range(3):
+                truths.append(fixture.work("linger"))
+                parts.lines_until('{"kind":"wait",')
+            intervals, run = parts.end(), whole.end()
+        assert fixture.finish() == 0
+    rows = within(intervals, "main.lingers")
+    assert [row["count"] for row in rows] == [1, 1, 1]
+    for row, truth in zip(rows, truths, strict=True):
+        assert truth["least"] * 0.9 <= row["max_ns"] == row["delay_ns"] <= truth["most"]
+    (every,) = within(run, "main.lingers")
+    assert every["count"] == 3
+    assert truths[0]["least"] * 0.9 <= every["max_ns"] <= truths[0]["most"] < every["delay_ns"]
+    merged = gotrace.merge(intervals.lines)
+    (added,) = [row for row in merged.rows("wait") if row["count"] == 3]
+    assert added["max_ns"] == max(row["max_ns"] for row in rows)
+
+
 def test_what_finds_no_row_is_in_the_sum() -> None:
     with Fixture([program()]) as fixture:
         target = Target.of(fixture.ready, None)
