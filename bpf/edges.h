@@ -483,7 +483,7 @@ int on_edge_status(struct pt_regs *ctx)
     if (!site_hit(ctx, &cookie))
         return 0;
     scheduled_in_process();
-    struct status_change to = sched_status_change(ctx);
+    struct sched_change to = sched_status_change(ctx);
     bool is_state = to.new == G_RUNNABLE || to.new == G_RUNNING || to.new == G_WAITING;
     bool has_waited = to.old == G_WAITING;
     /* What is in a system call runs, or could, unless its thread has lost its processor meanwhile. */

@@ -17,6 +17,7 @@
  *   GOTRACE_QUOTA_THREADS threads that can be without quota at once
  *   GOTRACE_G_WAITREASON, GOTRACE_G_COROARG  offsets in the target's runtime.g; the last one optional
  */
+#define FOLLOWS_STATES 1
 #include "diagnostics.h"
 #include "scheduler.h"
 #include "switch.h"
@@ -63,13 +64,15 @@ static __always_inline void add_up(u32 what, u64 ns)
     __sync_fetch_and_add(&sum->ns, ns);
 }
 
-/* A goroutine's status changes: G_WAITING and G_RUNNABLE are added up, all others are not. */
-static __always_inline void changes(u64 g, u64 status)
+/* G_WAITING and G_RUNNABLE are added up, all others are not. */
+static __always_inline void sched_changed(struct pt_regs *ctx, u64 cookie, struct sched_change to)
 {
+    bool begins = to.new == G_WAITING || to.new == G_RUNNABLE;
+    if (!begins && to.old != G_WAITING && to.old != G_RUNNABLE)
+        return;
     u32 tgid = bpf_get_current_pid_tgid() >> 32;
-    struct state_key key = {.g = g, .tgid = tgid};
+    struct state_key key = {.g = to.g, .tgid = tgid};
     struct open_state *open = open_states.lookup(&key);
-    bool begins = status == G_WAITING || status == G_RUNNABLE;
     if (!open) {
         struct open_state none = {};
         u8 one = 1;
@@ -87,44 +90,14 @@ static __always_inline void changes(u64 g, u64 status)
     u64 now = bpf_ktime_get_ns(), since = open->since;
     if (since && open->status == G_RUNNABLE)
         add_up(SUM_RUNNABLE, now - since);
-    else if (since && status == G_RUNNABLE)
+    else if (since && (to.new == G_RUNNABLE || (to.site == SCHED_COROUTINE && !begins)))
         /*
-         * A wait that ends by running is none: the goroutine's thread has done something for it on
-         * its system stack, and the collector was not to wait for that.
+         * A wait that ends by running is none, but that of a coroutine: the goroutine's thread has
+         * done something for it on its system stack, and the collector was not to wait for that.
          */
-        add_up(sched_wait_reason(g), now - since);
-    open->status = status;
+        add_up(sched_wait_reason(to.g), now - since);
+    open->status = to.new;
     open->since = begins ? now : 0;
-}
-
-/* At runtime.casgstatus(gp, old, new). */
-int on_status(struct pt_regs *ctx)
-{
-    u64 cookie = 0;
-    if (!site_hit(ctx, &cookie))
-        return 0;
-    struct status_change to = sched_status_change(ctx);
-    if (to.new == G_WAITING || to.new == G_RUNNABLE || to.old == G_WAITING || to.old == G_RUNNABLE)
-        changes(to.g, to.new);
-    return 0;
-}
-
-/* At runtime.coroswitch_m(gp): gp waits, and another goroutine runs in its place. */
-int on_coroutine(struct pt_regs *ctx)
-{
-    u64 cookie = 0;
-    if (!site_hit(ctx, &cookie))
-        return 0;
-    u64 g = sched_goroutine(ctx);
-    struct state_key key = {.g = sched_coroutine(g), .tgid = bpf_get_current_pid_tgid() >> 32};
-    struct open_state *open = key.g ? open_states.lookup(&key) : 0;
-    if (open && open->since) {
-        /* It runs at once. */
-        add_up(sched_wait_reason(key.g), bpf_ktime_get_ns() - open->since);
-        open->since = 0;
-    }
-    changes(g, G_WAITING);
-    return 0;
 }
 
 #ifdef GOTRACE_TASK_PID
@@ -133,12 +106,8 @@ BPF_HASH(off_quota, u32, u64, GOTRACE_QUOTA_THREADS);
 
 static __always_inline void switched(struct task_switch to)
 {
-    u32 zero = 0, *over = halted.lookup(&zero);
     u64 ids = bpf_get_current_pid_tgid(), now;
     u32 tgid = ids >> 32, tid = ids;
-    site_hit_switch();
-    if (!over || *over)
-        return;
     if (!to.waits && processes.lookup(&tgid) && switch_is_throttled(to.task)) {
         now = bpf_ktime_get_ns();
         if (off_quota.update(&tid, &now))
@@ -150,17 +119,5 @@ static __always_inline void switched(struct task_switch to)
         add_up(SUM_THROTTLED, bpf_ktime_get_ns() - *since);
         off_quota.delete(&tid);
     }
-}
-
-int on_switch(struct bpf_raw_tracepoint_args *ctx)
-{
-    switched(switch_hit(ctx));
-    return 0;
-}
-
-int on_switch_without_state(struct bpf_raw_tracepoint_args *ctx)
-{
-    switched(switch_hit_without_state(ctx));
-    return 0;
 }
 #endif

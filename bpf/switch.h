@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * What programs at the kernel's sched_switch have in common.
+ * The programs at the kernel's sched_switch.
  *
  * Settings (common.h), all but the first two optional:
  *   GOTRACE_TASK_PID, GOTRACE_TASK_STATE   offsets in the kernel's task_struct; without them these
@@ -10,7 +10,7 @@
  *   GOTRACE_CFS_RQ_THROTTLED     before Linux 6.18: of throttle_count
  */
 #pragma once
-#include "stack.h"
+#include "site.h"
 
 #ifdef GOTRACE_TASK_PID
 
@@ -38,28 +38,34 @@ struct task_switch {
     u64 waits; /* what the current one waits for, 0 where it could go on */
 };
 
-/*
- * At the raw tracepoint sched_switch(preempt, prev, next, prev_state), since Linux 5.18. What is
- * preempted goes on running, whatever its state: it may just have been about to wait.
- */
-static __always_inline struct task_switch switch_hit(struct bpf_raw_tracepoint_args *ctx)
+/* What follows the kernel's scheduler defines it. */
+static __always_inline void switched(struct task_switch to);
+
+static __always_inline void switch_hit(struct bpf_raw_tracepoint_args *ctx, u64 state)
 {
+    u32 zero = 0, *over = halted.lookup(&zero);
     if (!ctx->args[1])
         nowhere_raw.call(ctx, 0); /* never: see stack.h */
-    return (struct task_switch){.task = ctx->args[1],
-                                .next = ctx->args[2],
-                                .waits = ctx->args[0] & 1 ? 0 : ctx->args[3] & 0xffffffff};
+    site_hit_switch();
+    /* What is preempted goes on running, whatever its state: it may just have been about to wait. */
+    if (over && !*over)
+        switched((struct task_switch){
+            .task = ctx->args[1], .next = ctx->args[2], .waits = ctx->args[0] & 1 ? 0 : state});
+}
+
+/* At the raw tracepoint sched_switch(preempt, prev, next, prev_state), since Linux 5.18. */
+int on_switch(struct bpf_raw_tracepoint_args *ctx)
+{
+    switch_hit(ctx, ctx->args[3] & 0xffffffff);
+    return 0;
 }
 
 /* Before, without prev_state: a wake-up that comes just now makes it 0. */
-static __always_inline struct task_switch
-switch_hit_without_state(struct bpf_raw_tracepoint_args *ctx)
+int on_switch_without_state(struct bpf_raw_tracepoint_args *ctx)
 {
     u32 state = 0;
-    if (!ctx->args[1])
-        nowhere_raw.call(ctx, 0); /* never: see stack.h */
     bpf_probe_read_kernel(&state, sizeof(state), (void *)(ctx->args[1] + GOTRACE_TASK_STATE));
-    return (struct task_switch){
-        .task = ctx->args[1], .next = ctx->args[2], .waits = ctx->args[0] & 1 ? 0 : state};
+    switch_hit(ctx, state);
+    return 0;
 }
 #endif

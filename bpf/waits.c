@@ -20,6 +20,7 @@
  *   GOTRACE_G_WAITREASON, GOTRACE_G_GOPC, GOTRACE_G_COROARG  offsets in the target's runtime.g;
  *                         the last one optional
  */
+#define FOLLOWS_STATES 1
 #include "interrupted.h"
 #include "scheduler.h"
 #include "sums.h"
@@ -185,15 +186,11 @@ static __always_inline void ends(struct pt_regs *ctx, u64 cookie, u64 g, bool co
     add_up(&key, ns);
 }
 
-/* At runtime.casgstatus(gp, old, new). */
-int on_status(struct pt_regs *ctx)
+static __always_inline void sched_changed(struct pt_regs *ctx, u64 cookie, struct sched_change to)
 {
-    u64 cookie = 0;
-    if (!site_hit(ctx, &cookie))
-        return 0;
-    struct status_change to = sched_status_change(ctx);
     if (GOTRACE_STATE == EVERY_STATE)
-        changes(ctx, cookie, to.g, to.old, to.new, false);
+        changes(ctx, cookie, to.g, to.old, to.site == SCHED_PREEMPT ? G_WAITING : to.new,
+                to.site == SCHED_COROUTINE);
     else if (to.new == GOTRACE_STATE)
         begins(ctx, cookie, to.g, to.old);
     else if (to.old == GOTRACE_STATE && to.new != G_COPYSTACK)
@@ -201,60 +198,6 @@ int on_status(struct pt_regs *ctx)
          * A wait that ends by running is none: the goroutine's thread has done something for it on
          * its system stack, and the collector was not to wait for that.
          */
-        ends(ctx, cookie, to.g, GOTRACE_STATE != G_WAITING || to.new == G_RUNNABLE);
-    return 0;
-}
-
-/* At runtime.reentersyscall(pc, sp, bp), where it sets the status by itself. */
-int on_syscall(struct pt_regs *ctx)
-{
-    u64 cookie = 0;
-    if (!site_hit(ctx, &cookie))
-        return 0;
-    if (GOTRACE_STATE == EVERY_STATE)
-        changes(ctx, cookie, registers_g(ctx), G_RUNNING, G_SYSCALL, false);
-    else
-        begins(ctx, cookie, registers_g(ctx), G_RUNNING);
-    return 0;
-}
-
-/* At runtime.exitsyscall(), where it sets the status by itself. */
-int on_syscall_end(struct pt_regs *ctx)
-{
-    u64 cookie = 0;
-    if (!site_hit(ctx, &cookie))
-        return 0;
-    if (GOTRACE_STATE == EVERY_STATE)
-        changes(ctx, cookie, registers_g(ctx), G_SYSCALL, G_RUNNING, false);
-    else
-        ends(ctx, cookie, registers_g(ctx), true);
-    return 0;
-}
-
-/* At runtime.preemptPark(gp), which sets the status by itself; of all states. */
-int on_preempt(struct pt_regs *ctx)
-{
-    u64 cookie = 0;
-    if (site_hit(ctx, &cookie))
-        changes(ctx, cookie, sched_goroutine(ctx), G_RUNNING, G_WAITING, false);
-    return 0;
-}
-
-/* At runtime.coroswitch_m(gp): gp waits, and another goroutine runs in its place. */
-int on_coroutine(struct pt_regs *ctx)
-{
-    u64 cookie = 0;
-    if (!site_hit(ctx, &cookie))
-        return 0;
-    u64 g = sched_goroutine(ctx), next = sched_coroutine(g);
-    if (GOTRACE_STATE == EVERY_STATE) {
-        if (next)
-            changes(ctx, cookie, next, G_WAITING, G_RUNNING, true);
-        changes(ctx, cookie, g, G_RUNNING, G_WAITING, false);
-        return 0;
-    }
-    if (next)
-        ends(ctx, cookie, next, true);
-    begins(ctx, cookie, g, G_RUNNING);
-    return 0;
+        ends(ctx, cookie, to.g,
+             GOTRACE_STATE != G_WAITING || to.new == G_RUNNABLE || to.site == SCHED_COROUTINE);
 }

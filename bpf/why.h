@@ -343,15 +343,10 @@ static __always_inline void bind(struct why_row *row, struct why_key *key, u64 s
 {
     u32 tid = bpf_get_current_pid_tgid();
     row->tid = tid;
-    struct why_thread *thread = why_threads.lookup(&tid);
+    struct why_thread none = {}, *thread = why_threads.lookup_or_try_init(&tid, &none);
     if (!thread) {
-        struct why_thread none = {};
-        why_threads.insert(&tid, &none);
-        thread = why_threads.lookup(&tid);
-        if (!thread) {
-            diagnostics_count(WHY_THREADS_FULL, 1);
-            return;
-        }
+        diagnostics_count(WHY_THREADS_FULL, 1);
+        return;
     }
     thread->ids[slot & 3] = key->id;
     thread->tgid = key->tgid;
@@ -573,106 +568,36 @@ static __always_inline bool is_cgo(u64 ip, u64 cookie, u64 pc)
     return site && distance >= site->cgo_start && distance < site->cgo_end;
 }
 
-/* At runtime.casgstatus(gp, old, new). */
-int on_status(struct pt_regs *ctx)
+static __always_inline void sched_changed(struct pt_regs *ctx, u64 cookie, struct sched_change to)
 {
-    u64 cookie = 0;
-    if (!site_hit(ctx, &cookie))
-        return 0;
-    struct status_change to = sched_status_change(ctx);
     u64 g = to.g;
-    u32 new = to.new;
     struct why_key key = {.id = g, .tgid = bpf_get_current_pid_tgid() >> 32};
     struct why_row *row = why_rows.lookup(&key);
     /* What copies a stack is running. */
-    if (!row || to.old == G_COPYSTACK || new == G_COPYSTACK)
-        return 0;
-    if (new == G_RUNNING) {
+    if (!row || to.old == G_COPYSTACK || to.new == G_COPYSTACK)
+        return;
+    if (to.new == G_RUNNING) {
         bind(row, &key, 0);
-        if (go_on(row, &key, WHY_RUNNING) == LONGEST_SYSCALL)
+        if (go_on(row, &key, WHY_RUNNING) == LONGEST_SYSCALL && to.site != SCHED_COROUTINE)
             called(row, registers_pc(ctx) + 1,
                    registers_frame(ctx)); /* as if it were a return address */
-    } else if (new == G_RUNNABLE) {
+    } else if (to.new == G_RUNNABLE) {
         enum why_ended ended = go_on(row, &key, WHY_RUNNABLE);
         if (ended == LONGEST_WAIT)
             woken(ctx, cookie, row, g);
         else if (ended == LONGEST_SYSCALL) /* there was no processor: this is the system stack */
             called(row, read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP));
-    } else if (new == G_SYSCALL) {
-        bool cgo = is_cgo(registers_pc(ctx), cookie, read_word(g + GOTRACE_G_SYSCALLPC));
-        go_on(row, &key, cgo ? WHY_CGO : WHY_SYSCALL);
-    } else if (new == G_WAITING) {
+    } else if (to.new == G_SYSCALL) {
+        u64 pc =
+            to.site == SCHED_SYSCALL ? GO_REGISTER(ctx, 0) : read_word(g + GOTRACE_G_SYSCALLPC);
+        go_on(row, &key, is_cgo(registers_pc(ctx), cookie, pc) ? WHY_CGO : WHY_SYSCALL);
+    } else if (to.new == G_WAITING) {
         go_on(row, &key, WHY_WAITING);
-    } else if (new == G_PREEMPTED) {
+    } else if (to.new == G_PREEMPTED) {
         go_on(row, &key, WHY_SCAN);
-    } else if (new == G_DEAD) {
+    } else if (to.new == G_DEAD) {
         why_rows.delete(&key);
     }
-    return 0;
-}
-
-/* At runtime.preemptPark(gp), which sets the status by itself. */
-int on_preempt(struct pt_regs *ctx)
-{
-    u64 cookie = 0;
-    if (!site_hit(ctx, &cookie))
-        return 0;
-    struct why_key key = {.id = sched_goroutine(ctx), .tgid = bpf_get_current_pid_tgid() >> 32};
-    struct why_row *row = why_rows.lookup(&key);
-    if (row)
-        go_on(row, &key, WHY_SCAN);
-    return 0;
-}
-
-/* At runtime.reentersyscall(pc, sp, bp), where it sets the status by itself. */
-int on_syscall(struct pt_regs *ctx)
-{
-    u64 cookie = 0;
-    if (!site_hit(ctx, &cookie))
-        return 0;
-    struct why_key key = {.id = registers_g(ctx), .tgid = bpf_get_current_pid_tgid() >> 32};
-    struct why_row *row = why_rows.lookup(&key);
-    if (row)
-        go_on(row, &key,
-              is_cgo(registers_pc(ctx), cookie, GO_REGISTER(ctx, 0)) ? WHY_CGO : WHY_SYSCALL);
-    return 0;
-}
-
-/* At runtime.exitsyscall(), where it sets the status by itself. */
-int on_syscall_end(struct pt_regs *ctx)
-{
-    u64 cookie = 0;
-    if (!site_hit(ctx, &cookie))
-        return 0;
-    struct why_key key = {.id = registers_g(ctx), .tgid = bpf_get_current_pid_tgid() >> 32};
-    struct why_row *row = why_rows.lookup(&key);
-    if (row) {
-        bind(row, &key, 0);
-        if (go_on(row, &key, WHY_RUNNING) == LONGEST_SYSCALL)
-            called(row, registers_pc(ctx) + 1,
-                   registers_frame(ctx)); /* as if it were a return address */
-    }
-    return 0;
-}
-
-/* At runtime.coroswitch_m(gp): gp waits, and another goroutine runs in its place. */
-int on_coroutine(struct pt_regs *ctx)
-{
-    u64 cookie = 0;
-    if (!site_hit(ctx, &cookie))
-        return 0;
-    u64 g = sched_goroutine(ctx);
-    struct why_key key = {.id = g, .tgid = bpf_get_current_pid_tgid() >> 32};
-    struct why_row *row = why_rows.lookup(&key);
-    if (row)
-        go_on(row, &key, WHY_WAITING);
-    key.id = sched_coroutine(g);
-    row = key.id ? why_rows.lookup(&key) : 0;
-    if (row) {
-        bind(row, &key, 0);
-        go_on(row, &key, WHY_RUNNING);
-    }
-    return 0;
 }
 
 /* At runtime.stopTheWorldWithSema. */
@@ -783,10 +708,6 @@ static __always_inline void on_cpu(u32 tid, u64 task, u64 id, u64 tgid, u64 now)
 
 static __always_inline void switched(struct task_switch to)
 {
-    u32 zero = 0, *over = halted.lookup(&zero);
-    site_hit_switch();
-    if (!over || *over)
-        return;
     u32 tid = bpf_get_current_pid_tgid();
     u64 now = bpf_ktime_get_ns();
     struct why_thread *thread = why_threads.lookup(&tid);
@@ -805,18 +726,6 @@ static __always_inline void switched(struct task_switch to)
         for (int i = 0; i < 3; i++)
             on_cpu(tid, to.next, thread->ids[i], thread->tgid, now);
     }
-}
-
-int on_switch(struct bpf_raw_tracepoint_args *ctx)
-{
-    switched(switch_hit(ctx));
-    return 0;
-}
-
-int on_switch_without_state(struct bpf_raw_tracepoint_args *ctx)
-{
-    switched(switch_hit_without_state(ctx));
-    return 0;
 }
 #else
 static __always_inline u64 why_entered(struct task_key *owner, u64 id, u64 level)
