@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections import Counter
@@ -20,14 +21,14 @@ pytestmark = pytest.mark.live
 
 @pytest.mark.parametrize("mode", ["default", "pie"])
 def test_profiles_have_the_calls_that_lines_have(mode: str, tmp_path: Path) -> None:
-    profile = tmp_path / "x.pb.gz"
+    profile, recording = tmp_path / "x.pb.gz", tmp_path / "x.ndjson"
     path = build(FIXTURES / "live_hits", newest(), flags=BUILD_MODES[mode])
     with Fixture([path]) as fixture:
         words = ("-p", str(fixture.ready), "main.leaf", "main.parent")
         with (
             tool("gotrace", "--json", "-U", *words) as lines,
             tool("gotrace", "-f", *words, stderr=subprocess.STDOUT) as folding,
-            tool("gotrace", "-o", str(profile), *words) as profiling,
+            tool("gotrace", "-o", str(profile), "-o", str(recording), *words) as profiling,
         ):
             fixture.work("once")
             shown, folded, written = lines.end(), folding.end(), profiling.end()
@@ -49,6 +50,8 @@ def test_profiles_have_the_calls_that_lines_have(mode: str, tmp_path: Path) -> N
         by_name[";".join(name for name, _ in reversed(frames))] += count
     found = dict(re.findall(r"^(\S+;\S+) (\d+)$", "".join(folded.lines), re.M))
     assert {name: int(count) for name, count in found.items()} == by_name
+    rows = [json.loads(line) for line in recording.read_text().splitlines()]
+    assert Counter(row["func"] for row in rows if row["kind"] == "call") == durations
     assert f"wrote {expected.total():,} calls to {profile}" in written.errors
 
 
