@@ -1102,12 +1102,17 @@ class Belonging:
         is_own = above is not None and work is not None and above.work is work.work
         if goroutine.roots or (is_own and sender != task):
             return
-        # As if it had waited: whoever was started for a request may go on for others.
+        is_others = above is not None and sender != task
         if is_item and is_inside:
-            if above is not None and sender != task:
+            if is_others:
                 self._set(goroutine, edge.at, _Mode.ITEM)
-        elif is_item or (goroutine.working.mode is _Mode.STARTED and not is_pool):
-            self._set(goroutine, edge.at)
+        elif is_item or not is_pool:
+            self._signalled(goroutine, edge.at)
+
+    def _signalled(self, goroutine: _Goroutine, at: int) -> None:
+        """End work as a wait does: whoever was started for a request may go on for others."""
+        if goroutine.has_item or goroutine.working.mode is _Mode.STARTED:
+            self._set(goroutine, at)
 
     def _miss(self, edge: Edge) -> None:
         """A goroutine finds no item, or a channel closed: its work on the last item is done."""
