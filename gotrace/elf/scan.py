@@ -37,13 +37,3 @@ def read_uleb(data: bytes | mmap, position: int) -> tuple[int, int]:
         shift += 7
         if shift > _MAX_SHIFT:
             raise ValueError(f"a number at {position:#x} has more than 64 bits")
-
-
-def read_sleb(data: bytes | mmap, position: int) -> tuple[int, int]:
-    """Return the signed LEB128 number at ``position`` and the position after it.
-
-    Raises as :func:`read_uleb` does.
-    """
-    value, end = read_uleb(data, position)
-    bits = 7 * (end - position)
-    return (value - (1 << bits) if value >> (bits - 1) & 1 else value), end

@@ -44,9 +44,6 @@ except ImportError as missing:
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-#: Go makes one unit a package; the largest programs at hand have some thousand.
-_MAX_UNITS = 1 << 17
-
 #: Reads for one entry, list or table of abbreviations: the library reads names by the piece and
 #: numbers by the byte, without an end where the file has none.
 _MAX_READS = 1 << 16
