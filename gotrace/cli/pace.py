@@ -119,8 +119,9 @@ def pace(
                 output.notice(_silent(options, run.target))
             seen = None
         if over or now >= tick:
-            yield now - since
-            since = now
+            until = min(now, run.attached.stopped_at or now)
+            yield max(0.0, until - since)
+            since = until
             tick = max(tick + (interval or math.inf), now)
     if run.end is End.EXIT:
         output.notice(_exited(run.target))
@@ -200,7 +201,7 @@ def _detached(run: Run[M, C]) -> Iterator[Notice]:
             f" gotrace-keeper (process {pids}) ends when that is done"
         )
         yield Notice(NoticeKind.WARNING, text, {"keepers": left})
-    seconds = round((run.asked or time.monotonic()) - run.began, 6)
+    seconds = round((run.attached.stopped_at or time.monotonic()) - run.began, 6)
     yield Notice(NoticeKind.DETACHED, "Detaching...", {"seconds": seconds})
 
 

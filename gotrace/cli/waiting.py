@@ -180,7 +180,8 @@ def _footer(writer: _Writer, meter: _Meter) -> Iterator[Notice]:
         text = counted("{:,} stack{s} not kept: there were too many", losses.stacks)
         yield Notice(NoticeKind.LOST, text, {"what": "stacks", "count": losses.stacks})
     if losses.longest:
-        text = f"{losses.longest:,} times one may be missing from the longest"
+        times = counted("{:,} time{s}", losses.longest)
+        text = f"{times} one may be missing from the longest"
         yield Notice(NoticeKind.LOST, text, {"what": "longest", "count": losses.longest})
 
 

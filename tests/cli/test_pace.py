@@ -36,6 +36,7 @@ def warnings(monkeypatch: pytest.MonkeyPatch, stop: float, seen_after: float) ->
         asked=None,
         end=None,
         target=SimpleNamespace(process=None),
+        attached=SimpleNamespace(stopped_at=None),
     )
     notices: list[Notice] = []
     output: Any = SimpleNamespace(patience=SimpleNamespace(), notice=notices.append)
