@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
@@ -81,24 +82,24 @@ def _write_text(output: TextOutput, merged: Merged, top: int | None) -> None:
 
 
 def _write_json(output: JsonOutput, merged: Merged, top: int | None) -> None:
-    """Write everything; rows that a command has the largest last are the last that are kept."""
-    left = {kind: len(merged.rows(kind)) for kind in _LARGEST_LAST} if top else {}
-    seen: dict[str, int] = {}
+    """Write everything, of kinds that have an order the ``top`` largest rows."""
+    seen: Counter[str] = Counter()
     for row in merged.objects():
         kind = row.pop("kind")
-        seen[kind] = seen.get(kind, 0) + 1
-        if top and kind in _LARGEST_LAST and seen[kind] <= left[kind] - top:
-            continue
-        if top and kind in _LARGEST_FIRST and seen[kind] > top:
-            continue
+        seen[kind] += 1
+        place = seen["wall_group" if kind == "wall_stack" else kind]
+        if top and kind in KINDS and KINDS[kind].order and kind not in _WHOLE:
+            if not KINDS[kind].is_descending:
+                place = len(merged.rows(kind)) - place + 1
+            if place > top:
+                continue
         output.write(kind, row)
     output.out.flush()
 
 
 _STACKED = ("stack", "waker_stack")
-#: Kinds of which ``top`` leaves the largest.
-_LARGEST_LAST = ("count", "histogram")
-_LARGEST_FIRST = ("wait", "syscall", "cpu_function", "cpu_stack", "goroutine")
+#: Kinds of which ``top`` leaves all: what is not in the other rows, and calls one by one.
+_WHOLE = ("rest", "slow")
 
 
 def _said(merged: Merged) -> Iterator[tuple[str, list[str]]]:
@@ -227,14 +228,14 @@ _WRITERS = {"gooffcpu": _write_waits, "gooncpu": _write_cpu, "gostacks": _write_
 
 _TIMES = (ValueType("events", "count"), ValueType("time", "nanoseconds"))
 _EVENTS = (ValueType("events", "count"),)
-#: Kinds whose rows are stacks.
-_STACKS = ("wait", "cpu_stack", "wall_stack", "goroutine")
+#: Kinds whose rows are stacks, or may be by them.
+_STACKS = [name for name, one in KINDS.items() if one.compared and one.named and name != "rest"]
 
 
 def merged_profile(merged: Merged) -> StackProfile | None:
     """Return all stacks for a profile, None if there are none."""
     rows, is_time = [], False
-    for kind in (*_STACKS, "count", "histogram"):
+    for kind in _STACKS:
         fields = KINDS[kind].compared
         found = [
             _profile_row(row, stack, KINDS[kind].weights(row))

@@ -273,9 +273,9 @@ _DECLARED = (
             total("calls"),
             total("total_ns", is_sum),
             summed("errors", mapped(is_count)),
-            RowField("buckets", are_buckets, _add_buckets, needed=False),
+            RowField("buckets", are_buckets, _add_buckets),
         ),
-        once=(RowField("p50_ns", is_sum, needed=False), RowField("p99_ns", is_sum, needed=False)),
+        derived=("p50_ns", "p99_ns"),
         order=("-total_ns", "-calls"),
     ),
     RowKind(

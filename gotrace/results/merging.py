@@ -24,6 +24,7 @@ from gotrace.histogram import Histogram, ValueHistogram, bucket_between
 from gotrace.results.kinds import (
     ATTACHED,
     DETACHED,
+    HEADS,
     KINDS,
     MERGED,
     NOTICES,
@@ -256,10 +257,21 @@ class _Reader:
         if ended is not None:
             self.merged.ended = max(ended, self.merged.ended or ended)
 
+    def _be_of_head(self, kind: str) -> None:
+        """Take note of how readings begin: rows of two questions would stand in one table."""
+        others = HEADS.keys() & self.merged._found.keys() - {kind}
+        if others:
+            raise UsageError(
+                f"{self.name} has rows of {kind}, and others have those of {min(others)}: merge"
+                " recordings of one question"
+            )
+
     def _add(self, how: RowKind, row: Json) -> None:
         kind = row["kind"]
         given = how.checked(row)
         self._be_of(how.tool)
+        if how.is_head:
+            self._be_of_head(kind)
         found = self.merged._found.setdefault(kind, {})
         self._agree(how.asked(given))
         if any(("of" in one) != ("of" in given) for one in islice(found.values(), 1)):
@@ -277,7 +289,7 @@ class _Reader:
             made["host"] = self._host_of(row)
         made |= {one.name: given[one.name] for one in how.keys if one.name in given}
         key = _key(made)
-        made |= {one.name: given[one.name] for one in (*how.sums, *how.once) if one.name in given}
+        made |= {one.name: given[one.name] for one in how.sums if one.name in given}
         if not how.sums or how.name == "goroutine":  # one row is one of them
             made.setdefault("count", 1)
         if how.name == "goroutine":
@@ -306,7 +318,7 @@ def _add_up(how: RowKind, mine: Row, other: Row) -> None:
                     other[name] = mine[name]
                 elif not mine["count"]:
                     mine[name] = other[name]
-    for one in (*how.sums, *how.once):
+    for one in how.sums:
         if one.how is not None and one.name in mine and one.name in other:
             mine[one.name] = one.how(mine[one.name], other[one.name])
         else:

@@ -240,9 +240,9 @@ def _never(row: Json) -> bool:
 class RowKind:
     """A kind of rows that a command writes.
 
-    Rows are alike if their ``keys`` are; ``sums`` are added up then, and ``once`` are known only of
-    what one row alone has. Without ``sums`` each row is kept. ``derived`` are the names of what
-    follows from the others, and ``unknown`` of what a sum has not.
+    Rows are alike if their ``keys`` are; ``sums`` are added up then. Without ``sums`` each row is
+    kept. ``derived`` are the names of what follows from the others, and ``unknown`` of what a sum
+    has not.
 
     ``compared`` are the names of a number and of what is compared in place of it, if there is
     another; ``unit`` is that one's, ``events`` are what the number is of, and ``named`` says what a
@@ -258,7 +258,6 @@ class RowKind:
     tool: str
     keys: tuple[RowField, ...]
     sums: tuple[RowField, ...] = ()
-    once: tuple[RowField, ...] = ()
     derived: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
@@ -276,7 +275,7 @@ class RowKind:
     @property
     def fields(self) -> tuple[RowField, ...]:
         """Return all fields that are read."""
-        return (*self.keys, *self.sums, *self.once)
+        return (*self.keys, *self.sums)
 
     @property
     def is_descending(self) -> bool:

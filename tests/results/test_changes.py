@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -287,6 +288,13 @@ def test_two_kinds_are_refused(tmp_path: Path) -> None:
         gotrace.diff(tmp_path / "none", tmp_path / "none")
 
 
+def of_a_second(path: Path) -> Iterator[str]:
+    """Yield the lines of a recording as if its run had lasted a second."""
+    with gzip.open(path, "rt") as lines:
+        for row in map(json.loads, lines):
+            yield json.dumps(row | dict.fromkeys(row.keys() & {"seconds", "interval_s"}, 1.0))
+
+
 @pytest.mark.live
 @pytest.mark.apart
 def test_a_planted_change_of_a_live_program_is_the_first(tmp_path: Path) -> None:
@@ -294,11 +302,12 @@ def test_a_planted_change_of_a_live_program_is_the_first(tmp_path: Path) -> None
     with Fixture([build(FIXTURES / "live_labels", newest()), "1"]) as fixture:
         for times in ("60", "120"):
             paths.append(tmp_path / f"{times}.ndjson.gz")
-            words = ("-d", "6", "-o", str(paths[-1]), "-p", str(fixture.ready))
+            words = ("-o", str(paths[-1]), "-p", str(fixture.ready))
             with tool("gofunccount", *words, "main.work", "runtime.chan*") as counting:
                 fixture.work(times)
+                counting.signal(signal.SIGINT)
                 assert counting.result().status == 0
-    found = gotrace.diff(*paths)
+    found = gotrace.diff(*map(of_a_second, paths))
     first = found.changes[0]
     counts = first.first.count, first.second.count
     assert (first.key.name, *counts) == ("main.work", 60_000, 120_000)

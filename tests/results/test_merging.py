@@ -27,6 +27,7 @@ from gotrace.histogram import (
 )
 from gotrace.report.merged import merged_profile, write_merged
 from gotrace.report.output import JsonOutput, TextOutput
+from gotrace.results.kinds import KINDS
 from gotrace.results.merging import Merged, times_of, values_of
 
 Row = dict[str, Any]
@@ -39,7 +40,12 @@ _STACKS = st.lists(_NAMES, max_size=3).map(
 _ENDS = st.sampled_from([100.1, 101.1, 102.25, 103.5])
 
 
+#: The kinds of rows that are drawn.
+_DRAWN: set[str] = set()
+
+
 def rows(kind: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Row]:
+    _DRAWN.add("values" if "of" in fields else kind)
     return st.fixed_dictionaries({"kind": st.just(kind), **fields})
 
 
@@ -83,9 +89,10 @@ _SYSCALL = rows(
     calls=_COUNTS,
     errors=st.dictionaries(st.sampled_from(["ENOENT", "EAGAIN"]), _COUNTS),
     total_ns=_COUNTS,
-    p50_ns=st.just(3),
-    p99_ns=st.just(3),
+    buckets=st.sampled_from([[], [[5, 6, 1]], [[4, 5, 2], [5, 6, 3]]]),
 )
+_SPENT = st.fixed_dictionaries({"count": _COUNTS, "ns": _COUNTS})
+_TIMES = ("wall", "running", "runnable", "syscall", "waiting")
 #: The rows of each command.
 _TOOLS: dict[str, st.SearchStrategy[Row]] = {
     "gofunccount": timed("count", func=_NAMES, count=_COUNTS, share=st.just(0.5)),
@@ -132,6 +139,8 @@ _TOOLS: dict[str, st.SearchStrategy[Row]] = {
     )
     | rows("cpu_function", func=_NAMES, self_ns=_COUNTS, total_ns=_COUNTS)
     | rows("cpu_stack", work=_WORK, group=_NAMES, samples=_COUNTS, cpu_ns=_COUNTS, stack=_STACKS),
+    "gooncpu --off": rows("wall", ts=_ENDS, seconds=st.just(2.5), wall_ns=_COUNTS, others=_SPENT)
+    | rows("wall_group", group=_NAMES, **{f"{name}_ns": _COUNTS for name in _TIMES}),
     "gostacks": rows(
         "dump", pid=st.just(5), ts=_ENDS, goroutines=_COUNTS, shown=_COUNTS, moved=_COUNTS
     )
@@ -148,6 +157,11 @@ _TOOLS: dict[str, st.SearchStrategy[Row]] = {
 _NOTICES = rows("lost", message=st.just("3 calls"), what=st.just("x")) | rows(
     "detached", message=st.just("Detaching..."), seconds=st.sampled_from([0.1, 0.2, 0.7])
 )
+
+
+def test_sums_of_each_kind_are_tried() -> None:
+    # Histograms are made of single calls below, and stacks of all time are written with groups.
+    assert KINDS.keys() - _DRAWN == {"histogram", "values", "wall_stack"}
 
 
 def lines(found: Sequence[Row]) -> list[str]:
@@ -278,16 +292,13 @@ def test_a_recording_counts_once(tmp_path: Path) -> None:
             gotrace.merge(*files)
 
 
-def test_what_cannot_be_added_is_left_out() -> None:
-    call = {"kind": "syscall", "name": "read", "calls": 1, "errors": {"EAGAIN": 1}, "total_ns": 5}
-    old = {**call, "p50_ns": 5, "p99_ns": 5}
-    assert gotrace.merge(lines([old])).rows("syscall")[0]["p99_ns"] == 5
-    (row,) = gotrace.merge(lines([old]), lines([old])).rows("syscall")
-    summed = {"calls": 2, "total_ns": 10, "errors": {"EAGAIN": 2}}
-    assert row == {"kind": "syscall", "name": "read", **summed}
-    new = {**old, "buckets": [[5, 6, 1]]}
-    (row,) = gotrace.merge(lines([new]), lines([new])).rows("syscall")
-    assert (row["p50_ns"], row["buckets"]) == (5, [[5, 6, 2]])
+def test_all_time_and_cpu_time_are_two_questions() -> None:
+    """Their rows would stand in one table, and one of them alone in a flame graph."""
+    when = {"pid": 1, "ts": 1.0, "seconds": 1.0}
+    cpu = {"kind": "cpu", **when, "period_ns": 10, "samples": 1, "cpu_ns": 10, "others": 0}
+    wall = {"kind": "wall", **when, "wall_ns": 10, "others": {"count": 0, "ns": 0}}
+    with pytest.raises(UsageError, match="has rows of wall, and others have those of cpu"):
+        gotrace.merge(lines([cpu | {"clock_ns": 10}]), lines([wall]))
 
 
 @pytest.mark.parametrize(
