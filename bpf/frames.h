@@ -7,6 +7,7 @@
  */
 #pragma once
 #include "diagnostics.h"
+#include "walk.h"
 
 #define MAX_FRAMES 128 /* of a stack; shared with gotrace/kernel/kept_stacks.py */
 
@@ -39,12 +40,6 @@ BPF_HASH(kept_stacks, u64, struct kept_stack, GOTRACE_STACKS);
 /* blank_stack: value 0 is all zeros, too large for a program's stack. */
 BPF_ARRAY(blank_stack, struct kept_stack, 1);
 
-static __always_inline u64 mix(u64 hash, u64 pc)
-{
-    hash = (hash ^ pc) * 0xff51afd7ed558ccdULL;
-    return hash ^ hash >> 32;
-}
-
 /* Step to the caller: return its address and store its frame pointer; 0 after the last. */
 static __always_inline u64 next_frame(struct frames_start *from)
 {
@@ -58,15 +53,15 @@ static __always_inline u64 next_frame(struct frames_start *from)
 
 static __always_inline u64 hash_stack(struct frames_start from)
 {
-    u64 hash = mix(0x9e3779b97f4a7c15ULL ^ from.outer, from.pc);
+    u64 hash = walk_mix(0x9e3779b97f4a7c15ULL ^ from.outer, from.pc);
     if (from.caller)
-        hash = mix(hash, from.caller);
+        hash = walk_mix(hash, from.caller);
 #pragma clang loop unroll(disable)
     for (int i = 1; i < MAX_FRAMES; i++) {
         u64 pc = next_frame(&from);
         if (!pc)
             break;
-        hash = mix(hash, pc);
+        hash = walk_mix(hash, pc);
     }
     return hash | 1;
 }

@@ -81,7 +81,7 @@ static __always_inline u64 keep_kernel_stack(struct bpf_perf_event_data *ctx)
     u64 hash = 0;
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MAX_FRAMES && stack->pcs[i]; i++)
-        hash = mix(hash, stack->pcs[i]);
+        hash = walk_mix(hash, stack->pcs[i]);
     hash |= 1;
     kept_stacks.insert(&hash, stack);
     if (kept_stacks.lookup(&hash))
@@ -116,10 +116,10 @@ static __always_inline u64 keep_label(u64 g)
         size = sizeof(value->words);
     if (size && bpf_probe_read_user(value->words, size, (void *)at))
         value->length = LABEL_UNKNOWN;
-    u64 hash = mix(0, value->length);
+    u64 hash = walk_mix(0, value->length);
 #pragma clang loop unroll(disable)
     for (int i = 0; i < LABEL_WORDS; i++)
-        hash = mix(hash, value->words[i]);
+        hash = walk_mix(hash, value->words[i]);
     hash |= 1;
     label_values.insert(&hash, value);
     if (label_values.lookup(&hash))

@@ -56,7 +56,7 @@ static u64 (*attach_cookie)(struct pt_regs *ctx) = (void *)174;
  */
 BPF_ARRAY(halted, u32, 1);
 
-/* What a row of hits has. Shared with gotrace/session/budget.py. */
+/* What a row of hits has. Shared with HIT_KINDS of gotrace/settings.py. */
 enum hit {
     HIT_ENTRY,   /* hits of a function's entry; in row 0, of those without a row */
     HIT_RETURN,  /* hits of its RETs */

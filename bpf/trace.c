@@ -22,6 +22,7 @@
 #include "edges.h"
 #include "interpreter.h"
 #include "parts.h"
+#include "walk.h"
 
 /* Buffers of each CPU: as many programs as can preempt one another there, and one to spare. */
 #define WORK_BUFFERS 16
@@ -74,21 +75,6 @@ static __always_inline void read_registers(struct work *w, struct pt_regs *ctx, 
 #endif
 }
 
-/* What a frame pointer leads to. */
-struct link {
-    u64 frame; /* the caller's frame pointer, 0 in the outermost function */
-    u64 pc;    /* return address */
-};
-
-/* Spread what a word holds over all of it: a step of splitmix64, which has an inverse. */
-static __always_inline u64 mixed(u64 word)
-{
-    word += 0x9e3779b97f4a7c15;
-    word = (word ^ word >> 30) * 0xbf58476d1ce4e5b9;
-    word = (word ^ word >> 27) * 0x94d049bb133111eb;
-    return word ^ word >> 31;
-}
-
 /*
  * Append a block of return addresses: their number, 1 where there are more of them, and each in 8
  * bytes, innermost first.
@@ -106,14 +92,9 @@ static __always_inline void append_stack(struct work *w, u64 frame)
         if (!pc || !payload_has_room(w, 8))
             break;
         payload_append_word(w, pc, 8);
-        hash = mixed(hash ^ pc);
+        hash = walk_mix(hash, pc);
         count++;
-        struct link link = {};
-        if (frame)
-            bpf_probe_read_user(&link, sizeof(link), (void *)frame);
-        pc = link.pc;
-        /* systemstack leads to a stack that may be lower */
-        frame = link.frame != frame ? link.frame : 0;
+        pc = walk_step(&frame);
     }
     header[-1] = count;
     header[0] = pc != 0;

@@ -38,6 +38,7 @@
 #include "diagnostics.h"
 #include "scheduler.h"
 #include "switch.h"
+#include "walk.h"
 
 struct why_key {
     u64 id; /* address of the goroutine's g; on a system stack and of a thread, task's id */
@@ -240,12 +241,7 @@ static __always_inline u32 walk(u64 *stack, u64 pc, u64 frame)
     for (int i = 0; i < WHY_FRAMES; i++) {
         stack[i] = pc;
         count += pc != 0;
-        u64 link[2] = {};
-        if (frame)
-            bpf_probe_read_user(link, sizeof(link), (void *)frame);
-        /* From a system stack the chain goes on on the goroutine's, which may lie lower. */
-        frame = link[0] != frame ? link[0] : 0;
-        pc = link[1];
+        pc = walk_step(&frame);
     }
     return count;
 }

@@ -33,6 +33,9 @@ class Role(Enum):
     SIZE = "when it is loaded, in its maps"
 
 
+#: Kinds of hits that a row has: enum hit of bpf/site.h.
+HIT_KINDS = 7
+
 _NONE: Any = dataclasses.MISSING
 _EITHER = (False, True)
 
@@ -132,7 +135,7 @@ class SiteSettings(_Settings):
     uid: int | None = _value(None, absent=(1 << 64) - 1)
     cgroup: int | None = _value(None, absent=0)
     budget: int | None = _value(None, absent=0)
-    hit_rows: int = _size(1, hits=7, counted=1)
+    hit_rows: int = _size(1, hits=HIT_KINDS, counted=1)
     site_by_ip: int | None = _size(None, site_by_ip=1)
 
 

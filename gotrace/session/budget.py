@@ -23,13 +23,12 @@ from gotrace.records import dataclass
 from gotrace.session.calibrate import Calibration
 from gotrace.session.landings import MAX_FUNCTIONS, by_function
 from gotrace.session.plan import ProbePlan
-from gotrace.settings import ProgramSettings
+from gotrace.settings import HIT_KINDS, ProgramSettings
 from gotrace.sites.records import SiteForm
 
 #: Seconds in which a target pays at most its share of them.
 WINDOW = 10.0
 
-_HITS = 7  # enum hit of bpf/site.h
 _STEPS_RETS = HOST is None or HOST.steps_rets
 _SWITCH_NS = 150  # for the run of a program at a switch of the kernel's scheduler
 
@@ -234,7 +233,7 @@ class Hits:
         self._hits = program.map("hits")
         self._stepped = [False]
         self._before = b""
-        if plan is not None and self._hits.max_entries > _HITS:
+        if plan is not None and self._hits.max_entries > HIT_KINDS:
             for _, _, sites in plan.numbered():
                 form = sites.entry.form if sites.entry else None
                 self._stepped.append(form in (SiteForm.FIRST, SiteForm.RET))
@@ -242,7 +241,7 @@ class Hits:
     def read(self) -> HitCounts:
         """Return the hits so far."""
         sums = self._hits.sums()
-        rows = zip(*(sums[what::_HITS] for what in range(_HITS)), strict=True)
+        rows = zip(*(sums[what::HIT_KINDS] for what in range(HIT_KINDS)), strict=True)
         return HitCounts([HitRow(*row) for row in rows], self._stepped)
 
     def new(self) -> HitCounts | None:
@@ -256,8 +255,8 @@ class Hits:
         self._before, before = values, before or bytes(len(values))
         found: dict[int, HitRow] = {0: HitRow()}
         size = self._hits.stride
-        for row, at in enumerate(range(0, len(values), _HITS * size)):
-            now, then = values[at : at + _HITS * size], before[at : at + _HITS * size]
+        for row, at in enumerate(range(0, len(values), HIT_KINDS * size)):
+            now, then = values[at : at + HIT_KINDS * size], before[at : at + HIT_KINDS * size]
             if now != then:
                 found[row] = HitRow(*map(sub, _sums(now, size), _sums(then, size)))
         stepped = [self._stepped[row] for row in found]
@@ -265,7 +264,7 @@ class Hits:
 
     def others(self) -> int:
         """Return how often probes were hit that belong to no function that users ask for."""
-        return HitRow(*self._hits.sums(_HITS)).others
+        return HitRow(*self._hits.sums(HIT_KINDS)).others
 
     def total(self, cost: ProbeCost) -> Spent:
         """Return all hits of sites, and the cost of all hits."""

@@ -23,6 +23,8 @@ from gotrace.kernel.cookie import (
 )
 from gotrace.session import count, goroutines, landings, latency, tasks
 from gotrace.session import open_calls as calls
+from gotrace.session.budget import HitRow
+from gotrace.settings import HIT_KINDS
 from gotrace.sites.landings import _MAX_DISTANCE
 from gotrace.sites.records import SiteForm
 from gotrace.sites.sites import Site, SiteKind
@@ -178,6 +180,10 @@ def test_stack(c: CLayout) -> None:
     assert list(calls.STACK_EPOCH.unpack_from(row)) == values
     row, values = c.fields("stack", "top.start", "top.return_pc", "level")
     assert list(calls.STACK_LATEST.unpack_from(row)) == values
+
+
+def test_hits(c: CLayout) -> None:
+    assert c.constants("HITS") == [HIT_KINDS] == [len(HitRow._fields)]
 
 
 def test_resting(c: CLayout) -> None:
