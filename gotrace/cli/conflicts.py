@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -57,6 +57,15 @@ def check_options(
         if mine and bool(others) is isinstance(row, Conflict):
             both = " and ".join(dict.fromkeys([*mine, *others]))
             raise UsageError(row.text.format(both, mine[0], *others[:1]))
+
+
+def given_options(parser: argparse.ArgumentParser, options: object) -> list[Sequence[str]]:
+    """Return the options that are not as they would be by themselves, each by its spellings."""
+    return [
+        action.option_strings or [str(action.metavar)]
+        for action in parser._actions
+        if getattr(options, action.dest, None) not in (action.default, [], None)
+    ]
 
 
 def _given(parser: argparse.ArgumentParser, options: object) -> set[str]:

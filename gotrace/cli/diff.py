@@ -3,7 +3,16 @@
 
 from __future__ import annotations
 
-from gotrace.cli.options import SummaryOptions, files_of, is_json
+from typing import TypeVar
+
+from gotrace.cli.conflicts import given_options
+from gotrace.cli.options import (
+    OptionParser,
+    RunOptions,
+    SummaryOptions,
+    files_of,
+    is_json,
+)
 from gotrace.cli.run import open_output
 from gotrace.errors import UsageError
 from gotrace.profiles.write import write_content
@@ -12,16 +21,20 @@ from gotrace.report.output import Notice, NoticeKind
 from gotrace.results.changes import diff
 from gotrace.text import counted, printable
 
+_S = TypeVar("_S", bound=SummaryOptions)
+#: Options that are for a comparison; it reads two files, and asks nothing else.
+_FOR_DIFF = {"--diff", "--top", "--json", "--output", "--quiet", "--debug"}
 
-def compare(options: SummaryOptions, has_target: bool, quiet: bool = False) -> int:
-    """Write the changes and return the exit status.
 
-    ``has_target`` is whether the options name anything to read beside two files. Raises
-    GotraceError.
-    """
+def compare(options: SummaryOptions, parser: OptionParser[_S]) -> int:
+    """Write the changes and return the exit status. Raises GotraceError, UsageError among these."""
     assert options.diff is not None
-    if has_target or options.processes or options.interval or options.duration:
-        raise UsageError("--diff reads two files: leave out processes, functions, -i and -d")
+    strange = [words[-1] for words in given_options(parser, options) if not _FOR_DIFF & {*words}]
+    if isinstance(options, RunOptions) and options.named.command:
+        strange.append("the command")
+    if strange:
+        raise UsageError(f"--diff reads two files: leave out {', '.join(strange)}")
+    quiet = isinstance(options, RunOptions) and options.quiet
     found = diff(*options.diff)
     if found.a.tool != options.tool:
         raise UsageError(f"{found.a.name} is of {found.a.tool}: type {found.a.tool} --diff")

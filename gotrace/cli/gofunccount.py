@@ -28,11 +28,12 @@ def _parser() -> OptionParser[CallsOptions]:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    options = parse(_parser(), arguments)
+    parser = _parser()
+    options = parse(parser, arguments)
     if options.diff:
         from gotrace.cli.diff import compare
 
-        return compare(options, options.names_target, options.quiet)
+        return compare(options, parser)
     if options.by:
         from gotrace.cli.by import count_by
 

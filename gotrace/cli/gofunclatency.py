@@ -32,11 +32,12 @@ def _parser() -> OptionParser[GofunclatencyOptions]:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    options = parse(_parser(), arguments)
+    parser = _parser()
+    options = parse(parser, arguments)
     if options.diff:
         from gotrace.cli.diff import compare
 
-        return compare(options, options.names_target, options.quiet)
+        return compare(options, parser)
     if options.by or options.of:
         from gotrace.cli.by import measure_by
 

@@ -31,11 +31,12 @@ def _parser() -> OptionParser[GooffcpuOptions]:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    options = parse(_parser(), arguments)
+    parser = _parser()
+    options = parse(parser, arguments)
     if options.diff:
         from gotrace.cli.diff import compare
 
-        return compare(options, bool(options.named.command), options.quiet)
+        return compare(options, parser)
     from gotrace.cli.waiting import add_up
 
     return add_up(options)

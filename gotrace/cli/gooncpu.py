@@ -32,11 +32,12 @@ def _parser() -> OptionParser[GooncpuOptions]:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    options = parse(_parser(), arguments)
+    parser = _parser()
+    options = parse(parser, arguments)
     if options.diff:
         from gotrace.cli.diff import compare
 
-        return compare(options, bool(options.named.command), options.quiet)
+        return compare(options, parser)
     from gotrace.cli.sampling import sample
 
     return sample(options)

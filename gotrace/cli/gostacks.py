@@ -37,7 +37,7 @@ def _run(arguments: Sequence[str]) -> int:
     if options.diff:
         from gotrace.cli.diff import compare
 
-        return compare(options, bool(options.core or options.patterns))
+        return compare(options, parser)
     if options.processes:
         from gotrace.target.process import one_process
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import gotrace
-from gotrace.cli import gofunccount, gofunclatency, gooffcpu, gostacks
+from gotrace.cli import gofunccount, gofunclatency, gooffcpu, gooncpu, gostacks
 from gotrace.errors import GotraceError, UsageError
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, tool
@@ -264,7 +264,11 @@ def test_a_page_shows_stacks_and_escapes_names(
         (gofunccount.main, [histogram(0)], [], "is of gofunclatency: type gofunclatency --diff"),
         (gooffcpu.main, [], [], "has no results"),
         (gooffcpu.main, [{"kind": "wait"}], [], "not what --json writes"),
-        (gofunclatency.main, [histogram(0)], ["-d", "1"], "--diff reads two files"),
+        (gofunclatency.main, [histogram(0)], ["-d", "1"], "two files: leave out --duration"),
+        (gofunccount.main, [], ["main.*"], "two files: leave out [BINARY:]PATTERN"),
+        (gooffcpu.main, [], ["-c", "ls"], "two files: leave out --cmd"),
+        (gooncpu.main, [], ["--off", "-F", "5"], "two files: leave out --off, --frequency"),
+        (gostacks.main, [], ["--state", "running"], "two files: leave out --state"),
         (gofunclatency.main, [histogram(0)], ["-o", "/x.html"], "there are none"),
     ],
 )
