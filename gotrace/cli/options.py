@@ -91,17 +91,6 @@ class OptionParser(argparse.ArgumentParser, Generic[_O]):
     """A parser that makes the options of one command, and raises UsageError."""
 
     kind: type[_O]
-    #: Options that have had their value.
-    given: set[str]
-
-    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        # An action of our own would not be run by argcomplete.
-        if action.option_strings and isinstance(action, argparse._StoreAction):
-            if action.dest in self.given:
-                text = f"{action.option_strings[0]} is given twice: leave one of them out"
-                raise UsageError(text)
-            self.given.add(action.dest)
-        return super()._get_values(action, arg_strings)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(mistake(self, message))
@@ -116,7 +105,7 @@ def new_parser(name: str, description: str, epilog: str, kind: type[_O]) -> Opti
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.kind, parser.given = kind, set()
+    parser.kind = kind
     parser.add_argument("--version", action="version", version=f"{name} {__version__}")
     fields = [each for each in kind.__dataclass_fields__.values() if each.metadata]
     for heading in Heading:
@@ -669,7 +658,6 @@ def parse_plain(parser: OptionParser[_O], arguments: Sequence[str], **found: obj
 
         complete(parser)
     refuse_long_options(parser, arguments)
-    parser.given = set()
     given = vars(parser.parse_intermixed_args(list(arguments)))
     check_words(parser.prog, given)
     return parser.kind(**{**given, **found}, tool=parser.prog)
