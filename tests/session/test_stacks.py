@@ -253,7 +253,7 @@ SHAPES: list[tuple[ProgramSettings, tuple[str, ...]]] = [
         ("on_status", "on_coroutine", "on_preempt", "on_syscall", "on_syscall_end"),
     ),
     (replace(WAITS, state=3), ("on_status", "on_syscall", "on_syscall_end")),
-    (STATES, ("on_status", "on_coroutine")),
+    (STATES, ("on_status", "on_coroutine", "on_preempt", "on_syscall", "on_syscall_end")),
     (replace(STATES, site=replace(ONE_PROCESS, site_by_ip=8)), ("on_status",)),
     (TrialSettings(fetch=1), ("fetch",)),
     (TrialSettings(site=ONE_PROCESS, signal=1), ("send_signal",)),
@@ -296,7 +296,11 @@ def test_no_program_at_a_tracepoint_does(settings: ProgramSettings, function: st
 def test_all_functions_of_all_sources_are_looked_at() -> None:
     probed = re.compile(r"^int \w+\(struct pt_regs \*ctx\)", re.M)  # no clock, no system call
     others = re.compile(r"^#if defined\(ARCHITECTURE_ARM64\)\n(?s:.*?)^#endif", re.M)
-    sources = {path.name for path in bpf_directory().glob("*.c") if probed.search(path.read_text())}
+    sources = {
+        path.name
+        for path in bpf_directory().glob("*.c")
+        if probed.search(path.read_text()) or "FOLLOWS_STATES 1" in path.read_text()
+    }
     assert {settings.source for settings, _ in SHAPES} == sources
     for source in sources:
         text = others.sub("", joined_source(source))
