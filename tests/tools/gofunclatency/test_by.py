@@ -418,7 +418,7 @@ def test_two_conditions_for_one_function_are_refused() -> None:
         (["--of", "shard, deep"], "give one value to make histograms of"),
         (["--of", "shard", "--why"], "leave out -u, -m and --why"),
         (["--of", "shard", "-u"], "leave out -u, -m and --why"),
-        (["-f", "-i", "1"], "leave out --json, -i and --top"),
+        (["-f", "-i", "1"], "-f has all stacks of the run: leave out -i"),
     ],
 )
 def test_options_that_do_not_go_together(arguments: list[str], reason: str) -> None:

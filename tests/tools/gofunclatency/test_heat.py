@@ -29,7 +29,7 @@ def calls_of(path: Path) -> dict[str, int]:
     text = path.read_text()
     heads = [text.strip() for tag, text in Page(text).texts if tag == "h2"]
     titles = [[title.text or "" for title in picture.iter(TITLE)] for picture in svg_of(text)]
-    counts = [[re.search(r": ([\d,]+) calls$", title) for title in each] for each in titles]
+    counts = [[re.search(r": ([\d,]+) calls?$", title) for title in each] for each in titles]
     sums = [sum(int(found[1].replace(",", "")) for found in each if found) for each in counts]
     return dict(zip(heads, sums, strict=True))
 
