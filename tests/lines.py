@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print how large the project is, and what in it is too large: python -m tests.lines.
 
-A line of code is no blank line, docstring, comment or import, and none of `__all__`. A function's
+Blank lines, docstrings, comments, imports and `__all__` are not lines of code. A function's
 cyclomatic number is 1 and one more for each branch, loop, comprehension, handler, `and` and `or`;
 functions within it count for themselves.
 """

@@ -205,7 +205,7 @@ def _user(text: str) -> int:
     try:
         return pwd.getpwnam(text).pw_uid
     except (KeyError, ValueError):
-        raise argparse.ArgumentTypeError(f"there is no user {text!r}") from None
+        raise argparse.ArgumentTypeError(f"no user is called {text!r}") from None
 
 
 def _cgroup(text: str) -> int:

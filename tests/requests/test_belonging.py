@@ -423,7 +423,7 @@ def test_a_signal_of_its_own_is_a_semaphores(played: Played) -> None:
 
 
 def test_signals_that_one_goroutine_sends_do_not_return(played: Played) -> None:
-    """A channel that they are taken from is no pool, nor is a later one at a pool's address."""
+    """Neither their channel is a pool, nor a later channel that gets the address of a pool."""
     played.begin(SECOND)
     for goid in (CHILD, WORKER):
         work = played.begin(ROOT)
