@@ -262,10 +262,19 @@ def _recipes_keys(patterns: Sequence[str]) -> list[str] | None:
     return list(keys)
 
 
+_CONDITION = re.compile(r"""\s+(?=[("`])""")
+
+
 def _check_bare(patterns: Sequence[str], tool: str, regexp: bool) -> None:
     """Raise UsageError for a predicate or format where calls are not looked at one by one."""
-    for pattern in patterns:
-        if not regexp and (found := re.search(r"""\s+(?=[("`])""", pattern.rstrip())):
+    for pattern in () if regexp else map(str.rstrip, patterns):
+        if found := _CONDITION.search(pattern):
+            from gotrace.probes.pattern import split_target
+            from gotrace.probes.spec import name_end
+
+            name = len(pattern) - len(split_target(pattern)[1])
+            if not (found := _CONDITION.search(pattern, name_end(pattern, name))):
+                continue  # the blanks are in brackets, as in F[func() (bool, error)]
             function, condition = pattern[: found.start()], pattern[found.end() :]
             if "$panicked" in condition:
                 raise UsageError(

@@ -65,6 +65,12 @@ class _InlinedCall(Protocol):
     def line(self) -> int: ...
 
 
+class _InlinedCalls(Protocol):
+    @property
+    def names(self) -> Sequence[str]: ...
+    def of(self, name: str, /) -> Iterator[_InlinedCall]: ...
+
+
 class SymbolTable(Protocol):
     """The part of `gotrace.elf.functions.FunctionTable` that selection needs.
 
@@ -81,7 +87,7 @@ class SymbolTable(Protocol):
     def is_go(self) -> bool: ...
     def function(self, row: int, /) -> _Function: ...
     def is_wrapper(self, row: int, /) -> bool: ...
-    def inlined_calls(self, names: Collection[str] | None = None, /) -> Iterator[_InlinedCall]: ...
+    def inlined_by_name(self) -> _InlinedCalls | None: ...
     def inlined_into(self, row: int, /) -> Collection[str]: ...
 
 
@@ -330,16 +336,19 @@ class _Explanation:
         return ""
 
     def _inlined(self) -> str:
-        """Explain a function that exists only where it was inlined."""
-        if self.pattern.expression:
+        """Explain a function that exists only where it was inlined, or several such functions."""
+        calls = self.table.inlined_by_name()
+        if calls is None or not (names := self._inlined_names(calls.names)):
             return ""
-        calls = list(self.table.inlined_calls([self.typed]))
-        if not calls and not self._respelled(self.keys):
-            calls = list(self.table.inlined_calls(_symbols_of(self.typed)))
-        if not calls:
-            return ""
-        name = calls[0].name
-        places = dict.fromkeys((c.caller, c.file, c.line) for c in calls if c.name == name)
+        if len(names) > 1:
+            shown = [printable(display_name(name)) for name in names[:_SHOWN]]
+            return (
+                f"no function matches {quote(self.typed)} in {printable(self.table.image.display)},"
+                f" and {_listed(shown, 'and', len(names))} exist only inlined:"
+                f" build with -gcflags=all=-l to {self.verb} them"
+            )
+        (name,) = names
+        places = dict.fromkeys((c.caller, c.file, c.line) for c in calls.of(name))
         shown = [
             f"{printable(caller)} ({printable(file.rpartition('/')[2])}:{line})"
             for caller, file, line in list(places)[:_SHOWN]
@@ -352,6 +361,27 @@ class _Explanation:
             f"{printable(display_name(name))} is inlined into"
             f" {_listed(shown, 'and', len(places))}: build with {flag} to {self.verb} it"
         )
+
+    def _inlined_names(self, inlined: Sequence[str]) -> list[str]:
+        """Return those of ``inlined`` that are meant: by the pattern, else by another spelling.
+
+        A function that exists comes before an inlined one of another spelling.
+        """
+        names = NameList(sorted(inlined))
+        rows = self.pattern.match(names).rows
+        if not rows and not self.pattern.expression:
+            spoken, typed = names.all_spoken, self.typed.translate(_NO_POINTER)
+
+            def has_case(name: str) -> bool:
+                return name.translate(_NO_POINTER).endswith(typed)
+
+            if not any(has_case(self.names.all_spoken[row]) for row in self._respelled(self.keys)):
+                spoken = names.all_spoken
+                rows = [
+                    row for row in self._respelled(list(map(_key, spoken))) if has_case(spoken[row])
+                ]
+        found = [names.names[row] for row in rows]
+        return [name for name in found if name == f"main.{self.typed}"] or found
 
     @cached_property
     def keys(self) -> list[str]:
@@ -435,22 +465,6 @@ class _Explanation:
         near += difflib.get_close_matches(package, paths, _SHOWN)
         near += [path for name in alike for path in paths if path.endswith("/" + name)]
         return list(dict.fromkeys(near))
-
-
-def _symbols_of(typed: str) -> list[str]:
-    """Return the symbols that a typed name may mean: escapes, pointer receiver, package main."""
-    head, slash, local = typed.rpartition("/")
-    splits = [] if slash else [("main", local)]
-    dots = [at for at, char in enumerate(local) if char == "."]
-    for at in dots[: _SHOWN + 1]:
-        splits.append((head + slash + local[:at].replace(".", "%2e"), local[at + 1 :]))
-    symbols = []
-    for package, rest in splits:
-        plain = rest.translate(_NO_POINTER)
-        of, dot, method = plain.rpartition(".")
-        pointer = [f"{package}.(*{of}).{method}"] if dot else []
-        symbols += [f"{package}.{rest}", f"{package}.{plain}", *pointer]
-    return symbols
 
 
 def _key(name: str) -> str:

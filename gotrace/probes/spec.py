@@ -184,7 +184,7 @@ def parse_probe(text: str, *, regex: bool = False, split: _Split = split_target)
         reason = f"a probe has at most {_MAX_LENGTH} characters"
         raise source.error(TextRange(start + _MAX_LENGTH, start + _MAX_LENGTH + 1), reason)
     start = _past_spaces(text, start)
-    end = _name_end(text, start, regex)
+    end = name_end(text, start, regex=regex)
     if end == start:
         raise source.error(TextRange(start, start + 1), "expected a function, as in main.main")
     after = end
@@ -247,7 +247,7 @@ def _past_spaces(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def _name_end(text: str, start: int, regex: bool) -> int:
+def name_end(text: str, start: int, *, regex: bool = False) -> int:
     """Return where the pattern ends: before a space or a signature.
 
     Parentheses that belong to a name are followed by a dot, ``main.(*T).M``, or are part of a

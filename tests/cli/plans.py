@@ -23,7 +23,10 @@ def plan_of(*names: str, form: SiteForm = SiteForm.FIRST) -> ProbePlan:
         ret = Site(entry + 0xFF, SiteKind.RET, SiteForm.RET, 0)
         functions.append(FunctionSites(function, first, (ret,), None))
     functions_of = SimpleNamespace(
-        has_pclntab=True, inlined_calls=lambda names: [], is_wrapper=lambda row: False
+        has_pclntab=True,
+        inlined_by_name=lambda: None,
+        inlined_calls=lambda names: [],
+        is_wrapper=lambda row: False,
     )
     binary = cast(TargetBinary, SimpleNamespace(functions=functions_of))
     return ProbePlan((BinaryPlan(binary, tuple(functions)),), ())

@@ -38,6 +38,18 @@ class FakeCall:
 
 
 @dataclass(frozen=True)
+class FakeCalls:
+    calls: Sequence[FakeCall]
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(call.name for call in self.calls))
+
+    def of(self, name: str, /) -> Iterator[FakeCall]:
+        return (call for call in self.calls if call.name == name)
+
+
+@dataclass(frozen=True)
 class FakeImage:
     display: str = "./app"
 
@@ -62,8 +74,8 @@ class FakeTable:
     def is_wrapper(self, row: int, /) -> bool:
         return row in self.wrappers
 
-    def inlined_calls(self, names: Collection[str] | None = None, /) -> Iterator[FakeCall]:
-        return (call for call in self.inlined if names is None or call.name in names)
+    def inlined_by_name(self) -> FakeCalls:
+        return FakeCalls(self.inlined)
 
     def inlined_into(self, row: int, /) -> set[str]:
         return {call.name for call in self.inlined if call.caller == self.names[row]}
@@ -358,6 +370,23 @@ def test_inlined_under_another_spelling(typed: str, inlined: str) -> None:
     assert explain(table, typed) == (
         f"{spoken} is inlined into x/y.F (functions.go:10): build with -gcflags=all=-l to count it"
     )
+
+
+def test_inlined_under_a_short_name() -> None:
+    """A short name or a pattern means inlined functions as it means others; case counts."""
+    do, add = FakeCall("net/http.(*Client).Do"), FakeCall("x.io/shop/ledger.(*Account).Add")
+    cents = FakeCall("x.io/shop/ledger.(*Account).Cents")
+    table = FakeTable(["net/http.(*Client).do", "log.New"], inlined=[do, add, cents])
+    for typed in ("http.(*Client).Do", "Client.Do"):
+        assert explain(table, typed).startswith("net/http.(*Client).Do is inlined into main.main")
+    assert suggested(table, "client.do") == ["net/http.(*Client).do"]
+    for typed in ("ledger.(*Account).C*", "ledger.Account.Cents", "(*Account).Cents"):
+        assert explain(table, typed).startswith("x.io/shop/ledger.(*Account).Cents is inlined into")
+    both = "x.io/shop/ledger.(*Account).Add and x.io/shop/ledger.(*Account).Cents"
+    for typed, regex in (("ledger.*", False), (r".*\(\*Account\).*", True)):
+        assert f" in ./app, and {both} exist only inlined: build" in explain(
+            table, typed, regex=regex
+        )
 
 
 def test_a_function_that_exists_comes_before_an_inlined_one_of_another_spelling() -> None:

@@ -77,6 +77,23 @@ def test_regular_expressions_keep_their_parentheses(tool: str) -> None:
     assert read(tool, "-r", "main.f", "(main.g|main.h)").patterns == ["main.f", "(main.g|main.h)"]
 
 
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "main.Keep[go.shape.func(int) (bool, error)]",
+        'main.Keep[go.shape.struct { Name string "json:\\"name\\"" }]',
+        "./prog:main.Keep[go.shape.func(int) (bool, error)]",
+    ],
+)
+def test_names_that_are_listed_are_taken(tool: str, name: str) -> None:
+    """Blanks, quotes and parentheses in the brackets of an instance begin nothing."""
+    assert read(tool, name).patterns == [name]
+    if tool != "gotrace":
+        with pytest.raises(UsageError, match=r"takes '\(n == 0\)' only with --by"):
+            read(tool, f"{name} (n == 0)")
+
+
 @pytest.mark.live
 @pytest.mark.parametrize("tool", TOOLS)
 def test_nothing_starts_with_a_probe_that_cannot_be_read(tool: str) -> None:
