@@ -83,7 +83,7 @@ def test_regular_expressions_keep_their_parentheses(tool: str) -> None:
     [
         "main.Keep[go.shape.func(int) (bool, error)]",
         'main.Keep[go.shape.struct { Name string "json:\\"name\\"" }]',
-        "./prog:main.Keep[go.shape.func(int) (bool, error)]",
+        "/bin/sh:main.Keep[go.shape.func(int) (bool, error)]",
     ],
 )
 def test_names_that_are_listed_are_taken(tool: str, name: str) -> None:
