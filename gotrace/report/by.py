@@ -117,15 +117,18 @@ def _lines(row: Json, shown: Mapping[str, str]) -> Iterator[str]:
 
         yield from table(values_of(row).octaves(), printable(f"{of} ({unit})" if unit else of))
         yield ""
-        after = f" {unit}" if unit else ""
-        mean = four_digits(row["sum"] / count)
-        yield f"avg = {mean}{after}, total: {row['sum']}{after}, count: {count}"
         show = _signed_duration if unit == "ns" else str
+        if unit == "ns":
+            mean, total = _signed_duration(row["sum"] / count), _signed_duration(row["sum"])
+        else:
+            after = f" {unit}" if unit else ""
+            mean, total = f"{four_digits(row['sum'] / count)}{after}", f"{row['sum']}{after}"
+        yield f"avg = {mean}, total: {total}, count: {count}"
         marks = ("min", *PERCENTILES, "max")
         yield ", ".join(f"{mark} = {show(row[mark.replace('.', '')])}" for mark in marks)
     if unknown := row["unknown"]:
         yield f"unknown: {counted('{} call{s}', unknown)} of which {of} could not be read"
 
 
-def _signed_duration(nanoseconds: int) -> str:
+def _signed_duration(nanoseconds: float) -> str:
     return f"{'-' * (nanoseconds < 0)}{duration(abs(nanoseconds))}"

@@ -182,7 +182,7 @@ def write_slow(output: Output, rows: Sequence[Json], first: bool, short: bool = 
 
 
 def _lines(group: LatencyGroup, interval: Interval, shown: Mapping[str, str]) -> Iterator[str]:
-    """Yield a group's table: bcc's log2 histogram, its avg line, percentiles, tracing's cost."""
+    """Yield a group's table: bcc's log2 histogram, the mean, percentiles, tracing's cost."""
     times, unit = group.times, interval.unit
     yield ""
     yield from function_line(group.program, group.function and shown[group.function])
@@ -204,10 +204,9 @@ def _lines(group: LatencyGroup, interval: Interval, shown: Mapping[str, str]) ->
         _UNITS[unit],
     )
     yield ""
-    name = _UNITS[unit]
     yield (
-        f"avg = {four_digits(times.mean / unit)} {name}, total: {times.sum // unit} {name},"
-        f" count: {times.count}{_shares(times, interval)}"
+        f"avg = {duration(times.mean)}, total: {duration(times.sum)}, count: {times.count}"
+        f"{_shares(times, interval)}"
     )
     marks = [f"{mark} = {duration(times.percentile(q))}" for mark, q in PERCENTILES.items()]
     yield ", ".join(

@@ -114,7 +114,7 @@ _HISTOGRAM |= {"buckets": [[10, 11, 1], [20, 21, 1]], "probe_hits": 0, "probe_ns
         ({"kind": "count", "func": None, "count": 3, "by": None}, ["(others)"]),
         (
             {"kind": "histogram", "func": "main.f", "by": {"k": None}, **_HISTOGRAM},
-            ["k = nil", "avg = 15 nsecs, total: 60 nsecs, count: 4", "p50 = 10ns", "max = 20ns"],
+            ["k = nil", "avg = 15ns, total: 60ns, count: 4", "p50 = 10ns", "max = 20ns"],
         ),
         (
             {
