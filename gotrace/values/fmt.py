@@ -57,6 +57,7 @@ from gotrace.values.scalars import (
     text,
 )
 from gotrace.values.stdlib_text import duration_text, time_syntax, time_text
+from gotrace.values.string_methods import number_text, string_text
 
 _BYTE = basic_type(Kind.UINT8)
 _UNSIGNED = {Kind.UINT, Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64, Kind.UINTPTR}
@@ -112,7 +113,7 @@ class Printer:
         if not self._syntax and self._verb in "vsxXq":
             # A verb that does not fit leaves methods aside, where there is more than they say.
             is_raw = directive.is_misfit and isinstance(value, ErrorValue | DurationValue)
-            content = None if is_raw else _text_of(value)
+            content = None if is_raw else _text_of(value, of)
             if content is not None:
                 mark = GUESSED if isinstance(value, ErrorValue) and value.guessed else ""
                 return text(content, _length_of(value, len(content)), directive, mark)
@@ -288,8 +289,12 @@ class Printer:
         return f"%!{self._verb}({_type_name(value, of)}={shown})"
 
 
-def _text_of(value: Value) -> bytes | None:
+def _text_of(value: Value, of: GoType | None) -> bytes | None:
     """Return the result of a value's own String or Error method; None if that is not known."""
+    if isinstance(value, int | PointerValue | NamedValue):
+        is_plain = isinstance(value, int)
+        shown = number_text(value, of.name if of else "") if is_plain else string_text(value)
+        return None if shown is None else shown.encode("utf-8", "surrogateescape")
     if isinstance(value, ErrorValue):
         return value.message.encode("utf-8", "surrogateescape")
     if isinstance(value, TextValue):
@@ -462,7 +467,7 @@ _SUITABLE = {
     **dict.fromkeys(_FLOATS, "vTeEfFgGbxX"),
 }
 _BETTER = {Kind.BOOL: "%t", Kind.STRING: "%s or %q"}
-_WITH_TEXT = frozenset({"time.Duration"})
+_WITH_TEXT = frozenset({"time.Duration", "time.Month", "time.Weekday"})
 
 
 def verb_problem(directive: Directive, of: GoType) -> str | None:

@@ -34,6 +34,7 @@ from gotrace.values.model import (
 )
 from gotrace.values.scalars import Directive, floating, plain_text, quoted
 from gotrace.values.stdlib_text import duration_text, time_text
+from gotrace.values.string_methods import number_text, string_text
 
 _V = Directive("v")
 #: The mark before a message that is guessed from a field.
@@ -120,11 +121,15 @@ def _named(value: NamedValue, depth: int, outer: str) -> str:
         return f"{inner:#x}"
     if value.type.startswith(_SHAPE):
         return go_syntax(inner, depth)
+    if (name := number_text(inner, value.type)) and name.isalpha():
+        return f"time.{name}"
     return f"{_type(value.type)}({go_syntax(inner, depth)})"
 
 
 def _pointer(value: PointerValue, depth: int, outer: str) -> str:
     target = value.target
+    if (shown := string_text(value)) is not None:
+        return plain_text(shown.encode("utf-8", "surrogateescape"))
     if target is None or isinstance(target, UnavailableValue):
         why = "" if target is None else f" {go_syntax(target)}"
         return f"({_type(value.type)})({value.address:#x}){why}"

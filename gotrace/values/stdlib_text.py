@@ -20,7 +20,7 @@ _DAY = 86_400
 # Days from 1 January of year 0 to 1970, in the proleptic Gregorian calendar, and in 400 years.
 _DAYS_TO_1970 = 719_528
 _DAYS_OF_400_YEARS = 146_097
-_MONTHS = (
+MONTHS = (
     *("January", "February", "March", "April", "May", "June", "July"),
     *("August", "September", "October", "November", "December"),
 )
@@ -74,7 +74,7 @@ def time_syntax(value: TimeValue) -> str:
     days, seconds = divmod(value.seconds, _DAY)
     year, month, day = _date(days).rsplit("-", 2)
     minutes, second = divmod(seconds, 60)
-    parts = (int(year), f"time.{_MONTHS[int(month) - 1]}", int(day), *divmod(minutes, 60), second)
+    parts = (int(year), f"time.{MONTHS[int(month) - 1]}", int(day), *divmod(minutes, 60), second)
     return f"time.Date({', '.join(map(str, parts))}, {value.nanoseconds}, time.UTC)"
 
 

@@ -381,7 +381,7 @@ def each_format(formats: str) -> list[str]:
     return [part.rstrip(" ") for part in re.findall(r"%[-+# 0-9.]*[a-zA-Z]\|?", formats)]
 
 
-def go_says(tmp_path: Path, calls: list[str], imports: str) -> list[str]:
+def go_says(tmp_path: Path, calls: list[str], imports: str, more: str = "") -> list[str]:
     body = "\n".join(f"\tout = append(out, {call})" for call in calls)
     source = tmp_path / "verbs.go"
     source.write_text(
@@ -396,6 +396,7 @@ type Bytes []byte
 type P struct {{ X int; Name string; U uint8; Next *int }}
 type Q struct {{ P P; Err error; Any any; Tags []string }}
 
+{more}
 var out []string
 
 func main() {{
@@ -485,6 +486,67 @@ def test_durations_and_times_read_as_go_writes_them(tmp_path: Path) -> None:
     mine += [time_text(TimeValue(s, n)) for s, n in times]
     mine += [time_text(TimeValue(s, n, "CET", -5400)) for s, n in times]
     assert mine == said[:-1]
+
+
+def test_urls_print_as_go_prints_them(tmp_path: Path) -> None:
+    chance = random.Random(11)
+    pieces = [
+        "a",
+        "/",
+        "//",
+        ":",
+        "?",
+        "#",
+        "%2F",
+        "%20",
+        "[::1]",
+        "*",
+        "q=1&r",
+        ".",
+        "'",
+        "(",
+        "@",
+    ]
+    urls = ["http://ex.org:80/a%2Fb?q=%20#f(r)", "mailto:a@b", "*", "//h/p", "a:b", "./a:b", "h?"]
+    urls += ["https://u:p@ex.org/", "".join(chance.choices(pieces, k=5))]
+    starts = ["", "http://", "/", "x:", "http://h/"]
+    urls += [
+        chance.choice(starts) + "".join(chance.choices(pieces, k=chance.randint(0, 6)))
+        for _ in range(1500)
+    ]
+    calls = [f"of({json.dumps(url)})" for url in urls]
+    said = go_says(
+        tmp_path,
+        calls,
+        '"encoding/json"; "net/url"; "os"',
+        "func of(s string) string { u, err := url.Parse(s); if err != nil { return `null` };"
+        " b, _ := json.Marshal([]any{u, u.String(), u.User.String()}); return string(b) }",
+    )
+    compared = 0
+    for text in filter(None, map(json.loads, said)):
+        fields, truth, user = text
+        is_user = fields["User"] is not None
+        values: dict[str, Value] = {
+            name: string(value) if isinstance(value, str) else value
+            for name, value in fields.items()
+        }
+        values["User"] = UnavailableValue("not read") if is_user else Nil("*net/url.Userinfo")
+        content = StructValue("net/url.URL", tuple(values.items()))
+        truth = truth.replace(f"{user}@", "...@", 1) if is_user else truth
+        assert shown("%s", PointerValue("*net/url.URL", 1, content)) == plain_text(truth.encode())
+        compared += 1
+    assert compared > 500
+    cut = replace(content, fields=(("Host", StringValue(b"example.o", 11)),))
+    assert shown("%v", PointerValue("*net/url.URL", 1, cut)) == "//example.o..."
+
+
+def test_months_and_days_print_as_go_prints_them() -> None:
+    assert (
+        shown("%s %v", NamedValue("time.Month", 5), NamedValue("time.Weekday", 0)) == "May Sunday"
+    )
+    assert (
+        shown("%d %v", NamedValue("time.Month", 5), NamedValue("time.Month", 13)) == "5 %!Month(13)"
+    )
 
 
 def test_a_monotonic_reading_stands_behind_the_time() -> None:
