@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from gotrace.cli.habits import _FORMS, SUBCOMMANDS
 from gotrace.cli.options import OptionParser, parse, parse_plain
 from gotrace.doctor.precompile import packaged_settings
 from gotrace.gotypes.from_text import parse_signature
@@ -66,6 +67,12 @@ def test_every_command_is_wherever_commands_are() -> None:
 def parser_of(tool: str) -> OptionParser[Any]:
     """Return a tool's own parser."""
     made: OptionParser[Any] = importlib.import_module(f"gotrace.cli.{tool}")._parser()
+    return made
+
+
+def subcommand_parser(word: str) -> OptionParser[Any]:
+    """Return the parser of the words after a first word of gotrace."""
+    made: OptionParser[Any] = importlib.import_module(f"gotrace.cli.{word}").parser()
     return made
 
 
@@ -140,6 +147,23 @@ def test_man_page_has_the_parsers_options(tool: str) -> None:
         if action.option_strings and not hidden:
             shortest = min(action.option_strings, key=len)
             assert re.search(rf"\[{shortest}[] |]|\| {shortest}[] ]", synopsis), shortest
+
+
+@pytest.mark.parametrize("word", SUBCOMMANDS)
+def test_man_page_has_the_options_of_subcommands(word: str) -> None:
+    page = page_text(CLONE / "docs" / "man" / "gotrace.8")
+    assert re.search(rf"^gotrace {word} ", section(page, "SYNOPSIS"), re.MULTILINE)
+    own = "".join(re.findall(rf"^\.TP\n{word}\b.*$", section(page, "SUBCOMMANDS"), re.MULTILINE))
+    of_gotrace = parser_of("gotrace")._option_string_actions
+    options = subcommand_parser(word)._option_string_actions
+    assert {*re.findall(r"--\w+", own)} == options.keys() - of_gotrace.keys()
+    of_all = section(page, "SUBCOMMANDS").partition(".TP")[0]
+    named = {*re.findall(r"(?<!\S)-[-\w]+", of_all)}
+    absent = {option for option in of_gotrace if option not in options}
+    if word in _FORMS:
+        assert {min(of_gotrace[one].option_strings, key=len) for one in absent} <= named
+    if word == "record":
+        assert named <= absent
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -249,7 +273,9 @@ def test_command_lines_parse(command: Command) -> None:
         for text in parse_plain(parser_of("gotop"), command.words[1:]).functions:
             Pattern(text)
         return
-    options = parse(parser_of(command.tool), command.words[1:])
+    is_form = command.words[1] in _FORMS
+    parser = subcommand_parser(command.words[1]) if is_form else parser_of(command.tool)
+    options = parse(parser, command.words[1 + is_form :])
     if command.tool in ("gooffcpu", "gooncpu"):
         for text in [*options.inside, *getattr(options, "functions", ())]:
             Pattern(text)

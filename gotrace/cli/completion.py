@@ -303,7 +303,7 @@ _COMPLETERS = {
     "inside": _inside,
     "functions": _inside,
     "requests": _inside,
-    "tree": _inside,
+    "root": _first_words,
     "when": _inside,
     "sort": _orders,
     "state": _states,

@@ -19,7 +19,7 @@ from gotrace.text import quote
 _JSON = (".ndjson", ".json", ".jsonl")
 _TEXT = (".txt", ".log", ".out")
 _TABLES = (*_JSON, *_TEXT, *(f"{end}.gz" for end in (*_JSON, *_TEXT)), ".gz")
-_FILES = (*_TABLES, *PROFILES)
+_FILES, _REQUESTS = (*_TABLES, *PROFILES), (TRACE, PERFETTO)
 #: The ends that have two dots.
 _DOUBLE = tuple(end for end in PROFILES if end.count(".") > 1)
 _PICTURES = (".svg", ".png")
@@ -29,12 +29,18 @@ _SUFFIX = re.compile(r"\.[A-Za-z]\w{0,7}(\.gz)?", re.ASCII)
 
 def check_name(tool: str, path: str) -> None:
     """Raise UsageError if a command does not know the form that a file's name asks for."""
-    known = (*_FILES, TRACE, PERFETTO) if tool == "gotrace" else _FILES
+    known = _FILES if " " not in tool else (*_TABLES, *_REQUESTS)
     root, end = os.path.splitext(os.path.basename(path))
     if end.lower() == ".gz":
         inner = os.path.splitext(root)[1]
         end = inner + end if _SUFFIX.fullmatch(inner) else end
-    if end.lower() in known or path.lower().endswith(_DOUBLE):
+    if end.lower() in _REQUESTS and tool == "gotrace":
+        raise UsageError(
+            f"-o {quote(path)} has requests: type gotrace tree ROOT, gotrace record or"
+            " gotrace flight TIME"
+        )
+    end = next((one for one in _DOUBLE if path.lower().endswith(one)), end)
+    if end.lower() in known:
         return
     if os.path.exists(path) and not os.path.isfile(path):
         return
@@ -43,7 +49,7 @@ def check_name(tool: str, path: str) -> None:
             f"{quote(path)}: -o x.html writes a page with a picture, for any browser, and -f prints"
             " stacks for flamegraph.pl"
         )
-    if _SUFFIX.fullmatch(end):
+    if end in _DOUBLE or _SUFFIX.fullmatch(end):
         shown = [one for one in known if not one.endswith(".gz") or one in PROFILES]
         raise UsageError(
             f"{quote(path)}: -o writes no {end} file: give a name that ends in"

@@ -11,6 +11,7 @@ from gotrace.cli.command import run_command
 from gotrace.cli.habits import SUBCOMMANDS, completed_word
 from gotrace.cli.options import (
     OptionParser,
+    RunOptions,
     Subcommand,
     is_completing,
     new_parser,
@@ -24,10 +25,13 @@ A probe is a function, or a pattern in which only * is special, then perhaps a p
 and what to fill it with:
   [BINARY:]PATTERN [(PREDICATE)] ["FORMAT", EXPR...]
 
-A first word of these is a command of its own, which traces nothing (see gotrace WORD --help):
-  gotrace doctor    check what tracing needs here, with -p also of that process
-  gotrace compile   compile the BPF programs that these tools usually load, and keep them
-  gotrace recipes   list the recipes, @NAME; with -p mark those whose functions the process has
+A first word of these is a command of its own, with options of its own (see gotrace WORD --help):
+  gotrace tree ROOT     show each call of ROOT as a request, with the calls made for it
+  gotrace flight TIME   keep the latest calls and states, and write them when a condition holds
+  gotrace record        write all calls and states of goroutines to a file
+  gotrace doctor        check what tracing needs here, with -p also of that process
+  gotrace compile       compile the BPF programs that these tools usually load, and keep them
+  gotrace recipes       list the recipes, @NAME; with -p mark those whose functions the process has
 
 examples:
   gotrace -p 1234 'main.(*Store).Get'                    arguments, results, duration
@@ -52,7 +56,9 @@ def _run(arguments: Sequence[str]) -> int:
     word = completed_word() if is_completing() else next(iter(arguments), "")
     if word in SUBCOMMANDS:
         subcommand: Subcommand = import_module(f"gotrace.cli.{word}")
-        return subcommand.run(parse_plain(subcommand.parser(), arguments[1:]))
+        parser = subcommand.parser()
+        read = parse if issubclass(parser.kind, RunOptions) else parse_plain
+        return subcommand.run(read(parser, arguments[1:]))
     options = parse(_parser(), arguments)
     from gotrace.cli.tracing import trace
 

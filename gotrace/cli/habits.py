@@ -11,6 +11,7 @@ import argparse
 import os.path
 import re
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from gotrace.errors import UsageError
@@ -46,6 +47,10 @@ _ELSEWHERE: dict[str, str] = {
     "-s": "-Z BYTES shows more of strings, --stack-depth N prints N frames",
     "-u": "--uid USER is for the processes of a user",
 }
+_SLOW = dict.fromkeys(
+    ("--threshold", "--min", "--slower", "--longer"),
+    "a predicate chooses slow calls, as in 'main.handle ($duration > 10ms)'",
+)
 #: The same where a tool has something else.
 _OF_TOOLS: dict[str, dict[str, str]] = {
     "gofunccount": {
@@ -62,10 +67,7 @@ _OF_TOOLS: dict[str, dict[str, str]] = {
     "gotrace": {
         **dict.fromkeys(("--limit", "--count"), "-M N ends after N calls"),
         "-n": f"-M N ends after N calls; {_PROCESS}",
-        **dict.fromkeys(
-            ("--threshold", "--min", "--slower", "--longer"),
-            "a predicate chooses slow calls, as in 'main.handle ($duration > 10ms)'",
-        ),
+        **_SLOW,
         "--args": "a call's line has its arguments: leave it out",
     },
     "gooffcpu": {
@@ -91,9 +93,28 @@ _OF_TOOLS: dict[str, dict[str, str]] = {
     },
 }
 
+#: First words of gotrace that trace nothing, and those that give calls another form.
+_PLAIN, _FORMS = ("compile", "doctor", "recipes"), ("flight", "record", "tree")
 #: First words of gotrace that are commands of their own, each a module of this package.
-SUBCOMMANDS = ("compile", "doctor", "recipes")
-_OF_TOOLS["gotrace"].update({f"--{word}": f"type gotrace {word}" for word in SUBCOMMANDS})
+SUBCOMMANDS = (*_PLAIN, *_FORMS)
+_ONCE = {
+    **{f"--{word}": f"type gotrace {word}" for word in SUBCOMMANDS},
+    **dict.fromkeys(("--when", "--memory"), "type gotrace flight TIME"),
+    "--critical": "type gotrace tree ROOT",
+}
+_OF_TOOLS["gotrace"].update(_ONCE)
+#: Those that had a value, and its name.
+_OLD = {"--flight": "TIME", "--tree": "ROOT"}
+_ALL = "all calls are needed to know what belongs together: leave it out"
+for _word in _FORMS:
+    _OF_TOOLS[f"gotrace {_word}"] = {
+        **_SLOW,
+        **_ONCE,
+        **dict.fromkeys(("--goid", "--tid", "--budget"), _ALL),
+        **dict.fromkeys(("-C", "--cpu", "--entry"), "it is of gotrace alone: leave it out"),
+        **dict.fromkeys(("-U", "-f", "--stack-depth"), "stacks are of gotrace alone: leave it out"),
+        "-M": "-d TIME ends a run",
+    }
 
 #: Advice on the value of an option that is given without one.
 _VALUES = {
@@ -101,6 +122,11 @@ _VALUES = {
     "-g/--goroutine": "-g takes the number of a goroutine, and without it all are shown",
     "-p/--pid": "-p takes the number or the name of a process",
     "--core": "type --core CORE PROGRAM",
+}
+#: Messages about a first word that is missing.
+_FIRST = {
+    "ROOT": "which requests? Give a ROOT, as in gotrace tree -p PID main.handle",
+    "TIME": "how long? Give a TIME, as in gotrace flight 5s -p PID -o x-%n.trace",
 }
 _DUMPS = "-a prints each goroutine, as debug=2 of net/http/pprof does"
 
@@ -123,7 +149,7 @@ def mistake(parser: argparse.ArgumentParser, message: str) -> str:
     help = f"(see {parser.prog} --help)"
     if found := re.match(r"unrecognized arguments: (\S+)", message):
         word = found[1]
-        is_option = word.startswith("-") and " " not in parser.prog
+        is_option = word.startswith("-") and not _traces_nothing(parser.prog)
         advice = _instead(parser, word) if is_option else _stray(parser.prog, word)
         if advice:
             return f"there is no {word} here: {advice} {help}"
@@ -133,9 +159,15 @@ def mistake(parser: argparse.ArgumentParser, message: str) -> str:
     if found := re.match(r"argument (\S+): ignored explicit argument", message):
         advice = f": {_DUMPS}" if parser.prog == "gostacks" and found[1] == "--debug" else ""
         return f"{found[1]} takes no value{advice} {help}"
+    if found := re.match(r"the following arguments are required: (ROOT|TIME)", message):
+        return f"{_FIRST[found[1]]} {help}"
     if message.startswith("one of the arguments -p/--pid"):
         return f"which process? Type {parser.prog} -p PID, or {parser.prog} --core CORE PROGRAM"
     return f"{message} {help}"
+
+
+def _traces_nothing(tool: str) -> bool:
+    return tool.partition(" ")[2] in _PLAIN
 
 
 def _instead(parser: argparse.ArgumentParser, word: str) -> str:
@@ -154,7 +186,7 @@ def _instead(parser: argparse.ArgumentParser, word: str) -> str:
 
 def _stray(tool: str, word: str) -> str:
     """Return advice on a word that no option takes, for a tool that has no patterns."""
-    if tool.startswith("gotrace "):
+    if _traces_nothing(tool):
         return f"it traces nothing: type {tool}"
     if tool == "gotop":
         return f"type {tool} -p {quote(word)}"
@@ -177,10 +209,20 @@ def _number(word: str, has_interval: bool) -> str:
 def refuse_long_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Raise UsageError for a long option with one dash, as Go's own tools have them.
 
-    It would be read as several short ones.
+    It would be read as several short ones. So it does for a subcommand that was typed as an option,
+    whose value would be read as a pattern.
     """
-    for word in words:
-        option = "-" + word.partition("=")[0]
+    for word, after in zip_longest(words, words[1:], fillvalue=""):
+        old, _, value = word.partition("=")
+        if parser.prog == "gotrace" and old in _OLD:
+            from shlex import quote as quoted
+
+            command = f"gotrace {old[2:]}"
+            typed = quoted(value or after or _OLD[old])
+            raise UsageError(
+                f"there is no {old} here: type {command} {typed} (see {command} --help)"
+            )
+        option = f"-{old}"
         if re.fullmatch(r"--[a-z][a-z-]+", option) and option in parser._option_string_actions:
             raise UsageError(f"long options have two dashes: type -{word}")
 
@@ -205,7 +247,9 @@ def check_words(tool: str, given: Mapping[str, Any]) -> None:
                 f"-x leaves functions out, and {quote(path)} is a file: type"
                 f" {quote(f'{path}:main.*')} for functions in it"
             )
+    root = given.get("root")
     patterns: list[str] = given.get("patterns") or given.get("functions") or []
+    patterns = [*([root] if root else []), *patterns]
     if patterns and not given.get("regexp"):
         _check_patterns(tool, patterns, bool(given["processes"]), "interval" in given)
 

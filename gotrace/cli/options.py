@@ -7,7 +7,7 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import Field, dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
@@ -33,7 +33,6 @@ class Heading(Enum):
     TARGET = "target"
     CHOICE = "choice"
     VALUES = "values"
-    REQUESTS = "requests"
     RUN = "run"
     OUTPUT = "output"
     EXPERT = "for experts"
@@ -50,9 +49,10 @@ class Heading(Enum):
         """Return a field that declares an option, from which parsers are made.
 
         ``words`` are its spellings and the names of its values, as in ``"-d --duration TIME"``;
-        without a spelling it has the words that belong to no option. The annotation says the rest:
-        a ``bool`` has no value, and a list is given again and again. Options that are ``alone`` by
-        the same word are not given together. ``keywords`` are those of argparse.
+        without a spelling it has the words that belong to no option, or the first of these. The
+        annotation says the rest: a ``bool`` has no value, and a list is given again and again.
+        Options that are ``alone`` by the same word are not given together. ``keywords`` are those
+        of argparse.
         """
         keywords = {"help": help, "type": type, **keywords}
         return field(metadata={"option": _Declared(self, words.split(), alone, keywords)})
@@ -108,6 +108,7 @@ def new_parser(name: str, description: str, epilog: str, kind: type[_O]) -> Opti
     parser.kind = kind
     parser.add_argument("--version", action="version", version=f"{name} {__version__}")
     fields = [each for each in kind.__dataclass_fields__.values() if each.metadata]
+    fields.sort(key=_is_of_many)
     for heading in Heading:
         group: argparse._ArgumentGroup | None = None
         alone: dict[str, argparse._ActionsContainer] = {}
@@ -125,6 +126,15 @@ def new_parser(name: str, description: str, epilog: str, kind: type[_O]) -> Opti
     return parser
 
 
+def _is_of_many(declared: Field[Any]) -> bool:
+    """Return whether a field is not that of the first word, which comes before the others."""
+    return declared.metadata["option"].words[0].startswith("-") or _is_list(str(declared.type))
+
+
+def _is_list(annotation: str) -> bool:
+    return annotation.startswith(("list[", "Sequence["))
+
+
 def _add(
     place: argparse._ActionsContainer, name: str, annotation: str, declared: _Declared
 ) -> None:
@@ -132,9 +142,9 @@ def _add(
     spellings = [word for word in declared.words if word.startswith("-")]
     values = tuple(declared.words[len(spellings) :])
     keywords = {word: value for word, value in declared.keywords.items() if value is not None}
-    is_list = annotation.startswith(("list[", "Sequence["))
+    is_list = _is_list(annotation)
     if not spellings:
-        place.add_argument(name, nargs="*", metavar=values[0], **keywords)
+        place.add_argument(name, nargs="*" if is_list else None, metavar=values[0], **keywords)
         return
     if not values:
         keywords["action"] = "store_const" if "const" in keywords else "store_true"
@@ -487,7 +497,7 @@ class BudgetOptions(RunOptions):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class FunctionOptions(BudgetOptions):
+class FunctionOptions(RunOptions):
     """Of runs of chosen functions."""
 
     patterns: Sequence[str] = Heading.TARGET.option(
@@ -567,7 +577,7 @@ CALLS_CONFLICTS: Sequence[Rule] = (
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class CallsOptions(FunctionOptions, SummaryOptions):
+class CallsOptions(FunctionOptions, BudgetOptions, SummaryOptions):
     """Of runs that add calls up."""
 
     CONFLICTS = CALLS_CONFLICTS

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes
     from gotrace.session.probing import Probing
     from gotrace.session.request import Asked
     from gotrace.session.run import Run
+    from gotrace.session.trace import TraceRequest
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound="Probing")
@@ -63,6 +64,19 @@ def process_of(options: RunOptions, does: str) -> Iterator[Target]:
     pid = one_process(pids, does) if pids else None
     with closing(Target.of(pid, command)) as target:
         yield target
+
+
+def list_probes(request: TraceRequest, output: Output) -> int:
+    """List the functions that a trace would be of, and return the exit status."""
+    from gotrace.report.listing import list_functions, list_plan
+    from gotrace.session.plan import once, to_be_traced
+
+    specs, _ = request.parsed
+    if any(spec.signature or spec.predicate or spec.format for spec in specs):
+        plan = request.plan().plan
+        list_plan(once(plan), output)
+        return status_of(plan.failed)
+    return status_of(list_functions(request.select(), output, request.verb, to_be_traced))
 
 
 def make_output(options: Options) -> Output:

@@ -196,7 +196,7 @@ def _write(options: GotopOptions, monitor: Monitor, snapshot: Snapshot, output: 
 def _write_attached_json(
     options: GotopOptions, monitor: Monitor, snapshot: Snapshot, output: JsonOutput
 ) -> None:
-    """Write waits, calls and requests as gooffcpu, gofunclatency and gotrace --tree do."""
+    """Write waits, calls and requests as gooffcpu, gofunclatency and gotrace tree do."""
     if monitor.waits is not None:
         from gotrace.session.waits.naming import waits_head
 

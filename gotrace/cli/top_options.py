@@ -24,7 +24,7 @@ class GotopOptions(Options):
     )
     requests: str | None = Heading.VALUES.option(
         "-r --requests ROOT",
-        "trace requests from the start: the calls of ROOT, as gotrace --tree ROOT shows them",
+        "trace requests from the start: the calls of ROOT, as gotrace tree ROOT shows them",
     )
     interval: float = Heading.RUN.option(
         "-i --interval TIME",

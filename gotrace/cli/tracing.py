@@ -11,6 +11,7 @@ from gotrace.cli.irregular import CALLS, irregularities, undecided_notices, unre
 from gotrace.cli.pace import read, running
 from gotrace.cli.run import (
     asked_of,
+    list_probes,
     mostly_tracing,
     opened_notices,
     probe_cost_of,
@@ -22,7 +23,6 @@ from gotrace.cli.stream import takes_more
 from gotrace.cli.trace_options import GotraceOptions
 from gotrace.cli.why import PriceWatch, why_of
 from gotrace.overhead import ProbeCost
-from gotrace.probes.spec import ProbeSpec
 from gotrace.profiles.folded import folded
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.write import write_profile
@@ -36,7 +36,7 @@ from gotrace.session.choices import MAX_STACK_FRAMES
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, function_of, is_unwound
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import ProbePlan, once, to_be_traced
+from gotrace.session.plan import ProbePlan
 from gotrace.session.reading import RecordReader
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.trace import TraceOptions, TraceRequest
@@ -52,78 +52,31 @@ _SAMPLED = 16  # one call in this many is looked at
 def trace(options: GotraceOptions) -> int:
     """Trace as the options say, or list the functions; return the exit status."""
     with target_of(options) as target:
-        if options.shows_own:
-            from gotrace.cli.tree import with_own_functions
-
-            options = with_own_functions(options, target)
         request = _request(options, target)
         output = run_output(options)
-        if options.tree and not options.list:
-            from gotrace.cli.tree import run_tree
-
-            style = LineStyle(options.width, options.short, wants_colour(output.out))
-            return status_of(run_tree(options, request, output, style).failed)
-        if (options.flight or options.record) and not options.list:
-            from gotrace.cli.flight import run_flight, run_record
-
-            run = run_flight if options.flight else run_record
-            return status_of(run(options, request, output).failed)
-        if not options.list:
-            return status_of(_trace(options, request, output).failed)
-        specs, _ = request.parsed
-        if any(spec.signature or spec.predicate or spec.format for spec in specs):
-            from gotrace.report.listing import list_plan
-
-            plan = request.plan().plan
-            list_plan(once(plan), output)
-            return status_of(plan.failed)
-        from gotrace.report.listing import list_functions
-
-        return status_of(list_functions(request.select(), output, request.verb, to_be_traced))
+        if options.list:
+            return list_probes(request, output)
+        return status_of(_trace(options, request, output).failed)
 
 
 def _request(options: GotraceOptions, target: Target) -> TraceRequest:
-    if options.flight or options.record:
-        from gotrace.cli.flight import request_of
-
-        return request_of(options, target)
     has_stack = options.user_stack or options.wants_stacks
     depth = options.stack_depth or (MAX_STACK_FRAMES if has_stack else 0)
     filters = {} if options.list else {"goid": options.goid, "tid": options.tid}
-    roots: Sequence[ProbeSpec] = ()
-    probes: Sequence[ProbeSpec] | None = None
-    if options.tree:
-        from gotrace.requests.assemble import request_probes
-
-        roots, probes = request_probes(asked_of(options), target)
-    asked, requests = asked_of(options), options.files.requests
     return TraceRequest(
         target=target,
-        asked=asked,
-        probes=probes,
+        asked=asked_of(options),
         is_strict=options.strict,
         forced=options.attach,
         budget=options.budget,
         returns=options.returns,
         is_calibrated=True,
-        is_priced=options.why is not None or bool(roots),
+        is_priced=options.why is not None,
         why=why_of(options, callers=True),
         choices=options.choices,
-        options=TraceOptions(
-            min(depth, MAX_STACK_FRAMES),
-            cpu=options.cpu,
-            roots=roots,
-            states=options.critical or any(map(_is_for_go_tool, requests)),
-        ),
+        options=TraceOptions(min(depth, MAX_STACK_FRAMES), cpu=options.cpu),
         only={name: number for name, number in filters.items() if number is not None},
     )
-
-
-def _is_for_go_tool(path: str) -> bool:
-    """Return whether a file is one for ``go tool trace``."""
-    from gotrace.profiles.execution import is_execution_trace
-
-    return is_execution_trace(path)
 
 
 def _trace(options: GotraceOptions, request: TraceRequest, output: Output) -> ProbePlan:

@@ -1,182 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gotrace --tree``: calls of a root as requests, with all calls that are made for them."""
+"""Run gotrace tree."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import replace
+from gotrace.cli.options import OptionParser, new_parser
+from gotrace.cli.request_options import TreeOptions
 
-from gotrace.calls import Call
-from gotrace.cli.irregular import undecided_notices, unread_notices
-from gotrace.cli.pace import read, running
-from gotrace.cli.run import opened_notices
-from gotrace.cli.stream import takes_more
-from gotrace.cli.trace_options import GotraceOptions
-from gotrace.cli.why import PriceWatch
-from gotrace.errors import UsageError
-from gotrace.report.calls import Clock, LineStyle, TimeStyle
-from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
-from gotrace.report.requests import REQUEST_HEADING, request_lines
-from gotrace.requests.assemble import Assembler
-from gotrace.requests.edges import FIRST, EdgeKind
-from gotrace.requests.model import Request, RequestFile
-from gotrace.requests.own import own_functions
-from gotrace.session.decode import DecodedCall, Undecided
-from gotrace.session.plan import ProbePlan
-from gotrace.session.reading import RecordReader
-from gotrace.session.trace import TraceRequest
-from gotrace.target.target import Target
-from gotrace.text import counted
-
-_MAX_NAMES = 5  # of functions that are left out
+_EPILOG = """\
+examples:
+  gotrace tree -p 1234 main.handle 'main.(*Store).*'           with these calls
+  gotrace tree -p 1234 --critical 'main.handle ($duration > 10ms)'
+  gotrace tree -p 1234 -d 5 -o x.trace main.handle             for go tool trace
+"""
 
 
-def run_tree(
-    options: GotraceOptions, request: TraceRequest, output: Output, style: LineStyle
-) -> ProbePlan:
-    """Trace until the end, write each request when it is whole, and return the plan."""
-    watch = PriceWatch(options, output, "--tree")
-    with running(request, output, watch.accept) as run:
-        for notice in (*opened_notices(options, run, request.done), *left_out_notices(options)):
-            output.notice(notice)
-        decoders, undecided = request.decoders(run)
-        reasons = run.meter.wait_reasons if request.options.states else ()
-        assembler = Assembler(decoders, request.options.roots, reasons)
-        with ExitStack() as opened:
-            files = [
-                opened.enter_context(closing(RequestFile(path))) for path in options.files.requests
-            ]
-            reader = RecordReader(run.meter, undecided)
-            printer = _Printer(options, assembler, reader, output, style, files)
-            seen, holds = lambda: printer.has_seen, lambda: not assembler.is_empty
-            read(options, run, output, reader, printer.take, seen, watch, holds)
-            printer.finish()
-        for notice in printer.notices(undecided):
-            output.notice(notice)
-        for written in (one for file in files for one in file.written):
-            text = counted("wrote {} request{s} to ", written.requests) + written.path
-            if written.lost:
-                text += counted(": {} record{s} lost before", written.lost)
-            fields = {"what": "file", "path": written.path}
-            output.notice(Notice(NoticeKind.SUMMARY, text, fields))
-    return run.plan
+def parser() -> OptionParser[TreeOptions]:
+    """Return the parser of the words after ``tree``."""
+    text = (
+        "Show each call of a function as a request: with the calls made for it, in any goroutine."
+    )
+    return new_parser("gotrace tree", text, _EPILOG, TreeOptions)
 
 
-def left_out_notices(options: GotraceOptions) -> Iterator[Notice]:
-    """Yield notices of functions that ``with_own_functions`` has left out."""
-    if left_out := options.left_out:
-        text = counted("{} function{s} left out, which are called too often: ", len(left_out))
-        shown = ", ".join(left_out[:_MAX_NAMES]) + (", ..." if left_out[_MAX_NAMES:] else "")
-        fields = {"what": "left_out", "names": list(left_out)}
-        yield Notice(NoticeKind.WARNING, text + shown, fields)
+def run(options: TreeOptions) -> int:
+    """Run the subcommand, and return the exit status. Raises GotraceError."""
+    from gotrace.cli.trees import tree
 
-
-def with_own_functions(options: GotraceOptions, target: Target) -> GotraceOptions:
-    """Add a program's own functions, except those that are called too often.
-
-    Roots are kept. Raises GotraceError, UsageError among these.
-    """
-    if options.regexp:
-        raise UsageError("with -r give a PROBE as well: -r 'main\\..*'")
-    own = own_functions(target, [root.split(" ", 1)[0] for root in options.roots() or ()])
-    patterns, exclude = [*options.patterns, *own.patterns], [*options.exclude, *own.left_out]
-    return replace(options, patterns=patterns, exclude=exclude, left_out=own.left_out)
-
-
-class _Printer:
-    """A writer of requests, in turns that are short whatever the reader does, up to a limit."""
-
-    def __init__(
-        self,
-        options: GotraceOptions,
-        assembler: Assembler,
-        reader: RecordReader,
-        output: Output,
-        style: LineStyle,
-        files: Sequence[RequestFile],
-    ) -> None:
-        self._files = files
-        self._prints = not files or options.files.table is not None
-        self._assembler = assembler
-        self._reader = reader
-        self._style = style
-        self._as_json = isinstance(output, JsonOutput)
-        self._clock = Clock.started_now(
-            TimeStyle.SINCE_START if options.time else TimeStyle.TIME_OF_DAY
-        )
-        self._out = output.out
-        self._left: int | None = options.max_events
-        self.has_seen = False
-        self._missing = 0  # records
-        if self._prints and not isinstance(output, JsonOutput):
-            output.heading(REQUEST_HEADING)
-            self._out.flush()
-
-    def take(self, records: Iterator[bytes], until: float, is_over: Callable[[], bool]) -> bool:
-        """Take records in, and write whole requests; return whether there are enough."""
-        self._look()
-        for number, record in enumerate(records, 1):
-            self._assembler.add(record)
-            self.has_seen = True
-            if not number % _PIECE and time.monotonic() >= until:
-                break
-        self._write(until, is_over)
-        return self._left == 0
-
-    def _look(self) -> None:
-        """Note how much is missing by now."""
-        missing = self._reader.missing()
-        self._assembler.missing(missing)
-        lost = missing.calls + missing.late - self._missing
-        self._missing += lost
-        for file in self._files if lost else ():
-            file.lost(lost)
-
-    def finish(self) -> None:
-        """Count requests that could not be written in time as lost."""
-        if self._left != 0:
-            self._assembler.drop(self._reader.dropped[FIRST + EdgeKind.BEGIN])
-
-    def _write(self, until: float, is_over: Callable[[], bool]) -> None:
-        requests = self._assembler.take(time.monotonic(), self._reader.is_done)
-        while self._left != 0 and not is_over() and takes_more(self._out, until):
-            request = next(requests, None)
-            if request is None:
-                return
-            for file in self._files:
-                file.add(self._made(request))
-            if self._prints:
-                self._out.writelines(self._lines(request))
-                self._out.flush()
-            if self._left is not None:
-                self._left -= 1
-
-    def _lines(self, request: Request[DecodedCall]) -> Iterator[str]:
-        if self._as_json:
-            yield self._made(request).to_json()
-        else:
-            yield from request_lines(request, self._clock, self._style)
-
-    def _made(self, request: Request[DecodedCall]) -> Request[Call]:
-        return request.mapped(lambda call: call.as_call(self._clock.epoch))
-
-    def notices(self, undecided: Undecided) -> Iterator[Notice]:
-        """Yield notices of calls that the trees do not show."""
-        tally = self._assembler.tally
-        without = tally.unattributed + tally.late
-        if without:
-            of = counted("{} call{s} of no request that is known", without)
-            text = f"{of}, and {tally.nodes:,} of requests"
-            fields = {"what": "unattributed", "calls": without, "nodes": tally.nodes}
-            yield Notice(NoticeKind.SUMMARY, text, fields)
-        if tally.lost:
-            text = counted("{} request{s} not shown: not all of their calls are known", tally.lost)
-            fields = {"what": "requests", "requests": tally.lost, "calls": 0}
-            yield Notice(NoticeKind.LOST, text, fields)
-        yield from unread_notices(self._reader.missing().calls, tally.nodes + without)
-        yield from undecided_notices(undecided)
-
-
-_PIECE = 256  # records between two looks at the clock
+    return tree(options)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optional traces of a monitor, call by call: requests, and the calls of one function.
 
-Requests are those of ``gotrace --tree``. A thread takes the records as they come, since the
+Requests are those of ``gotrace tree``. A thread takes the records as they come, since the
 kernel's buffers hold those of some moments only; snapshots have what it has found.
 """
 

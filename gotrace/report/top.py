@@ -3,7 +3,7 @@
 
 JSON: an object of kind ``program`` for each snapshot, then one of kind ``group`` for each group of
 goroutines. Waits and calls have the objects of gooffcpu and gofunclatency. Requests have one of
-kind ``requests`` for each root, then those of gotrace --tree for the slowest that are new.
+kind ``requests`` for each root, then those of gotrace tree for the slowest that are new.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TREND, _SHORT = 10, 6
 _LEAST_NAME = 12  # columns
 #: The mark of groups that leak.
 LEAK = "!"
-#: Of requests that are not shown: as ``gotrace --tree`` says it.
+#: Of requests that are not shown: as ``gotrace tree`` says it.
 LOST_REQUESTS = "{:,} request{s} not shown: not all of their calls are known"
 
 

@@ -36,7 +36,7 @@ def slow_lines(rows: Sequence[SlowRequest], width: int) -> tuple[str, list[Scree
 
 
 def tree_lines(row: SlowRequest, width: int) -> list[ScreenLine]:
-    """Return the tree of a request and its critical path, as ``gotrace --tree`` writes them."""
+    """Return the tree of a request and its critical path, as ``gotrace tree`` writes them."""
     style = LineStyle(max(_LEAST, width), short=True)
     lines = [
         ScreenLine(line.rstrip("\n"))
@@ -44,7 +44,7 @@ def tree_lines(row: SlowRequest, width: int) -> list[ScreenLine]:
     ]
     if row.is_cut:
         text = counted("its {:,} call{s} are too many to be kept here", row.calls)
-        lines.append(ScreenLine(f"{text}: gotrace --tree shows them"))
+        lines.append(ScreenLine(f"{text}: gotrace tree shows them"))
     return lines
 
 

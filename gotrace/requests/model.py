@@ -147,7 +147,7 @@ class Request(Generic[C]):
         return sorted(path, key=lambda part: -part.ns)
 
     def to_json(self: Request[Call]) -> str:
-        """Return a line of JSON, as ``gotrace --tree --json`` writes it and ``load`` reads it."""
+        """Return a line of JSON, as ``gotrace tree --json`` writes it and ``load`` reads it."""
         row: dict[str, Any] = {
             "kind": "request",
             "root": _row(self.root),
@@ -342,7 +342,7 @@ def save(path: str | os.PathLike[str], requests: Iterable[Request[Call]]) -> Non
 
 
 def load(path: str | os.PathLike[str]) -> list[Request[Call]]:
-    """Return the requests of a file that ``gotrace --tree --json`` or ``save`` wrote.
+    """Return the requests of a file that ``gotrace tree --json`` or ``save`` wrote.
 
     Lines of other kinds are passed over. Raises GotraceError if the file cannot be read or a line
     is not of such a file.
@@ -365,7 +365,7 @@ def load(path: str | os.PathLike[str]) -> list[Request[Call]]:
                         states = tuple(StateChange(*state) for state in row.get("states", ()))
                         found.append(Request(root, *counts, parts, states))
                 except (ValueError, AttributeError, KeyError, TypeError) as error:
-                    text = f"{place}: not a line of gotrace --tree --json: {error!r}"
+                    text = f"{place}: not a line of gotrace tree --json: {error!r}"
                     raise GotraceError(text) from error
     except OSError as error:
         raise GotraceError(f"cannot read {name}: {error.strerror or error}") from error

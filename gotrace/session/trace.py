@@ -567,7 +567,7 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
             return prepared
         assert prepared.tasks is not None
         flight = options.flight
-        what = "--flight" if flight else "--tree" if options.roots else "--record"
+        what = "a flight" if flight else "a tree" if options.roots else "a recording"
         signal, is_whose = flight.signal if flight else None, bool(options.roots)
         edges = edge_probes(self.target, prepared.tasks, what, options.states, is_whose, signal)
         if accept is not None:

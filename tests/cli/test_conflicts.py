@@ -25,12 +25,6 @@ _NOTHING = "cannot be combined: leave out the first, which would do nothing"
         (gooncpu.main, "-g --stacks", "give only one of -g and --stacks"),
         (gooffcpu.main, "-i 1 -f", "-f has all stacks of the run: leave out -i"),
         (gooffcpu.main, "--names", "--names is for --state syscall, and for calls that have ended"),
-        (gotrace.main, "--critical main.f", "--critical is of requests: give --tree ROOT"),
-        (
-            gotrace.main,
-            "--tree main.r -o x.html main.f",
-            "a profile cannot be combined with --tree: leave it out",
-        ),
         (
             gotrace.main,
             "-f -o x.json main.f",

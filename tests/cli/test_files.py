@@ -11,8 +11,12 @@ import pytest
 from gotrace.cli.files import check_name, is_json
 from gotrace.errors import UsageError
 
-TOOLS = ("gofunccount", "gofunclatency", "gotrace", "gostacks", "gooffcpu", "gooncpu", "gofleet")
+TOOLS = (
+    *("gofunccount", "gofunclatency", "gotrace", "gotrace tree", "gostacks", "gooffcpu"),
+    *("gooncpu", "gofleet"),
+)
 _TABLES = ("x.txt", "x.log.gz", "x.ndjson", "x.json", "x.json.gz", "x.JSONL", "x.gz", "./json")
+_REQUESTS = ("x.trace", "x.pftrace")
 _PROFILES = ("x.html", "x.htm", "x.pb.gz", "x.PPROF", "x.speedscope.json", "x.folded")
 #: No form is asked for: dates, what mktemp makes, hidden files, devices.
 _ANY = ("x", "x.20241231", "run-1.23", "/tmp/tmp.cK3vOxNq7a", ".profile", "x.", "/dev/stdout")
@@ -20,12 +24,14 @@ _ANY = ("x", "x.20241231", "run-1.23", "/tmp/tmp.cK3vOxNq7a", ".profile", "x.", 
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_each_end_is_known_or_refused(tool: str) -> None:
-    known = [*_ANY, *_PROFILES, *_TABLES]
-    known += ["x.trace", "x.pftrace"] if tool == "gotrace" else []
+    has_requests = tool == "gotrace tree"
+    known = [*_ANY, *_TABLES, *(_REQUESTS if has_requests else _PROFILES)]
     for name in known:
         check_name(tool, name)
-    for name in {"x.trace", "x.pftrace", "h.csv", "x.csv.gz", "x.md", "x.xlsx", "x.pb"} - {*known}:
-        with pytest.raises(UsageError, match=r"\.html"):
+    for name in {*_REQUESTS, *_PROFILES, "h.csv", "x.csv.gz", "x.md", "x.xlsx", "x.pb"} - {*known}:
+        with pytest.raises(
+            UsageError, match=r"\.pftrace" if has_requests else r"\.html|gotrace tree"
+        ):
             check_name(tool, name)
 
 

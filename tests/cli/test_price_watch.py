@@ -19,7 +19,7 @@ def test_a_price_is_said_again_when_it_has_changed(monkeypatch: pytest.MonkeyPat
     now, others = 100.0, 0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     out = io.StringIO()
-    watch = PriceWatch(cast(Any, None), JsonOutput(out), "--tree")
+    watch = PriceWatch(cast(Any, None), JsonOutput(out), "gotrace tree")
     target = SimpleNamespace(command="x")  # in the place of a scheduler's probes
     probes = SimpleNamespace(COUNTED="does it {} times a second", program_ns=200, target=target)
     watch.accept(cast(Any, probes))
@@ -33,5 +33,5 @@ def test_a_price_is_said_again_when_it_has_changed(monkeypatch: pytest.MonkeyPat
     assert first["share"] is None
     assert [row["changes"] for row in rows] == [300_000, 900_000]
     assert rows[0]["message"] == (
-        "now this program does it 300,000 times a second: --tree takes about 30% of one CPU"
+        "now this program does it 300,000 times a second: gotrace tree takes about 30% of one CPU"
     )

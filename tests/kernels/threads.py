@@ -28,7 +28,7 @@ def check_threads(checks: Checks) -> None:
     if checks.order.pairs:
         checks.run("gooncpu", "", _samples)
         checks.run("gooffcpu --names", "", _system_calls)
-        checks.run("gotrace --tree", "", _requests)
+        checks.run("gotrace tree", "", _requests)
 
 
 def _goroutines() -> str:

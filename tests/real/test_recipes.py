@@ -43,7 +43,7 @@ def test_requests_are_counted_once_however_they_come(name: str) -> None:
         with (
             tool("gofunccount", "--json", "-p", pid, "@http.server") as counting,
             tool("gofunclatency", "--json", "-p", pid, "@http.client") as measuring,
-            tool("gotrace", "--json", "-p", pid, "--tree", "@http.server") as showing,
+            tool("gotrace", "tree", "@http.server", "--json", "-p", pid) as showing,
         ):
             truth = fixture.work("")
             handled, sent = of_kind(counting.end(), "count"), of_kind(measuring.end(), "histogram")

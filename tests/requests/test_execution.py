@@ -475,7 +475,7 @@ def test_a_file_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
 def traced(path: Path, work: Callable[[Fixture, Running], None]) -> tuple[str, ReadTrace]:
     """Have the fixture make requests, and return what the tool said and has written."""
     with Fixture([build(FIXTURES / "live_requests", newest())]) as fixture:
-        words = ("-o", str(path), "-p", str(fixture.ready), "--force", "--tree", "main.handle")
+        words = ("tree", "main.handle", "-o", str(path), "-p", str(fixture.ready), "--force")
         with tool("gotrace", *words, "main.job", "main.outer") as running:
             work(fixture, running)
             result = running.end()

@@ -176,7 +176,7 @@ def test_each_call_that_is_waited_for_is_in_its_file(tmp_path: Path) -> None:
     words = ("--memory", "1M", "-o", str(tmp_path / "x-%n.trace"), "-M", "12", "--force")
     condition = ("--when", "main.handle ($ret % 10 == 0)", "main.part", "main.other")
     with Fixture([build(FIXTURES / "live_flight", newest())]) as fixture:
-        place = ("-p", str(fixture.ready), "--flight", "20s")
+        place = ("flight", "20s", "-p", str(fixture.ready))
         with tool("gotrace", *place, *words, *condition) as tracing:
             for number in range(1, 13):
                 do(fixture, "busy 2000", "handle 5", f"handle {10 * number}", "other 3")
@@ -208,7 +208,7 @@ def test_each_call_that_is_waited_for_is_in_its_file(tmp_path: Path) -> None:
 def test_a_file_ends_at_one_time(tmp_path: Path) -> None:
     """Calls that are made one after the other, on all CPUs, and go on while buffers are read."""
     with Fixture([build(FIXTURES / "live_flight", newest())]) as fixture:
-        words = ("-p", str(fixture.ready), "--flight", "20s", "-o", str(tmp_path / "x-%n.json"))
+        words = ("flight", "20s", "-p", str(fixture.ready), "-o", str(tmp_path / "x-%n.json"))
         condition = ("--force", "--when", "main.handle ($ret == -1)", "main.step")
         with tool("gotrace", *words, *condition) as tracing:
             do(fixture, "relays runs")
@@ -231,7 +231,7 @@ def test_waits_that_have_begun_before_the_first_record(tmp_path: Path, minor: st
     """Their ends are in what is kept, and so they are waits from the begin on."""
     path = tmp_path / "x.trace"
     with Fixture([build(FIXTURES / "live_flight", require(minor))]) as fixture:
-        words = ("-p", str(fixture.ready), "--flight", "0.5s", "-o", str(path))
+        words = ("flight", "0.5s", "-p", str(fixture.ready), "-o", str(path))
         calls = ("main.locks", "main.receives", "main.sleeps")
         with tool("gotrace", *words, "--when", "main.handle ($ret == 1)", *calls) as tracing:
             do(fixture, "waits 1")
@@ -274,7 +274,7 @@ def test_panics_and_signals(tmp_path: Path, work: str, condition: str, reason: s
     """Also those that end the program."""
     path = tmp_path / "x.trace"
     with Fixture([build(FIXTURES / "live_flight", newest())]) as fixture:
-        place = ("-p", str(fixture.ready), "--flight", "20s", "--when", condition)
+        place = ("flight", "20s", "-p", str(fixture.ready), "--when", condition)
         with tool("gotrace", *place, "-o", str(path), "main.part", "main.other") as tracing:
             do(fixture, "other 7", "handle 3")
             if work:
@@ -297,7 +297,7 @@ def test_a_signal_to_the_tool_writes_what_there_is(tmp_path: Path) -> None:
     """Without a condition, as JSON, which has the requests and the other calls."""
     file = tmp_path / "x-%n.json"
     with Fixture([build(FIXTURES / "live_flight", newest())]) as fixture:
-        words = ("-p", str(fixture.ready), "--flight", "20s", "-o", str(file), "--json")
+        words = ("flight", "20s", "-p", str(fixture.ready), "-o", str(file), "--json")
         with tool("gotrace", *words, "--when", "main.handle ($ret == 2)", "main.*") as tracing:
             do(fixture, "handle 1", "other 5")
             tracing.signal(signal.SIGUSR1)
@@ -329,7 +329,7 @@ def test_a_signal_to_the_tool_writes_what_there_is(tmp_path: Path) -> None:
 def test_all_is_recorded(tmp_path: Path, form: str) -> None:
     path = tmp_path / f"x.{form}"
     with Fixture([build(FIXTURES / "live_flight", newest())]) as fixture:
-        words = ("--record", "-p", str(fixture.ready), "-o", str(path))
+        words = ("record", "-p", str(fixture.ready), "-o", str(path))
         with tool("gotrace", *words, "main.handle", "main.part", "main.other") as tracing:
             do(fixture, "handle 1", "other 5", "busy 100")
             result = tracing.end()
@@ -357,17 +357,17 @@ def test_all_is_recorded(tmp_path: Path, form: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "--flight writes a file: give -o x.trace, x.pftrace or x.json"),
+        ((), "gotrace flight writes a file: give -o x.trace, x.pftrace or x.json"),
         (("-o", "x.txt"), "x.txt: give x.trace, x.pftrace or x.json"),
         (("-o", "none/x.trace"), "none/x.trace: cannot write"),
         (("-o", "x.trace", "--when", "signal NONE"), "no signal is called NONE"),
-        (("-o", "x.trace", "--record"), "--record cannot be combined with --flight"),
-        (("-o", "x.trace", "--tree", "main.f"), "--flight cannot be combined with --tree"),
+        (("-o", "x.trace", "-U"), "there is no -U here: stacks are of gotrace alone"),
+        (("-o", "x.html"), "-o writes no .html file"),
         (("-o", "x.trace", "--memory", "lots"), "invalid size"),
         (("-o", "x.trace", "--memory", "100K"), "100K are too few to keep records in: give "),
     ],
 )
 def test_what_makes_no_sense_is_refused(words: tuple[str, ...], said: str) -> None:
-    result = run_tool("gotrace", "--flight", "5s", *words, "main.*", "--", "/bin/true")
+    result = run_tool("gotrace", "flight", "5s", *words, "main.*", "--", "/bin/true")
     assert result.status == 2 or "cannot write" in said
     assert said in result.errors

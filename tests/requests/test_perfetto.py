@@ -198,7 +198,7 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
 def test_requests_of_a_program(tmp_path: Path) -> None:
     path = tmp_path / "x.pftrace"
     with Fixture([build(FIXTURES / "live_requests", newest())]) as fixture:
-        words = ("-o", str(path), "-p", str(fixture.ready), "--force", "--tree", "main.handle")
+        words = ("tree", "main.handle", "-o", str(path), "-p", str(fixture.ready), "--force")
         with tool("gotrace", *words, "main.job") as running:
             fixture.say("fan-out 20")
             truth, _ = fixture.read_until("truth ")

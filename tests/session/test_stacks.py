@@ -80,7 +80,7 @@ ALL_OF_TRACE = replace(
     predicates=True,
     payload=4096,
 )
-#: What a run with --tree has as well, and the programs at its own probes.
+#: What a run of gotrace tree has as well, and the programs at its own probes.
 EDGES = EdgeSettings(
     edge_states=True,
     edge_sched_bp=8,

@@ -22,8 +22,8 @@ _CHANGES, _HANDED = 6, 4
     ("name", "words", "most"),
     [
         ("gotrace", ("--why", "main.other"), _CHANGES),
-        ("gotrace", ("--flight", "1s", "-o", "x-%n.trace", "main.other"), _CHANGES + _HANDED),
-        ("gotrace", ("--tree", "main.other"), _CHANGES + _HANDED),
+        ("gotrace", ("flight", "1s", "-o", "x-%n.trace", "main.other"), _CHANGES + _HANDED),
+        ("gotrace", ("tree", "main.other"), _CHANGES + _HANDED),
         ("gooffcpu", (), _CHANGES),
         ("gooncpu", ("--off",), _CHANGES),
     ],
@@ -31,7 +31,7 @@ _CHANGES, _HANDED = 6, 4
 def test_a_program_that_was_idle(name: str, words: tuple[str, ...], most: int) -> None:
     with Process([build(FIXTURES / "bench_why", newest())]) as program:
         target = ("--json", "-p", program.read_until("ready ")[0])
-        with tool(name, *target, *words) as watching:
+        with tool(name, *words, *target) as watching:
             for _ in range(2_000):
                 program.say(f"park {_TIMES}")
             watching.lines_until('{"kind":"warning","message":"now this program ')

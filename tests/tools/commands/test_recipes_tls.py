@@ -118,7 +118,7 @@ def test_flights_take_calls_by_each_paragraph_of_a_recipe(tmp_path: Path) -> Non
     path = build(FIXTURES / "live_recipes_tls", require("1.27"), flags=BUILD_MODES["stripped"])
     with Fixture([path]) as fixture:
         words = ["--when", '@http.server (path == "/get")', "-o", str(tmp_path / "x-%n.trace")]
-        command = ("gotrace", "--json", "--flight", "10s", *words, "-p", str(fixture.ready))
+        command = ("gotrace", "flight", "10s", "--json", *words, "-p", str(fixture.ready))
         with tool(*command) as flying:
             fixture.work("")
             written = [row for row in of_kind(flying.end(), "summary") if row["what"] == "file"]

@@ -89,7 +89,7 @@ def test_requests_are_those_of_gotrace() -> None:
     with Fixture([build(REQUESTS, newest())]) as fixture:
         pid = str(fixture.ready)
         words = ("-b", "-i", "1000", "--json", "-r", "main.handle", "-p", pid)
-        theirs = ("--tree", "main.handle", "--critical", "--json", "-p", pid)
+        theirs = ("tree", "main.handle", "--critical", "--json", "-p", pid)
         with tool("gotop", *words) as top, tool("gotrace", *theirs) as tracing:
             truth = {kind: fixture.work(f"{kind} 5") for kind in ("fan-out", "pipeline", "pulled")}
             traced, result = tracing.end(), top.end()

@@ -279,8 +279,8 @@ def test_the_path_of_a_call_that_has_to_collect_waits_as_why_has_it(minor: str) 
     """It waits for the collector, and goes on without having been ready to run."""
     with Fixture([build(FIXTURES / "live_why", require(minor))]) as fixture:
         fixture.work("collects")  # the collector's own goroutines are there then
-        words = ("--json", "--force", "--critical", "--why", "--tree", "main.allocates")
-        with tool("gotrace", "-p", str(fixture.pid), *words, "main.collects") as tracing:
+        words = ("tree", "main.allocates", "--json", "--force", "--critical", "--why")
+        with tool("gotrace", *words, "-p", str(fixture.pid), "main.collects") as tracing:
             fixture.work("collects")
             result = tracing.end()
         assert fixture.finish() == 0
@@ -313,13 +313,13 @@ def test_nobody_knows_whose_work_a_signal_is_for() -> None:
 def test_the_command_shows_trees(tmp_path: Path) -> None:
     program = build(FIXTURES / "live_requests", newest())
     file = tmp_path / "x.json"
-    words = ("--tree", "main.handle", "main.job", "main.outer")
+    words = ("tree", "main.handle", "main.job", "main.outer")
     with Fixture([program]) as fixture:
-        with tool("gotrace", "-p", str(fixture.ready), *words) as tracing:
+        with tool("gotrace", *words, "-p", str(fixture.ready)) as tracing:
             fixture.say("fan-out 1")
             fixture.read_until("truth ")
             result = tracing.end()
-        with tool("gotrace", "-p", str(fixture.ready), "-o", str(file), *words) as tracing:
+        with tool("gotrace", *words, "-p", str(fixture.ready), "-o", str(file)) as tracing:
             fixture.say("fan-out 3")
             fixture.read_until("truth ")
             written = tracing.end()
@@ -347,7 +347,7 @@ def test_each_request_is_shown_or_counted() -> None:
     """The tool is stopped until the kernel has no room for records."""
     program = build(FIXTURES / "live_requests", newest())
     with Fixture([program]) as fixture:
-        words = ("--json", "--force", "-p", str(fixture.ready), "--tree", ROOT, *PATTERNS)
+        words = ("tree", ROOT, *PATTERNS, "--json", "--force", "-p", str(fixture.ready))
         with tool("gotrace", *words) as tracing:
             for turn, number in enumerate((50, 20000, 50)):
                 tracing.signal(signal.SIGSTOP if turn == 1 else signal.SIGCONT)
@@ -370,7 +370,7 @@ def test_what_the_kernel_has_room_for_is_not_lost() -> None:
     """The tool is stopped, and then has more at once than it holds for their order."""
     program = build(FIXTURES / "live_requests", newest())
     with Fixture([program]) as fixture:
-        words = ("--json", "--force", "-p", str(fixture.ready), "--tree", ROOT, *PATTERNS)
+        words = ("tree", ROOT, *PATTERNS, "--json", "--force", "-p", str(fixture.ready))
         with tool("gotrace", *words) as tracing:
             tracing.signal(signal.SIGSTOP)
             fixture.say("fan-out 8000")
@@ -386,7 +386,7 @@ def test_what_the_kernel_has_room_for_is_not_lost() -> None:
 def test_a_root_without_parameters_is_one_of_the_functions(patterns: tuple[str, ...]) -> None:
     """Several probes want its calls then, and show the same."""
     with Fixture([build(FIXTURES / "live_why", newest())]) as fixture:
-        place = ("-p", str(fixture.ready), "--json", "--force", "--tree", "main.spins")
+        place = ("tree", "main.spins", "-p", str(fixture.ready), "--json", "--force")
         with tool("gotrace", *place, *patterns) as tracing:
             fixture.work("spins")
             result = tracing.end()
@@ -399,9 +399,8 @@ def test_a_root_without_parameters_is_one_of_the_functions(patterns: tuple[str, 
 def test_the_programs_own_functions_are_shown() -> None:
     program = build(FIXTURES / "live_requests", newest())
     with Fixture([program]) as fixture:
-        with tool(
-            "gotrace", "--json", "-p", str(fixture.ready), "--tree", "main.handle"
-        ) as tracing:
+        words = ("tree", "main.handle", "--json", "-p", str(fixture.ready))
+        with tool("gotrace", *words) as tracing:
             fixture.say("fan-in 2")
             fixture.read_until("truth ")
             result = tracing.end()
@@ -415,9 +414,9 @@ def test_the_programs_own_functions_are_shown() -> None:
 @pytest.mark.live
 def test_a_predicate_of_the_root_chooses_requests() -> None:
     program = build(FIXTURES / "live_requests", newest())
-    words = ("--json", "--tree", "main.handle (id == 3 && $duration > 1ns)", "main.job")
+    words = ("tree", "--json", "main.handle (id == 3 && $duration > 1ns)", "main.job")
     with Fixture([program]) as fixture:
-        with tool("gotrace", "-p", str(fixture.ready), *words) as tracing:
+        with tool("gotrace", *words, "-p", str(fixture.ready)) as tracing:
             fixture.say("fan-out 5")
             fixture.read_until("truth ")
             result = tracing.end()
