@@ -16,9 +16,10 @@ from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.asked import Snippet, Snippets, beside
 from gotrace.fleet.config import Config, load_config
 from gotrace.fleet.control import Control, ControlOrder, settle
-from gotrace.fleet.engine import DETAILS, Engine, measure_cost
+from gotrace.fleet.engine import Engine, measure_cost
 from gotrace.fleet.exposition import EngineCollector, OtlpCounts, Reloads, registry_of
 from gotrace.fleet.jobs import StartSpan
+from gotrace.fleet.probing import DETAILS
 from gotrace.fleet.threads import apart, note_failure
 from gotrace.fleet.web import Health, ProfileKind, WebServer
 from gotrace.kernel.features import has_multi_links

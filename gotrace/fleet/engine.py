@@ -18,8 +18,9 @@ from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.fleet.config import Config
 from gotrace.fleet.executions import Executions
 from gotrace.fleet.jobs import Job, StartSpan, Totals, attach_batch, batches, make_jobs
+from gotrace.fleet.moving import Mover
 from gotrace.fleet.pauses import Pauses
-from gotrace.fleet.probing import Figures, Probe, ProbeSource, ProbeState, open_target
+from gotrace.fleet.probing import DETAILS, Figures, Probe, ProbeSource, ProbeState, open_target
 from gotrace.fleet.series import Metric, Room
 from gotrace.fleet.targets import Finder, Program, ProgramKey
 from gotrace.fleet.telemetry.price import OverBudgetError
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from gotrace.fleet.flights import FlightTally
 
 log = logging.getLogger("gotraced")
-#: Lines for each program and probe, which are written if they are asked for.
-DETAILS = logging.getLogger("gotraced.details")
 
 _LOOK = 0.5  # seconds between two looks for programs, at least
 _LOOK_SHARE = 200  # and as many times the CPU time that one takes
@@ -159,6 +158,7 @@ class Engine:
         self._next_look = self._next_poll = self._next_turn = self._next_expiry = 0.0
         self._looked = time.monotonic()
         self._stopping = threading.Event()
+        self._mover = Mover()
         self._finder = Finder(config.targets)
         self._executions: Executions | None = None
         self._missed: Counter[str] = Counter()  # of configurations before
@@ -232,6 +232,7 @@ class Engine:
             self._attach_due()
         if now >= self._next_turn:
             self._next_turn = now + _TURN
+            self._mover.follow({probe.source for _, probe in self._probes()})
             self._settle(time.monotonic())  # first: a probe that costs less now is not to cost less
             self._mind_budget(time.monotonic())
             self._verify()
@@ -779,6 +780,7 @@ class Engine:
 
     def close(self) -> None:
         """Detach everything: all probes are asked to go before any is waited for."""
+        self._mover.close()
         probes = self._probes()
         for _, probe in probes:
             probe.stop()

@@ -8,6 +8,7 @@ A metric that leaves takes the probes of its functions along, and nothing from t
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -25,6 +26,7 @@ from gotrace.fleet.probing import (
     MetricRequest,
     Probe,
     ProbeState,
+    moved,
     of_pod,
 )
 from gotrace.fleet.series import Increment, Metric
@@ -189,6 +191,7 @@ class _Group:
         self.can_move = isinstance(run.meter, LatencyMeter) and run.meter.landings is not None
         #: Functions whose calls cost less since the latest step.
         self.cheaper: set[int] = set()
+        self._moved: set[int] = set()
         self._lost: Counter[str] = Counter()
         self.counted: Counter[int] = Counter()  # calls that were not followed, by function
         self._hits = Hits(run.attached.program, run.plan)
@@ -249,21 +252,26 @@ class _Group:
             if self._is_due("poll") and isinstance(self.meter, LatencyMeter):
                 self.meter.poll(0.0)
 
+    def move(self) -> float:
+        """Have frequent calls seen returning in their callers, as ``ProbeSource`` says."""
+        with self.lock:
+            if not self.is_open:
+                return math.inf
+            self._moved |= moved(self.run, self.program)
+            return self.meter.pause
+
     def settle(self) -> None:
-        """Go on with work that takes steps."""
+        """Remove what is needless, and find out which functions cost less."""
         if not self._is_due("settle"):
             return
         with self.lock:
             if not self.is_open:
                 return
-            self.cheaper = set()
+            self.cheaper, self._moved = self._moved, set()
             if self.meter.settle():
                 self.cheaper = set(range(len(self.names)))
             with suppress(GotraceError):  # the probes may be gone, which is said elsewhere
                 self.cheaper |= set(self.meter.drop_probes()) if self._dropping else set()
-            for move in self.meter.moved():
-                if move.returns == "landing" and move.function is not None:
-                    self.cheaper.add(move.function)
 
     def losses(self) -> Counter[str]:
         """Return how much is missing of all metrics so far."""
@@ -411,6 +419,9 @@ class MemberProbe(Probe):
 
     def take(self) -> None:
         self.group.take()
+
+    def move(self) -> float:
+        return self.group.move()
 
     def expire(self) -> None:
         if self.metric.can_expire:

@@ -42,6 +42,8 @@ from gotrace.target.target import Target
 from gotrace.text import printable
 
 log = logging.getLogger("gotraced")
+#: Lines for each program and probe, which are written if they are asked for.
+DETAILS = logging.getLogger("gotraced.details")
 
 _TEXT_BYTES = 64  # of a string that is a label
 _TURN = 0.05  # seconds of reading at a time
@@ -116,6 +118,10 @@ class Probe(abc.ABC):
         """Pass on what has come since the last time."""
 
     @abc.abstractmethod
+    def move(self) -> float:
+        """Have frequent calls seen returning in their callers, as ``ProbeSource`` says."""
+
+    @abc.abstractmethod
     def expire(self) -> None:
         """Give up what nothing has been added to for long; to be called now and then."""
 
@@ -138,10 +144,9 @@ class Probe(abc.ABC):
 
     @abc.abstractmethod
     def settle(self) -> bool:
-        """Go on with work that takes steps; to be called every second.
+        """Remove probes that ``lighten`` has made needless; to be called every second.
 
-        Probes that ``lighten`` has made needless are removed, and frequent calls are seen returning
-        in their callers. Return whether calls cost less from now on.
+        Return whether calls cost less since the last time.
         """
 
     def figures(self) -> Figures:
@@ -191,6 +196,22 @@ class ProbeSource(Protocol):
     def take(self) -> None:
         """Pass on what has come since the last time."""
 
+    def move(self) -> float:
+        """Have frequent calls seen returning in their callers, as far as that has come.
+
+        Return in how many seconds to call it again, infinity if never.
+        """
+
+
+def moved(run: Run[Any, Any], program: Program) -> set[int]:
+    """Have frequent calls seen returning in their callers; return which functions have moved."""
+    run.meter.move()
+    moves = list(run.meter.moved())
+    for move in moves:
+        name = "" if move.function is None else run.plan.names[move.function].name
+        DETAILS.info("%s: %s", program.key.target, printable(move.text(name)))
+    return {move.function or 0 for move in moves if move.returns == "landing"}
+
 
 class RunProbe(Probe):
     """Probes that have a run of their own."""
@@ -204,6 +225,7 @@ class RunProbe(Probe):
         self._program = program
         self._cost = cost
         self._hits = Hits(run.attached.program, run.plan)
+        self._moved = False  # functions to where their calls cost less, since ``settle``
 
     def _take(self) -> None:
         """Pass on what has come since the last time, where that is asked for now and then."""
@@ -252,6 +274,14 @@ class RunProbe(Probe):
     def poll(self) -> None:
         self._while_open(self._poll)
 
+    def move(self) -> float:
+        with self._lock:
+            if not self.is_open:
+                return math.inf
+            self._moved |= bool(moved(self._run, self._program))
+            pause: float = self._run.meter.pause
+            return pause
+
     def _while_open(self, work: Callable[[], None]) -> None:
         with self._lock:
             if self.is_open:
@@ -268,8 +298,8 @@ class RunProbe(Probe):
         with self._lock:
             if not self.is_open:
                 return False
-            is_cheaper = self._run.meter.settle()
-            return any(move.returns == "landing" for move in self._run.meter.moved()) or is_cheaper
+            has_moved, self._moved = self._moved, False
+            return self._run.meter.settle() or has_moved
 
     def _figures(self) -> Figures:
         lost = self._losses()

@@ -68,6 +68,7 @@ _QUIET = 1.0  # seconds without an unknown caller
 _SEARCHING = 0.02  # seconds of a search for callers, and between two such: events are read then
 _MAX_NEW = 8  # calls of new callers in a look; more bring the RETs back
 _LOOK = 0.01  # seconds between two looks at landings that other ways lead to
+_IDLE = 0.5  # seconds between two looks where runs are many, and nothing has begun to move
 _MISSED = 2  # times as many hits without a call's end: loops that walk a tree have as many
 _MISSED_NOTABLE = 100  # hits that end no call in a tenth of a second: less costs next to nothing
 _PASSING = 0.01  # seconds in which a call that has returned is to come to its landing
@@ -256,9 +257,8 @@ class Landings:
         self._code: Callers | None = None
         self._search: _Search | None = None
         self._most = _max_landings(prepared)
-        # Who looks once a second would notice too late that a loop comes there without a call.
-        shared = 0 if prepared.is_minded else min(self._most, _MAX_SHARED)
-        self._free = list(range(shared, 0, -1))  # rows of passes
+        self._is_minded = prepared.is_minded
+        self._free = list(range(min(self._most, _MAX_SHARED), 0, -1))  # rows of passes
         self._watched: list[_Landed] = []  # that have such a row, and a probe
         way = Way.LEARNING if self._is_asked else Way.RETS
         self._functions = [
@@ -315,7 +315,17 @@ class Landings:
     @property
     def pause(self) -> float:
         """Return after how many seconds ``step`` is to be called again."""
-        return _LOOK if self._watched and not self._is_over else self.PERIOD
+        if self._is_over:
+            return math.inf
+        return _LOOK if self._watched else self._period
+
+    @property
+    def _period(self) -> float:
+        """Return how many seconds are between two steps, beside looks for hits without an end."""
+        if self._search is not None:
+            return _SEARCHING
+        moves = any(one.has_begun and not one.is_kept for one in self._functions)
+        return self.PERIOD if moves or not self._is_minded else _IDLE
 
     def step(self) -> None:
         """Move the functions that are to be moved now; to be called as often as ``pause`` says."""
@@ -341,8 +351,7 @@ class Landings:
             self._is_over = True
         if self._search is None:
             self._code = None
-        pause = self.PERIOD if self._search is None else _SEARCHING
-        self._next = time.monotonic() + pause
+        self._next = time.monotonic() + self._period
 
     @property
     def _callers(self) -> Callers:
@@ -374,7 +383,8 @@ class Landings:
             if not (self._has_rates or self._is_asked) or not (moving := self._costly()):
                 return
             self._search = _Search(self._callers, moving, self._only_closed)
-        if not self._search.goes_on(_SEARCHING if self._shows_calls else math.inf):
+        is_shared = self._shows_calls or self._is_minded  # the time, with others
+        if not self._search.goes_on(_SEARCHING if is_shared else math.inf):
             search, self._search = self._search, None
             self._learn_direct(search, now)
 

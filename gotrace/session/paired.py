@@ -112,8 +112,7 @@ class Paired(Probing):
         if self._counted:
             with suppress(GotraceError):  # the probes may be gone, which is said elsewhere
                 self._leave_returns()
-        if self.landings is not None:
-            self.landings.step()
+        self.move()
         if self._sweep is not None:
             self._sweep()
 
@@ -162,9 +161,11 @@ class Paired(Probing):
         self._left_at = time.monotonic() + _RETURNING
         return True
 
-    def settle(self) -> bool:
+    def move(self) -> None:
         if self.landings is not None:
             self.landings.step()
+
+    def settle(self) -> bool:
         if self._left_at is None or time.monotonic() < self._left_at:
             return False
         self._left_at = None

@@ -57,6 +57,13 @@ class Move:
     why: str = ""
     places: Places | None = None
 
+    def text(self, name: str) -> str:
+        """Return it in words; ``name`` is the function's, empty for all."""
+        where = "in their callers" if self.returns == "landing" else "at RETs"
+        parts = [name, f"calls are seen returning {where}{' now' if name else ''}"]
+        parts += [self.places.text() if self.places is not None else "", self.why]
+        return ": ".join(filter(None, parts))
+
 
 class Level(Enum):
     """The treatment of a function whose calls have cost more than the run's budget."""
@@ -118,8 +125,11 @@ class Probing:
 
     @property
     def pause(self) -> float:
-        """Return after how many seconds it has to be polled again, if others can wait longer."""
+        """Return in how many seconds ``move`` is to be called again, if others can wait longer."""
         return math.inf
+
+    def move(self) -> None:
+        """Have frequent calls seen returning elsewhere; to be called as often as ``pause`` says."""
 
     def moved(self) -> Iterable[Move]:
         """Return whose calls have begun to be seen returning elsewhere."""

@@ -293,18 +293,14 @@ class Run(Generic[M, C]):
         news, self._news = self._news, []
         cheaper: list[int] = []
         for move in self.meter.moved():
-            where = "in their callers" if move.returns == "landing" else "at RETs"
-            text = f"calls are seen returning {where}"
-            fields: dict[str, object] = {"returns": move.returns}
-            if move.function is not None:
-                name = self.plan.names[move.function].name
-                text, fields = f"{name}: {text} now", {"func": name} | fields
+            name = "" if move.function is None else self.plan.names[move.function].name
+            fields: dict[str, object] = {"func": name} if name else {}
+            fields["returns"] = move.returns
             if move.places is not None:
-                text = f"{text}: {move.places.text()}"
                 fields["places"] = asdict(move.places)
             if move.why:
-                text, fields = f"{text}: {move.why}", fields | {"why": move.why}
-            news.append(Note(NoteKind.MOVED, text, fields))
+                fields["why"] = move.why
+            news.append(Note(NoteKind.MOVED, move.text(name), fields))
             if move.returns == "landing" and move.function is not None:
                 cheaper.append(move.function)
         if self._budget is not None:
