@@ -55,14 +55,16 @@ class GoFiles:
         for library in self._target.libraries():
             if _has_runtime(library):
                 return library
-        if binary.functions.has_pclntab:
+        why = self._target.started(_has_runtime, "runs a Go program")
+        if not why and binary.functions.has_pclntab:
             raise GotraceError(
                 f"{binary.image.display}: has no runtime.allgadd: not a Go program of Go 1.15 to"
                 " 1.27"
             )
+        other = ": gccgo's and others keep goroutines in other ways"
         raise GotraceError(
             f"process {self._process.tgid} ({binary.image.display}) runs no program of the Go"
-            " compiler: gccgo's and others keep goroutines in other ways"
+            f" compiler{why or other}"
         )
 
     def all_with_runtime(self) -> list[TargetBinary]:

@@ -38,6 +38,21 @@ QUOTES = '"`'
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
+class NoFileError(UsageError):
+    """A file before a pattern that is not there."""
+
+    def __init__(self, file: str, pattern: str) -> None:
+        text = quote(f"{file}:{pattern}")
+        super().__init__(
+            f"no file {quote(file)} (given in {text})"
+            if "/" in file
+            else f"no file {quote(file)} here or on PATH, and no program of this name is traced"
+            f" (given in {text}): type its path, or -p PROCESS {quote(pattern)}"
+        )
+        self.file = file
+        self.pattern = pattern
+
+
 def is_recipe(text: str) -> bool:
     """Return whether a user means a recipe: ``@name``, after a binary and a colon or alone."""
     return text.startswith("@") or ":@" in text.split(" ", 1)[0]
@@ -133,12 +148,7 @@ def split_target(
         head = heads[-1]
         if advice := _of_other_tools(head, text[len(head) + 1 :]):
             raise UsageError(advice)
-        if "/" in head:
-            raise UsageError(f"no file {quote(head)} (given in {quote(text)})")
-        raise UsageError(
-            f"no file {quote(head)} here or on PATH, and no program of this name is traced (given"
-            f" in {quote(text)}): type its path, or -p PROCESS {quote(text[len(head) + 1 :])}"
-        )
+        raise NoFileError(head, text[len(head) + 1 :])
     return None, text
 
 

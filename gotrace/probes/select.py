@@ -447,7 +447,7 @@ class _Explanation:
         if rows:
             return list(dict.fromkeys(self.names.all_spoken[row] for row in rows))
         package = package_of(self.typed)
-        globs = [f"*.{self.typed}"]
+        globs = [f"*.{self.typed}", f"*/{self.typed}"]
         if package:
             globs = [
                 path + self.typed.removeprefix(package) for path in self._packages_near(package)

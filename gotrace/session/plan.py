@@ -11,23 +11,23 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
-from functools import partial
 from typing import NamedTuple
 
+from gotrace.elf import ElfError
 from gotrace.elf.functions import FuncInfo, Origin
 from gotrace.elf.pclntab.inline import InlinedCalls
-from gotrace.errors import GotraceError, NoMatchError
+from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.gotypes.symbols import parse_name
 from gotrace.kernel.attach import Point, ProbeGroup, refusal
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, cookie
-from gotrace.probes.pattern import Pattern, split_target
+from gotrace.probes.pattern import NoFileError, Pattern, split_target
 from gotrace.probes.select import Selection, Selector
 from gotrace.records import dataclass
 from gotrace.sites.hashed import HASHED
 from gotrace.sites.records import SiteForm
 from gotrace.sites.sites import FunctionSites, Site, function_sites
 from gotrace.sites.unwind import fault_site
-from gotrace.target.process import ends_so, file_test
+from gotrace.target.process import ends_so, file_test, processes_called
 from gotrace.target.target import Target, TargetBinary
 from gotrace.text import counted, in_program, quote
 
@@ -550,7 +550,20 @@ def splitting(target: Target) -> Split:
         return shutil.which(name)
 
     exists = file_test(processes[0].tgid if len(processes) == 1 else None)
-    return partial(split_target, exists=exists, which=which)
+
+    def split(text: str) -> tuple[str | None, str]:
+        try:
+            return split_target(text, exists, which)
+        except NoFileError as error:
+            if running := processes_called(error.file):
+                typed = f"-p {','.join(map(str, running))} {quote(error.pattern)}"
+                runs = "process that runs" if len(running) == 1 else "processes that run"
+                raise UsageError(
+                    f"no file {quote(error.file)} here: type {typed} for the {runs} one"
+                ) from error
+            raise
+
+    return split
 
 
 def requests_for(
@@ -613,11 +626,11 @@ def select(target: Target, requests: Sequence[BinaryRequest], verb: str) -> Sele
         selected.append(Selected(number, binaries[0], selection.rows, request.selector, verb))
         failed += [(number, NoMatchError(text)) for text in selection.unmatched]
     libraries = target.libraries() if any(request.name is None for request in requests) else []
+    others = target.linked() if failed and not target.has_started else libraries
     if not selected:
-        raise _with_libraries(failed[0][1], target, requests[failed[0][0]], libraries)
+        raise _with_others(failed[0][1], target, requests[failed[0][0]], others)
     failed = [
-        (number, _with_libraries(error, target, requests[number], libraries))
-        for number, error in failed
+        (number, _with_others(error, target, requests[number], others)) for number, error in failed
     ]
     notes += _foreign(one.binary for one in selected)
     said = " ".join(str(error) for _, error in failed)
@@ -665,11 +678,14 @@ def _copies(
             yield f"{library.image.display} has {functions} of such names, not seen: add {typed}"
 
 
-def _with_libraries(
+def _with_others(
     error: GotraceError, target: Target, request: BinaryRequest, libraries: Iterable[TargetBinary]
 ) -> GotraceError:
-    """Return why a request came to nothing, with the libraries that have the functions."""
-    if not isinstance(error, NoMatchError) or request.name is not None:
+    """Return why a request came to nothing, with what has the functions.
+
+    That is a library, or another process.
+    """
+    if not isinstance(error, (NoMatchError, ElfError)) or request.name is not None:
         return error
     programs = target.binaries(None)
     missing = [
@@ -686,18 +702,33 @@ def _with_libraries(
                 words |= here
         if words:
             hints += f"; {library.image.display} has: type {' '.join(words)}"
+
+    def has_them(program: TargetBinary) -> bool:
+        here = {one.text for one in missing if _rows_by_words(request, [one], program)}
+        found.update(here)
+        return bool(here)
+
+    which = request.group or len(missing) == 1
+    hints += target.started(has_them, "has it" if which else "has them")
     if len(programs) > 1 or not hints or len(found) < (1 if request.group else len(missing)):
-        return NoMatchError(f"{error}{hints}")
+        return type(error)(f"{error}{hints}")
     from gotrace.probes.scope import listed  # few runs need it
 
     # The program's functions of similar names are not meant.
     (program,) = programs
     where = program.image.display
-    where += "" if program.functions.is_go else ", which is not a Go program"
+    where += "" if _is_go(program) else ", which is not a Go program"
     names = [quote(f"@{request.group}" if request.group else one.text) for one in missing]
     return NoMatchError(
         f"no function matches {listed(list(dict.fromkeys(names)))} in {where}{hints}"
     )
+
+
+def _is_go(file: TargetBinary) -> bool:
+    """Return whether Go's compiler, or gccgo, made a file, as far as that can be seen."""
+    with suppress(ElfError):
+        return file.functions.is_go
+    return False
 
 
 def _foreign(files: Iterable[TargetBinary]) -> Iterator[str]:

@@ -12,11 +12,13 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from gotrace.errors import GotraceError, UsageError
 from gotrace.records import dataclass
 from gotrace.target.containers import processes_in
+from gotrace.text import quote
 
 #: The beginning of a word for a container's programs; its number, or how that begins, comes after.
 _CONTAINER = "container:"
@@ -369,11 +371,12 @@ def cgroup_number(path: str) -> int:
 def processes_called(name: str) -> list[int]:
     """Return the numbers of processes of a name: that of their program, or of their main thread.
 
-    Ascending. This process is none of them.
+    It may be the program's path as the process sees it, too. Ascending. This process is none of
+    them.
     """
     found = []
     wanted = os.fsencode(name)
-    for number in sorted(int(entry) for entry in os.listdir("/proc") if entry.isdecimal()):
+    for number in _numbers():
         if number == os.getpid():
             continue
         directory = f"/proc/{number}"
@@ -383,34 +386,59 @@ def processes_called(name: str) -> list[int]:
             continue
         with suppress(OSError):
             program = os.readlink(os.fsencode(f"{directory}/exe")).removesuffix(b" (deleted)")
-            names.add(os.path.basename(program))
+            names |= {program, os.path.basename(program)}
         if wanted in names:
             found.append(number)
     return found
+
+
+def _numbers() -> list[int]:
+    return sorted(int(entry) for entry in os.listdir("/proc") if entry.isdecimal())
+
+
+def started_by(pid: int) -> list[int]:
+    """Return the processes that a process has started, and these in turn: the nearest first."""
+    children: dict[int, list[int]] = {}
+    for number in _numbers():
+        with suppress(OSError):
+            children.setdefault(int(read_status(number)["PPid"]), []).append(number)
+    found = [pid]
+    for each in found:
+        found += children.get(each, ())
+    return found[1:]
 
 
 def process_numbers(words: Iterable[str | int]) -> tuple[int, ...]:
     """Return the numbers of processes that are given by number, by name, or as a list of these.
 
     A name stands for all processes that are called so, ``container:3f2a91`` for the Go programs of
-    a container. Each word is ``12``, ``shop`` or ``12,shop``. Raises UsageError.
+    a container. Each word is ``12``, ``shop``, ``my shop`` or ``12,shop``. Raises UsageError.
     """
     found: list[int] = []
-    for text in words:
-        for word in str(text).replace(",", " ").split() or [""]:
-            if re.fullmatch(r"[+-]?\d+", word):
-                if int(word) <= 0:
-                    raise UsageError(f"{word} is not the number of a process")
-                found.append(int(word))
-            elif word.startswith(_CONTAINER):
-                found += _programs_in(word.removeprefix(_CONTAINER))
-            elif called := processes_called(word):
-                found += called
-            elif "/" in word and processes_called(os.path.basename(word)):
-                raise UsageError(f"{word!r} is a path: type -p {os.path.basename(word)}")
-            else:
-                raise UsageError(f"no process is named {word!r}: give its number")
+    for word in chain.from_iterable(_listed(str(text)) for text in words):
+        if re.fullmatch(r"[+-]?\d+", word):
+            if int(word) <= 0:
+                raise UsageError(f"{word} is not the number of a process")
+            found.append(int(word))
+        elif word.startswith(_CONTAINER):
+            found += _programs_in(word.removeprefix(_CONTAINER))
+        elif called := processes_called(word):
+            found += called
+        elif "/" in word and processes_called(os.path.basename(word)):
+            raise UsageError(f"{word!r} is a path: type -p {quote(os.path.basename(word))}")
+        else:
+            raise UsageError(f"no process is named {word!r}: give its number")
     return tuple(dict.fromkeys(found))
+
+
+def _listed(text: str) -> list[str]:
+    """Return the words of a list of processes; a name may have blanks and commas in it."""
+    parts = [text] if processes_called(text) else [part.strip() for part in text.split(",")]
+    words: list[str] = []
+    for part in parts:
+        is_list = re.search(r"(^|\s)\d+(\s|$)", part) or any(map(processes_called, part.split()))
+        words += part.split() if is_list and not processes_called(part) else [part]
+    return words
 
 
 def _programs_in(number: str) -> list[int]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import shutil
+import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from gotrace.architecture import HOST
 from gotrace.elf.image import ElfImage, FileIdentity
@@ -24,11 +27,16 @@ from gotrace.target.process import (
     ends_so,
     find_process,
     in_initial_pid_namespace,
+    runs_go,
+    started_by,
 )
 
 #: Most processes that are traced by their numbers: GOTRACE_TGID_8 of bpf/site.h is the last.
 MAX_PROCESSES = 8
 _PT_LOAD = 1  # elf(5)
+_PT_INTERP = 3
+_LISTING = 5.0  # seconds that a program's dynamic linker may take
+_MAX_NAMED = 3  # processes
 
 
 class TargetBinary(Binary):
@@ -228,6 +236,47 @@ class Target:
                         if find_pclntab(library.image) is not None:
                             found[library] = None
         return list(found)
+
+    def started(self, fits: Callable[[TargetBinary], bool], does: str) -> str:
+        """Return words for processes that the target's have started and whose program fits.
+
+        ``does`` is what such a process does. "" if there is none.
+        """
+        found = []
+        numbers = (started_by(one.tgid) for one in (() if self.command else self.watched))
+        for process in map(Process, chain.from_iterable(numbers)):
+            with suppress(GotraceError):
+                path = process.executable_name
+                if runs_go(process.executable) and fits(
+                    self._opened(process.executable, path, found_in=process.tgid)
+                ):
+                    found.append((process.tgid, os.path.basename(path)))
+        if not found:
+            return ""
+        typed = " or ".join(f"-p {number}" for number, _ in found[:_MAX_NAMED])
+        number, name = found[0]
+        return f"; process {number} ({name}), which it has started, {does}: type {typed}"
+
+    def linked(self) -> list[TargetBinary]:
+        """Return the libraries with Go code that a command that waits will begin with.
+
+        They are those that its program's dynamic linker lists (ld.so(8)).
+        """
+        from gotrace.elf.pclntab.header import find_pclntab
+
+        found = []
+        with suppress(GotraceError, OSError, subprocess.SubprocessError):
+            program = self.binary(None).image
+            linkers = [one for one in program.segments if one.type == _PT_INTERP]
+            for one in linkers:
+                linker = program.read(one.address, one.file_size).rstrip(b"\0").decode()
+                words = [linker, "--list", program.display]
+                listed = subprocess.run(words, capture_output=True, timeout=_LISTING).stdout
+                for path in re.findall(r"(?m)(/.*) \(0x[0-9a-f]+\)$", os.fsdecode(listed)):
+                    with suppress(GotraceError):
+                        library = self._opened(path, path, self.process, mapped=False)
+                        found += [library] if find_pclntab(library.image) is not None else []
+        return found
 
     def _library(self, process: Process, path: str) -> TargetBinary:
         """Open a file that a process has mapped, through the process's own mount namespace.

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,22 @@ def test_a_c_program_is_not_searched_for_what_its_library_has(c_host: Path) -> N
         truth, result = count_on(fixture, *shlex.split(result.errors.rpartition(": type ")[2]))
         assert json_counts(result)["main.inner"] == truth["calls"]
         assert fixture.finish() == 0
+
+
+@pytest.mark.parametrize("name", ["gofunccount", "gofunclatency", "gotrace"])
+def test_a_library_that_a_command_is_linked_with_is_named(name: str, tmp_path: Path) -> None:
+    """As of a program of -linkshared, the dynamic linker alone knows where it is."""
+    path = shutil.copy(library(newest()), tmp_path / "live_library.so")
+    source = FIXTURES / "live_library_host" / "main.c"
+    linked = ["-Wl,--no-as-needed", path, f"-Wl,-rpath,{tmp_path}", "-ldl"]
+    subprocess.run(["gcc", "-o", tmp_path / "host", source, *linked], check=True)
+    command = ["--", f"{tmp_path}/host", str(path)]
+    result = run_tool(name, "main.inner", *command)
+    where = f"no function matches 'main.inner' in {tmp_path}/host, which is not a Go program"
+    typed = f"{path}:main.inner"
+    assert (result.status, result.errors) == (3, f"{name}: {where}; {path} has: type '{typed}'\n")
+    result = run_tool(name, typed, *command, stdin=subprocess.DEVNULL)
+    assert result.lines[0].startswith("Tracing 1 function "), result.errors
 
 
 @pytest.mark.parametrize("name", ["gofunclatency", "gotrace"])

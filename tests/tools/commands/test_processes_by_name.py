@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import gotrace
-from gotrace.errors import UsageError
+from gotrace.errors import NoMatchError, UsageError
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, of_kind, run_tool, tool
 
@@ -93,10 +95,95 @@ def test_a_name_before_the_colon(tmp_path: Path) -> None:
         with gotrace.attach(one.ready) as go:
             assert go.count(probe, ready=go.stop)["main.short"] == 0
         result = run_tool("gotrace", "-p", str(third.ready), probe)
-        assert result.status == 2
-        assert "no program of this name is traced" in result.errors
+        typed = f"-p {one.ready},{two.ready} 'main.short' for the processes that run one"
+        assert (result.status, result.errors) == (
+            2,
+            f"gotrace: no file '{NAME}' here: type {typed}\n",
+        )
     result = run_tool("gofunccount", "-l", probe, "--", tmp_path / NAME)
     assert result.lines[1].startswith("main.short"), result.errors
+
+
+def test_a_name_with_blanks(tmp_path: Path) -> None:
+    program = shutil.copy2(_program(), tmp_path / "my shop")
+    with Fixture([program]) as fixture, Fixture([_program()]) as other:
+        for name in ("my shop", f"{other.ready},my shop", f" my shop , {other.ready} "):
+            result = run_tool("gofunccount", "--json", "-p", name, "-d", "0.1", "main.short")
+            numbers = {fixture.ready, *([other.ready] if "," in name else [])}
+            assert set(of_kind(result, "attached")[0]["pids"]) == numbers
+        dump = run_tool("gostacks", "--json", "-p", program)
+        assert of_kind(dump, "dump")[0]["pid"] == fixture.ready
+    result = run_tool("gofunccount", "-p", "my shop", "main.short")
+    assert result.errors == "gofunccount: no process is named 'my shop': give its number\n"
+
+
+_SOURCE = """package main
+
+import "fmt"
+import "os"
+
+//go:noinline
+func short(n int) int { return n + 1 }
+
+//go:noinline
+func recurse(n int) int { return n - 1 }
+
+func main() {
+	fmt.Println("ready", os.Getpid())
+	fmt.Scanln()
+	fmt.Println(short(1), recurse(2))
+}
+"""
+
+
+@contextmanager
+def started_by(how: str, directory: Path) -> Iterator[tuple[int, int]]:
+    """Start a program by another one, and give their numbers."""
+    source = directory / "shop.go"
+    source.write_text(_SOURCE)
+    go, env = newest().go, newest().env()
+    subprocess.run([go, "build", source], check=True, cwd=directory, env=env)
+    words = (go, "run", source) if how == "go run" else ("sh", "-c", "./shop; true")
+    with Fixture(words, cwd=directory, env=env) as fixture:
+        yield fixture.pid, fixture.ready
+        fixture.finish()
+
+
+@pytest.mark.parametrize("how", ["sh", "go run"])
+def test_a_process_that_has_started_the_program(how: str, tmp_path: Path) -> None:
+    with started_by(how, tmp_path) as (above, pid):
+        which = f"process {pid} (shop), which it has started, "
+        for name in ("gofunccount", "gofunclatency", "gotrace"):
+            result = run_tool(name, "-p", str(above), "main.short")
+            assert result.status == 3
+            assert result.errors.endswith(f"; {which}has it: type -p {pid}\n"), result.errors
+        result = run_tool("gofunccount", "-p", str(above), "main.short", "main.rec*")
+        assert result.errors.endswith(f"{which}has them: type -p {pid}\n"), result.errors
+        result = run_tool("gofunccount", "-p", str(above), "main.none")
+        assert which not in result.errors
+        with pytest.raises(NoMatchError, match=re.escape(which)), gotrace.attach(above) as go:
+            go.count("main.short")
+        for name in ("gostacks", "gooncpu", "gooffcpu", "gotop") if how == "sh" else ():
+            batch = ["--batch"] if name == "gotop" else []
+            result = run_tool(name, *batch, "-p", str(above))
+            assert result.status == 1
+            assert result.errors.endswith(f"; {which}runs a Go program: type -p {pid}\n")
+
+
+def test_a_path_in_the_mount_namespace_of_a_process(tmp_path: Path) -> None:
+    inside = tmp_path / "app"
+    inside.mkdir()
+    copied = f"mount -t tmpfs none {inside}; cp {_program()} {inside}/shop; exec {inside}/shop"
+    with Fixture(["unshare", "--mount", "sh", "-c", copied]) as fixture:
+        for name in ("gofunccount", "gofunclatency", "gotrace"):
+            probe = f"{inside}/shop:main.short"
+            result = run_tool(name, probe)
+            typed = f"-p {fixture.ready} 'main.short' for the process that runs one"
+            assert result.errors == f"{name}: no file '{inside}/shop' here: type {typed}\n"
+            assert result.status == 2
+            found = run_tool(name, "-l", "-p", str(fixture.ready), "main.short")
+            assert found.lines[1].startswith("main.short"), found.errors
+    assert "(given in " in run_tool("gofunccount", probe).errors  # it has ended
 
 
 def test_a_name_that_no_process_has() -> None:
