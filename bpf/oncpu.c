@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * gooncpu: add up where threads are when a clock ticks, by their stacks.
+ * gooncpu: add up where threads are at an event, such as a clock's tick, by their stacks.
  *
- * The program runs in the interrupt of each CPU's own clock and looks at what that has interrupted:
- * a sample, if it is a thread of the target. Registers are those of user space, whether the thread
+ * The program runs when an event has interrupted a CPU and looks at what that has interrupted: a
+ * sample, if it is a thread of the target. Registers are those of user space, whether the thread
  * was there or in the kernel.
  *
  * Settings (common.h), beside those of interrupted.h:
@@ -19,7 +19,7 @@
 #include "labels.h"
 
 /* What distinguishes rows; shared with gotrace/session/oncpu/meter.py. */
-struct cpu_row {
+struct sample_row {
     u64 stack;      /* hash, 0 where it is not known */
     u64 kernel;     /* hash of the stack in the kernel, 0 where there is none */
     u64 created_by; /* return address of the go statement, 0 without a goroutine */
@@ -27,14 +27,14 @@ struct cpu_row {
     u64 label; /* hash of the label's value, 0 where none is asked for, or without a goroutine */
 };
 
-/* cpu_rows: value = samples. Only ever added to, so that an interval's sums are differences. */
-BPF_HASH(cpu_rows, struct cpu_row, u64, GOTRACE_ROWS);
+/* sample_rows: value = samples. Only ever added to, so that an interval's sums are differences. */
+BPF_HASH(sample_rows, struct sample_row, u64, GOTRACE_ROWS);
 
 /* other_samples: value 0 = samples that found no row. */
 BPF_ARRAY(other_samples, u64, 1);
 
 #if GOTRACE_KERNEL
-/* kernel_stack: value 0 is that of the tick that is handled: nothing else runs there meanwhile. */
+/* kernel_stack: value 0 is that of the event that is handled: nothing else runs there meanwhile. */
 BPF_PERCPU_ARRAY(kernel_stack, struct kept_stack, 1);
 #endif
 
@@ -51,7 +51,7 @@ struct label_content {
 /* label_key: value 0 = the key that is asked for. */
 BPF_ARRAY(label_key, struct label_content, 1);
 
-/* label_scratch: value 0 is of the tick that is handled, as kernel_stack. */
+/* label_scratch: value 0 is of the event that is handled, as kernel_stack. */
 struct label_scratch {
     struct label_walk walk;
     struct label_content value;
@@ -128,8 +128,8 @@ static __always_inline u64 keep_label(u64 g)
     return 0;
 }
 
-/* At each tick of a CPU's clock. */
-int on_tick(struct bpf_perf_event_data *ctx)
+/* At each event of a CPU. */
+int on_event(struct bpf_perf_event_data *ctx)
 {
     if (!site_is_target())
         return 0;
@@ -141,7 +141,7 @@ int on_tick(struct bpf_perf_event_data *ctx)
         bpf_probe_read_kernel(&user, sizeof(user), task_registers(current_task()));
         at = interrupted_at(&user);
     }
-    struct cpu_row key = {};
+    struct sample_row key = {};
     struct task task = {};
     key.stack = interrupted_stack(at, &task);
     if (task.g) {
@@ -152,7 +152,7 @@ int on_tick(struct bpf_perf_event_data *ctx)
     if (in_kernel)
         key.kernel = keep_kernel_stack(ctx);
     u32 zero = 0;
-    u64 none = 0, *samples = cpu_rows.lookup_or_try_init(&key, &none);
+    u64 none = 0, *samples = sample_rows.lookup_or_try_init(&key, &none);
     if (!samples)
         samples = other_samples.lookup(&zero);
     if (samples)

@@ -444,7 +444,7 @@ class OnCpuSettings(ProgramSettings):
 
     tasks: TaskSettings = field(default_factory=TaskSettings, metadata=_part(TaskSettings))
     kernel: bool = _shape(usual=_EITHER)
-    rows: int = _size(cpu_rows=1, label_values=1)
+    rows: int = _size(sample_rows=1, label_values=1)
     stacks: int = _size(kept_stacks=1)
     interrupted: InterruptedSettings = field(
         default_factory=InterruptedSettings, metadata=_part(InterruptedSettings)

@@ -421,8 +421,8 @@ def distributions(paths: Iterable[Path]) -> set[str]:
         for node in ast.walk(ast.parse(path.read_text()))
         for name in imported(node, "gotrace")
     }
-    # bcc is the system's, _typeshed the type checker's
-    used -= sys.stdlib_module_names | {"gotrace", "bcc", "_typeshed"}
+    # bcc is the system's, the last two are the type checker's
+    used -= sys.stdlib_module_names | {"gotrace", "bcc", "_typeshed", "typing_extensions"}
     renamed = {
         "elftools": "pyelftools",
         "grpc": "grpcio",

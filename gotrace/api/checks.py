@@ -75,13 +75,15 @@ def one_value(text: str) -> KeyText:
     return of
 
 
-def check_numbers(seconds: float | None, **numbers: int | None) -> None:
-    """Raise UsageError for a time or a number that is not positive."""
+def check_numbers(seconds: float | None, depth: int = 0, **numbers: int | None) -> None:
+    """Raise UsageError for a time or a number that is not positive, and for a depth beyond 5."""
     if seconds is not None and not 0 < seconds < 1e9:
         raise UsageError(f"seconds is {seconds}: give a positive number, or leave it out")
     for name, number in numbers.items():
         if number is not None and (not isinstance(number, int) or number <= 0):
             raise UsageError(f"{name} is {number}: give a positive whole number, or leave it out")
+    if not 0 <= depth <= 5:
+        raise UsageError(f"depth is {depth}: give 0 to 5")
 
 
 def some_patterns(patterns: Sequence[str]) -> Sequence[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -14,7 +14,6 @@ from gotrace.calls import StackFrame
 from gotrace.errors import UsageError
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.model import DumpedGoroutine, Frame, Stack, State, own_function
-from gotrace.goroutines.program import CodeNames
 from gotrace.histogram import Histogram, ValueHistogram
 from gotrace.profiles.folded import folded
 from gotrace.profiles.html import html
@@ -24,17 +23,19 @@ from gotrace.profiles.speedscope import speedscope
 from gotrace.profiles.write import write_profile
 from gotrace.records import dataclass
 from gotrace.results.rows import Row
+from gotrace.session.choices import WaitState
 from gotrace.session.key_stacks import STACK, key_profile, stack_of
 from gotrace.session.keys import KeyMeter, KeyPeriod, KeyRequest
 from gotrace.session.latency import Measurement
-from gotrace.session.oncpu.groups import WALL_FORM, WallGroup
-from gotrace.session.oncpu.meter import CpuPeriod
-from gotrace.session.oncpu.naming import FORM as CPU_FORM
-from gotrace.session.oncpu.naming import CpuNames, function_rows
+from gotrace.session.oncpu.groups import WALL_FORM, wall_groups
+from gotrace.session.oncpu.meter import SampleMeter, SamplePeriod
+from gotrace.session.oncpu.naming import SampleNames, function_rows
+from gotrace.session.oncpu.wall import WallRow
 from gotrace.session.plan import ProgramFunction
 from gotrace.session.run import Run
-from gotrace.session.waits.names import SyscallSums
-from gotrace.session.waits.naming import FORM, profile_rows
+from gotrace.session.waits.meter import WaitMeter, WaitPeriod, WaitRow
+from gotrace.session.waits.names import SyscallMeter, SyscallSums
+from gotrace.session.waits.naming import FORM, WaitChoice, named_waits, profile_rows
 from gotrace.session.why.parts import PartSums
 from gotrace.tables import Table
 from gotrace.values.python import to_python
@@ -152,12 +153,16 @@ class Waits(list[Wait], Table, _Profiled):
 
     def __init__(
         self,
-        program: CodeNames,
-        rows: Sequence[Row],
-        others: tuple[int, int],
+        meter: WaitMeter | SyscallMeter,
+        state: WaitState,
+        choice: WaitChoice,
+        waits: tuple[WaitPeriod, Sequence[WaitRow]],
         earlier: int,
     ) -> None:
-        """Name the frames of rows; ``program`` is that of their addresses."""
+        """Name the frames of waits: those of a period, and others that had not ended."""
+        period, still_open = waits
+        program, others = meter.program, period.others
+        rows = named_waits(program, state, [*period.rows, *still_open], choice)
         super().__init__(map(_wait, rows))
         self.others = others
         self.earlier = earlier
@@ -223,30 +228,31 @@ class CpuTime(list[CpuSamples], Table, _Profiled):
     their own first.
     """
 
-    def __init__(self, names: CpuNames, period: CpuPeriod, ns: int, inside: Sequence[str]) -> None:
-        """Name the frames of a period's rows; each sample stands for ``ns``."""
+    def __init__(self, meter: SampleMeter, period: SamplePeriod, inside: Sequence[str]) -> None:
+        """Name the frames of a period's rows."""
+        names, of = SampleNames(meter), meter.event
         rows = names.named(period.rows, inside)
         super().__init__(
             CpuSamples(
                 one.work.value,
                 one.group,
                 one.samples,
-                one.samples * ns,
+                one.samples * of.period,
                 tuple(map(_stack_frame, one.frames)),
                 None if one.label is None else to_python(one.label),
             )
             for one in rows
         )
         self.others = period.others
-        self.clock_ns = period.cpu_ns
+        self.clock_ns = period.clock_ns
         self.samples = period.others + sum(one.samples for one in rows)
-        self.cpu_ns = self.samples * ns
+        self.cpu_ns = self.samples * of.period
         self.functions = [
             CpuFunction(row["func"], row["self_ns"], row["total_ns"])
-            for row in function_rows(rows, ns)
+            for row in function_rows(rows, of)
         ]
-        found, now = names.profile_rows(rows, ns), time.time_ns()
-        self._profile = StackProfile(CPU_FORM, found, "CPU time", names.mappings(), now)
+        found, now = names.profile_rows(rows), time.time_ns()
+        self._profile = StackProfile(names.form(), found, "CPU time", names.mappings(), now)
 
     def __repr__(self) -> str:
         """Return the sums: there are many samples."""
@@ -273,9 +279,9 @@ class Syscalls(list[Syscall], Table):
     Calls that had begun before are in neither: ``stacks.earlier`` is how many.
     """
 
-    def __init__(self, sums: Iterable[SyscallSums], stacks: Waits) -> None:
+    def __init__(self, sums: Iterable[SyscallSums], stacks: Callable[[], Waits]) -> None:
         super().__init__(Syscall(one.name, one.times, one.errors) for one in sums)
-        self.stacks = stacks
+        self.stacks = stacks()
 
     def __repr__(self) -> str:
         calls, ns = sum(one.times.count for one in self), sum(one.times.sum for one in self)
@@ -309,9 +315,15 @@ class WallTime(list[GoroutineTime], Table, _Profiled):
     """
 
     def __init__(
-        self, groups: Iterable[WallGroup], others: tuple[int, int], names: CpuNames
+        self,
+        meter: SampleMeter,
+        rows: Sequence[WallRow],
+        others: tuple[int, int],
+        period: SamplePeriod,
     ) -> None:
-        groups = list(groups)
+        """Name the frames of the rows of all states, and of the samples of a period."""
+        names = SampleNames(meter)
+        groups = wall_groups(rows, names.named(period.rows), names, meter.event.period)
         states = State.RUNNING, State.RUNNABLE, State.SYSCALL, State.WAITING
         super().__init__(
             GoroutineTime(one.name, one.wall_ns, *(one.ns[state] for state in states))

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 from weakref import WeakSet
 
 from gotrace.api.checks import (
@@ -61,13 +61,11 @@ from gotrace.requests.assemble import Assembler, request_probes
 from gotrace.requests.flight import flight_of, flight_size, probes_in
 from gotrace.requests.recording import Recording
 from gotrace.session.choices import HERTZ, MAX_STACK_FRAMES, WaitState
-from gotrace.session.count import CountRequest
-from gotrace.session.keys import KeyOptions, KeyRequest, key_of
-from gotrace.session.latency import LatencyOptions, LatencyRequest
-from gotrace.session.oncpu.groups import wall_groups
-from gotrace.session.oncpu.meter import CpuRequest
-from gotrace.session.oncpu.naming import CpuNames
-from gotrace.session.oncpu.wall import WallRequest
+from gotrace.session.count import CallCounter, CountRequest
+from gotrace.session.keys import KeyMeter, KeyOptions, KeyRequest, key_of
+from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest
+from gotrace.session.oncpu.meter import SampleMeter, SampleRequest
+from gotrace.session.oncpu.wall import WallMeter, WallRequest
 from gotrace.session.probing import Probing
 from gotrace.session.request import Asked, RunRequest
 from gotrace.session.run import Run, open_run
@@ -75,9 +73,9 @@ from gotrace.session.scheduler import SchedulerProbes
 from gotrace.session.trace import TraceOptions, TraceRequest
 from gotrace.session.trace_plan import TraceChoices
 from gotrace.session.undisturbed import Opened
-from gotrace.session.waits.meter import WaitRequest
-from gotrace.session.waits.names import SyscallRequest, syscall_price
-from gotrace.session.waits.naming import WaitChoice, named_waits
+from gotrace.session.waits.meter import WaitMeter, WaitRequest, WaitRow
+from gotrace.session.waits.names import SyscallMeter, SyscallRequest, syscall_price
+from gotrace.session.waits.naming import WaitChoice
 from gotrace.session.why.price import MAX_SHARE, price_of
 from gotrace.session.why.price import Price as CountedPrice
 from gotrace.session.why.probes import WhyOptions
@@ -86,11 +84,14 @@ from gotrace.target.target import Target
 from gotrace.target.wait import Waiter
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack  # Python 3.11's
+
     from gotrace.live.attached import AttachPrice
     from gotrace.live.monitor import Monitor
 _I = TypeVar("_I", bound=Iteration[Any])
 _M = TypeVar("_M", bound=Probing)
 _C = TypeVar("_C")
+_T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _LOOK = 1.0  # seconds between two looks at a run that only counts
@@ -99,6 +100,25 @@ _KEY_TEXT = 64  # bytes of a text that calls are kept apart by, unless a user sa
 #: Planning, compiling and attaching are done by one thread at a time: the compiler writes to
 #: standard error, which is redirected meanwhile, and the processes that hold probes are forked.
 _STARTING = threading.RLock()
+
+
+class _CountOptions(TypedDict, total=False):
+    """The parameters of ``Session.count`` whatever it returns."""
+
+    seconds: float | None
+    lossy: bool
+    budget: float | None
+    exclude: Iterable[str]
+    regexp: bool
+    ready: Callable[[], object] | None
+
+
+class _LatencyOptions(_CountOptions, total=False):
+    """Those of ``Session.latency``."""
+
+    why: bool
+    force: bool
+    returns: ReturnsName
 
 
 def _start_afresh() -> None:
@@ -258,9 +278,7 @@ class Session:
 
         Raises GotraceError: UsageError, NoMatchError, AttachError, LoadError and others.
         """
-        check_numbers(seconds, limit=limit, string_size=string_size)
-        if not 0 <= depth <= 5:
-            raise UsageError(f"depth is {depth}: give 0 to 5")
+        check_numbers(seconds, depth, limit=limit, string_size=string_size)
         request = TraceRequest(
             target=self._target,
             asked=self._asked(probes, exclude, regexp),
@@ -301,9 +319,7 @@ class Session:
         requests have their critical paths, for which each change of a goroutine's state is
         reported. Other parameters and errors are as for ``trace``.
         """
-        check_numbers(seconds, limit=limit, string_size=string_size)
-        if not 0 <= depth <= 5:
-            raise UsageError(f"depth is {depth}: give 0 to 5")
+        check_numbers(seconds, depth, limit=limit, string_size=string_size)
         asked = self._asked((root, *patterns), exclude, regexp=False)
         roots, probes = request_probes(asked, self._target)
         request = TraceRequest(
@@ -347,9 +363,7 @@ class Session:
         The iterator ends after ``limit`` recordings, or with the target. Other parameters and
         errors are as for ``requests``.
         """
-        check_numbers(seconds, limit=limit, string_size=string_size, memory=memory)
-        if not 0 <= depth <= 5:
-            raise UsageError(f"depth is {depth}: give 0 to 5")
+        check_numbers(seconds, depth, limit=limit, string_size=string_size, memory=memory)
         conditions = [when] if isinstance(when, str) else list(when)
         asked = self._asked((*probes_in(conditions), *patterns), exclude, regexp=False)
         with os_errors():
@@ -387,9 +401,7 @@ class Session:
         a recording has what came after the last loss of records, and is not refused. ``ready`` is
         called once the probes are attached. Other parameters and errors are as for ``requests``.
         """
-        check_numbers(seconds, string_size=string_size)
-        if not 0 <= depth <= 5:
-            raise UsageError(f"depth is {depth}: give 0 to 5")
+        check_numbers(seconds, depth, string_size=string_size)
         request = TraceRequest(
             target=self._target,
             asked=self._asked(patterns, exclude, regexp=False),
@@ -407,30 +419,16 @@ class Session:
         return recording
 
     @overload
-    def count(
-        self,
-        *patterns: str,
-        seconds: float | None = None,
-        lossy: bool = False,
-        budget: float | None = None,
-        exclude: Iterable[str] = (),
-        regexp: bool = False,
-        ready: Callable[[], object] | None = None,
-    ) -> Counts: ...
+    def count(self, *patterns: str, **options: Unpack[_CountOptions]) -> Counts: ...
 
     @overload
     def count(
         self,
         *patterns: str,
-        seconds: float | None = None,
         by: str | Iterable[str],
         rows: int = 1024,
         string_size: int = _KEY_TEXT,
-        lossy: bool = False,
-        budget: float | None = None,
-        exclude: Iterable[str] = (),
-        regexp: bool = False,
-        ready: Callable[[], object] | None = None,
+        **options: Unpack[_CountOptions],
     ) -> Groups: ...
 
     @_in_use
@@ -474,66 +472,38 @@ class Session:
             asked=self._asked(patterns, exclude, regexp),
             budget=checked_budget(budget),
         )
-        with Opened() as opened:
-            run = self._ran(opened, request, seconds, ready)
-            with os_errors():
-                counts = Counts()
-                for function, calls in zip(run.plan.names, run.meter.take(), strict=True):
-                    if calls:
-                        counts[function.text] += calls
-            check_budget(run)
-        check_lost(run, lossy, {})
-        return counts
+
+        def read(run: Run[CallCounter, Any]) -> Callable[[], Counts]:
+            counts = Counts()
+            for function, calls in zip(run.plan.names, run.meter.take(), strict=True):
+                if calls:
+                    counts[function.text] += calls
+            return lambda: counts
+
+        return self._result(request, read, lossy, seconds, ready)
 
     @overload
     def latency(
         self,
         *patterns: str,
-        seconds: float | None = None,
         by_goroutine: Literal[False] = False,
-        lossy: bool = False,
-        why: bool = False,
-        force: bool = False,
-        returns: ReturnsName = "ret",
-        budget: float | None = None,
-        exclude: Iterable[str] = (),
-        regexp: bool = False,
-        ready: Callable[[], object] | None = None,
+        **options: Unpack[_LatencyOptions],
     ) -> dict[str, Histogram]: ...
 
     @overload
     def latency(
-        self,
-        *patterns: str,
-        seconds: float | None = None,
-        by_goroutine: Literal[True],
-        lossy: bool = False,
-        why: bool = False,
-        force: bool = False,
-        returns: ReturnsName = "ret",
-        budget: float | None = None,
-        exclude: Iterable[str] = (),
-        regexp: bool = False,
-        ready: Callable[[], object] | None = None,
+        self, *patterns: str, by_goroutine: Literal[True], **options: Unpack[_LatencyOptions]
     ) -> dict[Goroutine, Histogram]: ...
 
     @overload
     def latency(
         self,
         *patterns: str,
-        seconds: float | None = None,
         by: str | Iterable[str] = (),
         of: str | None = None,
         rows: int = 1024,
         string_size: int = _KEY_TEXT,
-        lossy: bool = False,
-        why: bool = False,
-        force: bool = False,
-        returns: ReturnsName = "ret",
-        budget: float | None = None,
-        exclude: Iterable[str] = (),
-        regexp: bool = False,
-        ready: Callable[[], object] | None = None,
+        **options: Unpack[_LatencyOptions],
     ) -> Groups: ...
 
     @_in_use
@@ -598,26 +568,17 @@ class Session:
             why=WhyOptions() if why else None,
             options=LatencyOptions(per_function=True, per_goroutine=by_goroutine),
         )
-        with Opened() as opened:
-            run = self._begun(opened, request, seconds, force, "why=True")
-            meter = run.meter
-            if ready is not None:
-                ready()
-            with os_errors():
-                is_busy = by_goroutine or meter.landings is not None
-                while not run.is_over(_HARVEST if is_busy else _LOOK):
-                    meter.poll(time.monotonic() + READING)
-                period = meter.take()
-                counts = meter.diagnostics()
-            check_budget(run, lossy)
-        check_lost(run, lossy, {what.name.lower(): counts[what] for what in meter.LOSSES})
-        warn_of_unwound(counts)
-        names = run.plan.names
-        return (
-            goroutine_latencies(names, period)
-            if by_goroutine
-            else function_latencies(names, period)
-        )
+
+        def read(run: Run[LatencyMeter, Any]) -> Callable[[], dict[str, Histogram] | Any]:
+            names, period = run.plan.names, run.meter.take()
+            made = goroutine_latencies if by_goroutine else function_latencies
+            return _warning(run.meter, lambda: made(names, period))
+
+        def poll(meter: LatencyMeter) -> bool:
+            meter.poll(time.monotonic() + READING)
+            return by_goroutine or meter.landings is not None
+
+        return self._result(request, read, lossy, seconds, ready, force, "why=True", poll)
 
     def _added_up(
         self,
@@ -628,21 +589,16 @@ class Session:
         ready: Callable[[], object] | None,
     ) -> Groups:
         """Run until the end, and return the calls by their values."""
-        with Opened() as opened:
-            run = self._begun(opened, request, seconds, force, "why=True")
-            meter = run.meter
-            if ready is not None:
-                ready()
-            with os_errors():
-                while not run.is_over(_LOOK if meter.landings is None else _HARVEST):
-                    meter.poll()
-                meter.poll()
-                groups = Groups(run, request, meter.take())
-                counts = meter.diagnostics()
-            check_budget(run, lossy)
-        check_lost(run, lossy, {what.name.lower(): counts[what] for what in meter.LOSSES})
-        warn_of_unwound(counts)
-        return groups
+
+        def read(run: Run[KeyMeter, Any]) -> Callable[[], Groups]:
+            groups = Groups(run, request, run.meter.take())
+            return _warning(run.meter, lambda: groups)
+
+        def poll(meter: KeyMeter) -> bool:
+            meter.poll()
+            return meter.landings is not None
+
+        return self._result(request, read, lossy, seconds, ready, force, "why=True", poll)
 
     @_in_use
     def goroutines(self, *patterns: str, system: bool = False) -> list[GoroutineState]:
@@ -738,8 +694,7 @@ class Session:
         ``latency``; ``budget``: see ``trace``. Raises LostCalls where waits are missing, unless
         ``lossy``; UsageError where the session is not of one process; GotraceError.
         """
-        check_numbers(seconds)
-        self._check_one("waits()")
+        self._check_one("waits()", seconds)
         kind, reasons = WaitState(state), several_patterns("reasons", reasons)
 
         request = WaitRequest(
@@ -749,18 +704,12 @@ class Session:
             reasons=reasons,
             budget=checked_budget(budget),
         )
-        with Opened() as opened:
-            run = self._ran(opened, request, seconds, ready, force, "waits()")
-            meter = run.meter
-            with os_errors():
-                period, losses = meter.take(), meter.losses()
-                unfinished = meter.open() if open else []
-            check_budget(run, lossy)
-        check_lost(run, lossy, {"unseen": losses.unseen, "stacks": losses.stacks})
-        with _STARTING, os_errors():
-            choice = WaitChoice(inside, reasons, system, wakers)
-            rows = named_waits(meter.program, kind, [*period.rows, *unfinished], choice)
-            return Waits(meter.program, rows, period.others, losses.earlier)
+        choice = WaitChoice(inside, reasons, system, wakers)
+
+        def read(run: Run[WaitMeter, Any]) -> Callable[[], Waits]:
+            return _waits(run.meter, kind, choice, run.meter.open() if open else ())
+
+        return self._result(request, read, lossy, seconds, ready, force, "waits()")
 
     @_in_use
     def on_cpu(
@@ -781,16 +730,15 @@ class Session:
         label apart. ``ready``: see ``latency``. Raises LostCalls if samples are not whole, unless
         ``lossy``; UsageError where the session is not of one process; GotraceError.
         """
-        check_numbers(seconds)
-        self._check_one("on_cpu()")
-        request = CpuRequest(target=self._target, hertz=hertz, kernel=kernel, inside=inside, by=by)
-        with Opened() as opened:
-            run = self._ran(opened, request, seconds, ready)
-            with os_errors():
-                period, lost = run.meter.take(), run.meter.lost_stacks()
-            check_lost(run, lossy, {"stacks": lost})
-            with _STARTING, os_errors():
-                return CpuTime(CpuNames(run.meter), period, run.meter.period, inside)
+        self._check_one("on_cpu()", seconds)
+        request = SampleRequest(
+            target=self._target, hertz=hertz, kernel=kernel, inside=inside, by=by
+        )
+
+        def read(run: Run[SampleMeter, Any]) -> Callable[[], CpuTime]:
+            return partial(CpuTime, run.meter, run.meter.take(), inside)
+
+        return self._result(request, read, lossy, seconds, ready)
 
     @_in_use
     def syscalls(
@@ -807,28 +755,24 @@ class Session:
         selects. The runtime's own calls count, too. For the others see ``waits``, also for what is
         raised.
         """
-        check_numbers(seconds)
-        self._check_one("syscalls()")
+        self._check_one("syscalls()", seconds)
 
         def price() -> CountedPrice:
             with _STARTING:
                 return syscall_price(self._target)
 
-        with Opened() as opened:
-            if not force and self._target.process is not None and self._target.has_started:
-                what = "makes {} system calls a second: syscalls() would"
-                with os_errors():
-                    _refuse(opened.do(price), what)
-            request = SyscallRequest(target=self._target, inside=inside)
-            run = self._ran(opened, request, seconds, ready)
-            meter = run.meter
-            with os_errors():
-                period, names, losses = meter.take(), meter.names(), meter.losses()
-        check_lost(run, lossy, {"unseen": losses.unseen, "stacks": losses.stacks})
-        with _STARTING, os_errors():
-            choice = WaitChoice(inside, (), system=True, wakers=False)
-            rows = named_waits(meter.program, WaitState.SYSCALL, period.rows, choice)
-            return Syscalls(names, Waits(meter.program, rows, period.others, losses.earlier))
+        if not force and self._target.process is not None and self._target.has_started:
+            what = "makes {} system calls a second: syscalls() would"
+            with Opened() as opened, os_errors():
+                _refuse(opened.do(price), what)
+        request = SyscallRequest(target=self._target, inside=inside)
+        choice = WaitChoice(inside, (), system=True, wakers=False)
+
+        def read(run: Run[SyscallMeter, Any]) -> Callable[[], Syscalls]:
+            stacks = _waits(run.meter, WaitState.SYSCALL, choice)
+            return partial(Syscalls, run.meter.names(), stacks)
+
+        return self._result(request, read, lossy, seconds, ready)
 
     @_in_use
     def wall(
@@ -847,20 +791,14 @@ class Session:
         running time: for ``hertz`` and ``kernel`` see ``on_cpu``. The other times, and the
         exceptions, are those of ``waits``.
         """
-        check_numbers(seconds)
-        self._check_one("wall()")
-        cpu = CpuRequest(target=self._target, hertz=hertz, kernel=kernel)
-        with Opened() as opened:
-            request = WallRequest(target=self._target, cpu=cpu)
-            run = self._ran(opened, request, seconds, ready, force, "wall()")
-            with os_errors():
-                (rows, others, period), (unseen, stacks) = run.meter.take(), run.meter.losses()
-            check_lost(run, lossy, {"unseen": unseen, "stacks": stacks})
-            with _STARTING, os_errors():
-                names = CpuNames(run.meter.cpu)
-                samples = names.named(period.rows)
-                groups = wall_groups(rows, samples, names, run.meter.cpu.period)
-                return WallTime(groups, others, names)
+        self._check_one("wall()", seconds)
+        cpu = SampleRequest(target=self._target, hertz=hertz, kernel=kernel)
+        request = WallRequest(target=self._target, cpu=cpu)
+
+        def read(run: Run[WallMeter, Any]) -> Callable[[], WallTime]:
+            return partial(WallTime, run.meter.cpu, *run.meter.take())
+
+        return self._result(request, read, lossy, seconds, ready, force, "wall()")
 
     def stop(self) -> None:
         """End all runs that are attached; their results so far are still returned.
@@ -925,27 +863,43 @@ class Session:
             stream.close()
         return stream
 
-    def _check_one(self, what: str) -> None:
+    def _check_one(self, what: str, seconds: float | None) -> None:
+        check_numbers(seconds)
         if self._target.process is None and self._target.command is None:
             raise UsageError(f"{what} needs one process: use attach(pid) or start(command)")
 
-    def _ran(
+    def _result(
         self,
-        opened: Opened,
         request: RunRequest[_M, _C],
+        read: Callable[[Run[_M, _C]], Callable[[], _T]],
+        lossy: bool,
         seconds: float | None,
         ready: Callable[[], object] | None,
         force: bool = True,
         what: str = "",
-    ) -> Run[_M, _C]:
-        """Begin a run as ``_begun`` does, and wait until it is over."""
-        run = self._begun(opened, request, seconds, force, what)
-        if ready is not None:
-            ready()
-        with os_errors():
-            while not run.is_over(_LOOK):
-                pass
-        return run
+        poll: Callable[[_M], bool] | None = None,
+    ) -> _T:
+        """Begin a run as ``_begun`` does, wait until it is over, and return its result.
+
+        ``read`` reads what is over, and returns what makes the result of it. ``poll`` is called now
+        and then, and returns whether that is to be often. Raises LostCalls unless ``lossy``.
+        """
+        with Opened() as opened:
+            run = self._begun(opened, request, seconds, force, what)
+            if ready is not None:
+                ready()
+            with os_errors():
+                is_over = False
+                while not is_over:
+                    is_busy = poll is not None and poll(run.meter)
+                    is_over = run.is_over(_HARVEST if is_busy else _LOOK)
+                if poll is not None:
+                    poll(run.meter)
+                made, lost = read(run), run.meter.lost()
+            check_budget(run, lossy)
+        check_lost(run, lossy, lost)
+        with _STARTING, os_errors():
+            return made()
 
     def _begun(
         self,
@@ -983,6 +937,27 @@ class Session:
         if is_asked or self._opened.is_closing:
             run.stop()
         return run
+
+
+def _warning(meter: LatencyMeter | KeyMeter, made: Callable[[], _T]) -> Callable[[], _T]:
+    """Return a function that warns of calls without a time before it makes the result."""
+    counts = meter.diagnostics()
+
+    def warned() -> _T:
+        warn_of_unwound(counts)
+        return made()
+
+    return warned
+
+
+def _waits(
+    meter: WaitMeter | SyscallMeter,
+    state: WaitState,
+    choice: WaitChoice,
+    still_open: Sequence[WaitRow] = (),
+) -> Callable[[], Waits]:
+    waits = meter.take(), still_open
+    return partial(Waits, meter, state, choice, waits, meter.losses().earlier)
 
 
 #: Those that may be open.

@@ -24,12 +24,11 @@ from gotrace.hosts.run import HostResult, HostRuns
 from gotrace.hosts.ssh import Ssh
 from gotrace.profiles.write import write_profile
 from gotrace.report.output import JsonOutput, Patience, TextOutput
+from gotrace.results.kinds import TOOLS
 from gotrace.results.merging import Merged, merge
 from gotrace.target.wait import Interrupts
 from gotrace.text import counted, printable
 
-#: Tools whose results can be added up.
-_TOOLS = ("gofunccount", "gofunclatency", "gooffcpu", "gooncpu", "gostacks")
 #: Options for hosts, and those for pods, with what they are if they are not given.
 _OF_SSH: Mapping[str, object] = {"ssh": "ssh", "sudo": False, "push": None}
 _OF_KUBERNETES: Mapping[str, object] = {
@@ -145,11 +144,11 @@ class _Attached:
 
 def _remote_words(options: GofleetOptions, command: Sequence[str]) -> list[str]:
     """Return the command for the hosts. Raises UsageError."""
-    tools = ", ".join(_TOOLS)
+    tools = ", ".join(TOOLS)
     if not command:
         raise UsageError(f"give what to run on the hosts after --: one of {tools}")
     tool, *rest = command
-    if tool not in _TOOLS:
+    if tool not in TOOLS:
         raise UsageError(f"{tool!r}: what can be added up is {tools}")
     own = _own(rest)
     for word in own:

@@ -6,20 +6,26 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from itertools import chain
-from typing import TypeVar
+from operator import add
+from typing import ClassVar, TypeVar
 
 from gotrace.cli.pace import pace, running
 from gotrace.cli.run import process_of, run_output
-from gotrace.cli.stack_files import StackWriter, begin_table, write_stacks
+from gotrace.cli.stack_files import StackWriter, begin_table, say_begun, say_lost, write_stacks
 from gotrace.cli.stack_options import GooncpuOptions
 from gotrace.cli.why import PriceWatch
 from gotrace.profiles.rows import StackProfile
-from gotrace.report.cpu import write_cpu
-from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
+from gotrace.report.output import JsonOutput, Output
+from gotrace.report.samples import write_samples
 from gotrace.report.wall import write_wall
 from gotrace.session.oncpu.groups import WALL_FORM, wall_groups, wall_head
-from gotrace.session.oncpu.meter import CpuMeter, CpuPeriod, CpuRequest, CpuRow, sum_samples
-from gotrace.session.oncpu.naming import FORM, CpuNames, NamedSamples, cpu_head, function_rows
+from gotrace.session.oncpu.meter import (
+    SampleMeter,
+    SamplePeriod,
+    SampleRequest,
+    SampleRow,
+)
+from gotrace.session.oncpu.naming import NamedSamples, SampleNames, function_rows, samples_head
 from gotrace.session.oncpu.wall import WallRequest
 from gotrace.session.probing import Probing
 from gotrace.session.row_cells import RowStacks
@@ -37,7 +43,7 @@ def sample(options: GooncpuOptions) -> int:
     """Sample and return the exit status."""
     output = run_output(options)
     with process_of(options, "gooncpu samples") as target:
-        request = CpuRequest(
+        request = SampleRequest(
             target=target,
             forced=options.attach,
             hertz=options.frequency,
@@ -52,29 +58,29 @@ def sample(options: GooncpuOptions) -> int:
     return 0
 
 
-def _run_on(options: GooncpuOptions, request: CpuRequest, output: Output) -> None:
+def _run_on(options: GooncpuOptions, request: SampleRequest, output: Output) -> None:
     with running(request, output) as run:
         writer = _Writer(options, run.meter, run.target, output)
         _begun(options, run, output)
         for length in pace(options, run, output):
             writer.write(run.meter.take(), length)
         writer.finish()
-        _say_lost(output, run.meter.lost_stacks())
+        say_lost(output, run.meter.lost())
 
 
-def _run_off(options: GooncpuOptions, request: CpuRequest, output: Output) -> None:
+def _run_off(options: GooncpuOptions, request: SampleRequest, output: Output) -> None:
     """Add up all of the time, and write it at the end."""
     asked = WallRequest(target=request.target, forced=request.forced, cpu=request, is_priced=True)
     watch = PriceWatch(options, output, "--off")
     with running(asked, output, watch.accept) as run:
-        names, began = CpuNames(run.meter.cpu), time.time_ns()
+        names, began = SampleNames(run.meter.cpu), time.time_ns()
         _begun(options, run, output)
         for _ in pace(options, run, output, watch=watch):
             pass
         length = (run.attached.stopped_at or run.began) - run.began
         rows, others, period = run.meter.take()
         samples = names.named(period.rows)
-        groups = wall_groups(rows, samples, names, run.meter.cpu.period)
+        groups = wall_groups(rows, samples, names, run.meter.cpu.event.period)
         what = f"process {run.target.pid}"
         found = [row for group in groups for row in group.profile_rows(names)]
         span = round(length * 1e9)
@@ -90,74 +96,55 @@ def _run_off(options: GooncpuOptions, request: CpuRequest, output: Output) -> No
                 begin_table(options, output), head, [rows[0] for rows in tables], what, options.top
             )
         write_stacks(options, output, profile, counted("{:,} stack{s}", len(found)))
-        unseen, stacks = run.meter.losses()
-        if unseen:
-            text = f"{unseen:,} not counted: there were too many goroutines"
-            output.notice(Notice(NoticeKind.LOST, text, {"what": "unseen", "count": unseen}))
-        _say_lost(output, stacks)
+        say_lost(output, run.meter.lost())
 
 
 def _begun(options: GooncpuOptions, run: Run[_M, None], output: Output) -> None:
-    for note in run.warnings():
-        output.notice(Notice(NoticeKind.WARNING, note.text, note.fields))
-    output.notice(_attached(options, run.target))
+    hertz = options.frequency
+    say_begun(run, output, f"Sampling {{}} at {hertz} Hz", hertz=hertz)
 
 
-def _attached(options: GooncpuOptions, target: Target) -> Notice:
-    text = f"Sampling process {target.pid} at {options.frequency} Hz... Hit Ctrl-C to end."
-    fields = {"pid": target.pid, "hertz": options.frequency, "ts": time.time()}
-    return Notice(NoticeKind.ATTACHED, text, fields)
-
-
-class _Writer(StackWriter[CpuRow, NamedSamples]):
+class _Writer(StackWriter[GooncpuOptions, SampleRow, NamedSamples]):
     """The samples of a run."""
+
+    SUMS: ClassVar = {"samples": add}
 
     def __init__(
         self,
         options: GooncpuOptions,
-        meter: CpuMeter,
+        meter: SampleMeter,
         target: Target,
         output: Output,
     ) -> None:
         super().__init__(options, target, output)
-        self._of = options
-        self._period = meter.period
-        self._names = CpuNames(meter)
+        self._event = meter.event
+        self._names = SampleNames(meter)
 
-    def write(self, period: CpuPeriod, length: float) -> None:
+    def write(self, period: SamplePeriod, length: float) -> None:
         """Write an interval's samples."""
-        options, output = self._of, self._output
+        options, output = self._options, self._output
         samples = self.keep(period.rows, length)
         if samples is None:
             return
-        functions = function_rows(samples, self._period, options.functions)
-        rows = [one.row(self._period, options.label) for one in samples]
-        own_clock = None if options.inside else period.cpu_ns
-        head = cpu_head(samples, period.others, self._period, own_clock, self.fields(length))
+        functions = function_rows(samples, self._event, options.functions)
+        rows = [one.row(self._event, options.label) for one in samples]
+        clock_ns = None if options.inside else period.clock_ns
+        head = samples_head(samples, period.others, self._event, clock_ns, self.fields(length))
         if isinstance(output, JsonOutput):
             output.rows([head, *functions[: options.top], *rows[: options.top]])
             return
         by = "GROUP" if options.goroutines else options.label
         few = not (options.functions or by or options.stacks)
         top = options.top or (_FUNCTIONS if few else None)
-        write_cpu(self.begin(), head, functions, rows, self._what, top, by, options.stacks)
+        write_samples(self.begin(), head, functions, rows, self._what, top, by, options.stacks)
 
-    def _sum(self, rows: Sequence[CpuRow]) -> list[CpuRow]:
-        return sum_samples(rows)
-
-    def _named(self, rows: Sequence[CpuRow]) -> list[NamedSamples]:
-        return self._names.named(rows, self._of.inside)
+    def _named(self, rows: Sequence[SampleRow]) -> list[NamedSamples]:
+        return self._names.named(rows, self._options.inside)
 
     def _size(self, named: Sequence[NamedSamples]) -> str:
         return counted("{:,} sample{s}", sum(one.samples for one in named))
 
     def _profile(self, named: Sequence[NamedSamples], length: int) -> StackProfile:
-        rows, mappings = self._names.profile_rows(named, self._period), self._names.mappings()
-        return StackProfile(FORM, rows, f"CPU time of {self._what}", mappings, self._began, length)
-
-
-def _say_lost(output: Output, stacks: int) -> None:
-    """Print a notice of samples without a stack."""
-    if stacks:
-        text = counted("{} stack{s} of samples were not kept: there were too many", stacks)
-        output.notice(Notice(NoticeKind.LOST, text, {"what": "stacks", "count": stacks}))
+        names, name = self._names, f"{self._event.rows.text} of {self._what}"
+        rows, mappings = names.profile_rows(named), names.mappings()
+        return StackProfile(names.form(), rows, name, mappings, self._began, length)

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
+from operator import add
+from typing import ClassVar, TypeVar
 
 from gotrace.cli.pace import pace, running
 from gotrace.cli.run import process_of, run_output
-from gotrace.cli.stack_files import StackWriter
+from gotrace.cli.stack_files import StackWriter, say_begun, say_lost
 from gotrace.cli.stack_options import GooffcpuOptions
 from gotrace.cli.why import PriceWatch, say_price
 from gotrace.goroutines.groups import matcher
@@ -21,7 +21,7 @@ from gotrace.report.waits import write_waits
 from gotrace.results.rows import Row
 from gotrace.session.choices import WaitState
 from gotrace.session.request import RunRequest
-from gotrace.session.waits.meter import WaitMeter, WaitPeriod, WaitRequest, WaitRow, sum_rows
+from gotrace.session.waits.meter import WaitMeter, WaitPeriod, WaitRequest, WaitRow
 from gotrace.session.waits.names import SyscallMeter, SyscallRequest, syscall_price
 from gotrace.session.waits.naming import FORM, WaitChoice, named_waits, profile_rows, waits_head
 from gotrace.target.target import Target
@@ -67,31 +67,29 @@ def _watch(options: GooffcpuOptions, request: RunRequest[_M, None], output: Outp
     watch = PriceWatch(options, output, "it")
     with running(request, output, watch.accept) as run:
         meter = run.meter
-        for note in run.warnings():
-            output.notice(Notice(NoticeKind.WARNING, note.text, note.fields))
         writer = _Writer(options, meter, run.target, output, choice)
-        output.notice(_attached(options, run.target, meter))
+        method, state = meter.attached.method.value, options.state
+        text = f"Tracing {_STATES[state]} of {{}}"
+        say_begun(run, output, text, state=state.value, attach=method)
         for length in pace(options, run, output, watch=watch):
             writer.write(meter.take(), meter.open() if meter.stopped else [], length)
         writer.finish()
         for notice in _footer(writer, meter):
             output.notice(notice)
+        say_lost(output, meter.lost())
 
 
-def _attached(options: GooffcpuOptions, target: Target, meter: _Meter) -> Notice:
-    states = {
-        WaitState.WAITING: "waits",
-        WaitState.RUNNABLE: "waits for a CPU",
-        WaitState.SYSCALL: "system calls",
-    }
-    text = f"Tracing {states[options.state]} of process {target.pid}... Hit Ctrl-C to end."
-    method = meter.attached.method.value
-    fields = {"state": options.state.value, "attach": method, "ts": time.time()}
-    return Notice(NoticeKind.ATTACHED, text, {"pid": target.pid, **fields})
+_STATES = {
+    WaitState.WAITING: "waits",
+    WaitState.RUNNABLE: "waits for a CPU",
+    WaitState.SYSCALL: "system calls",
+}
 
 
-class _Writer(StackWriter[WaitRow, Row]):
+class _Writer(StackWriter[GooffcpuOptions, WaitRow, Row]):
     """The waits of a run."""
+
+    SUMS: ClassVar = {"count": add, "ns": add, "max_ns": max}
 
     def __init__(
         self,
@@ -102,7 +100,6 @@ class _Writer(StackWriter[WaitRow, Row]):
         choice: WaitChoice,
     ) -> None:
         super().__init__(options, target, output)
-        self._of = options
         self._meter = meter
         self._choice = choice
         #: Whether waits that have not ended are in the results.
@@ -112,7 +109,7 @@ class _Writer(StackWriter[WaitRow, Row]):
 
     def write(self, period: WaitPeriod, still_open: Sequence[WaitRow], length: float) -> None:
         """Write an interval's waits; ``still_open`` are those that have not ended with the run."""
-        options = self._of
+        options = self._options
         self.open = self._named(still_open)
         waits = self.keep([*period.rows, *(still_open if options.open else ())], length)
         if waits is None:
@@ -129,18 +126,15 @@ class _Writer(StackWriter[WaitRow, Row]):
             out.write("\n")
         write_waits(out, head, waits, self._what, options.system, top)
 
-    def _sum(self, rows: Sequence[WaitRow]) -> list[WaitRow]:
-        return sum_rows(rows)
-
     def _named(self, rows: Sequence[WaitRow]) -> list[Row]:
-        return named_waits(self._meter.program, self._of.state, rows, self._choice)
+        return named_waits(self._meter.program, self._options.state, rows, self._choice)
 
     def _size(self, named: Sequence[Row]) -> str:
         return counted("{:,} wait{s}", sum(wait["count"] for wait in named))
 
     def _syscalls(self, meter: SyscallMeter) -> list[Row]:
         """Return the calls whose names ``--reason`` wants."""
-        wanted = self._of.reason
+        wanted = self._options.reason
         return [
             syscall_row(one)
             for one in meter.names()
@@ -173,12 +167,6 @@ def _footer(writer: _Writer, meter: _Meter) -> Iterator[Notice]:
     if losses.earlier:
         text = f"{losses.earlier:,} not counted: they had begun before tracing"
         yield _summary(text, {"what": "earlier", "count": losses.earlier})
-    if losses.unseen:
-        text = f"{losses.unseen:,} not counted: there were too many goroutines"
-        yield Notice(NoticeKind.LOST, text, {"what": "unseen", "count": losses.unseen})
-    if losses.stacks:
-        text = counted("{:,} stack{s} not kept: there were too many", losses.stacks)
-        yield Notice(NoticeKind.LOST, text, {"what": "stacks", "count": losses.stacks})
     if losses.longest:
         times = counted("{:,} time{s}", losses.longest)
         text = f"{times} one may be missing from the longest"

@@ -26,6 +26,7 @@ from gotrace.kernel.methods import AttachMethod
 from gotrace.kernel.own_function import OwnFunction, own_code, own_function
 from gotrace.kernel.program import AttachKind, BpfProgram
 from gotrace.kernel.program_cache import is_packaged
+from gotrace.kernel.syscalls import CPU_CLOCK
 from gotrace.records import dataclass
 from gotrace.session.trace import buffer_pages
 from gotrace.settings import (
@@ -244,7 +245,7 @@ def _oncpu() -> list[Finding]:
     )
     try:
         program = _program(settings, [])
-        program.attach_clocks("on_tick", 10**7)
+        program.attach_events("on_event", CPU_CLOCK, 10**7)
     except LoadError as error:
         return [_program_of("gooncpu", error)]
     return [_program_of("gooncpu", program)]

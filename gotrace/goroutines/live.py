@@ -7,6 +7,7 @@ import time
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -97,8 +98,12 @@ class GoFiles:
                 return self.module(library) if library is not None else None
         return None
 
+    @cached_property
     def program(self) -> CodeNames:
-        """Return the names of addresses. Raises GotraceError if there is no Go program."""
+        """The names of addresses: of a command, once it runs.
+
+        Raises GotraceError if there is no Go program.
+        """
         return CodeNames(self.module(self.runtime()), self.find)
 
     def check_functions(self, patterns: Iterable[str]) -> None:
@@ -172,7 +177,7 @@ class LiveGoroutines:
         self._process: Process = target.process
         self._memory = ProcessMemory(self._process)
         try:
-            self.program = GoFiles(target).program()
+            self.program = GoFiles(target).program
             main = self.program.main
             if not is_loaded(main, self._memory):
                 raise GotraceError(

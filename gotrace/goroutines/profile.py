@@ -10,7 +10,7 @@ from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.model import DumpedGoroutine
 from gotrace.profiles.rows import ProfileForm, ProfileRow, StackProfile, ValueType
 
-_FORM = ProfileForm((ValueType("goroutine", "count"),), 0)
+_FORM = ProfileForm((ValueType("goroutine", "count"),))
 
 
 def profile_of(

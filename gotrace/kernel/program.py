@@ -249,8 +249,8 @@ class BpfProgram:
                 what = "cannot attach to the kernel's tracepoints of system calls"
                 raise LoadError(f"{what}: {error.strerror}") from error
 
-    def attach_clocks(self, function: str, *periods: int) -> int:
-        """Run a function at each tick of a CPU's clocks: each ticks every so many ns.
+    def attach_events(self, function: str, number: int, *periods: int) -> int:
+        """Run a function at software events of each CPU: at every so many of what each counts.
 
         Return on how many CPUs: those that are online. It is detached when the program is closed.
         Raises LoadError, LackingError among these.
@@ -262,7 +262,7 @@ class BpfProgram:
         cpus = kernel.online_cpus()
         try:
             for cpu, period in product(cpus, periods):
-                self._links.append(kernel.open_clock(cpu, period))
+                self._links.append(kernel.open_software_event(cpu, number, period))
                 kernel.set_perf_event_program(self._links[-1], loaded)
         except OSError as error:
             what = f"cannot sample {len(cpus)} CPUs every {min(periods) / 1e6:.4g} ms"

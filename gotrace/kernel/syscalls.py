@@ -48,7 +48,9 @@ _IOC_ENABLE, _IOC_SET_BPF = 0x2400, 0x40042408
 _POSSIBLE_CPUS = Path("/sys/devices/system/cpu/possible")
 _ONLINE_CPUS = Path("/sys/devices/system/cpu/online")
 _PERF_TYPE_SOFTWARE, _PERF_COUNT_SW_BPF_OUTPUT, _PERF_SAMPLE_RAW = 1, 10, 1 << 10
-_PERF_COUNT_SW_CPU_CLOCK, _PERF_DISABLED, _PERF_BACKWARD = 0, 1, 1 << 27
+_PERF_DISABLED, _PERF_BACKWARD = 1, 1 << 27
+#: Kinds of software events (enum perf_sw_ids).
+CPU_CLOCK = 0
 _PERF_TYPE_TRACEPOINT = 2
 # The same on all machines.
 _FSOPEN, _FSCONFIG, _FSMOUNT, _FSCONFIG_CREATE, _CLOSE_ON_EXEC = 430, 431, 432, 6, 1
@@ -389,15 +391,15 @@ def open_bpf_output(cpu: int, backward: bool = False) -> int:
     return fd
 
 
-def open_clock(cpu: int, period: int) -> int:
-    """Open a perf event that a CPU's own clock makes every ``period`` ns, and return it.
+def open_software_event(cpu: int, number: int, period: int) -> int:
+    """Open a perf event of a CPU, at every ``period`` of what it counts, and return it.
 
-    It does not count yet. Raises OSError, EINVAL if kernel.perf_event_max_sample_rate is below
-    that.
+    It does not count yet. Raises OSError, EINVAL of CPU_CLOCK, which counts ns, if
+    kernel.perf_event_max_sample_rate is below that.
     """
     attributes = struct.pack(
         "=IIQQQQQ",
-        *(_PERF_TYPE_SOFTWARE, _PERF_ATTR_SIZE, _PERF_COUNT_SW_CPU_CLOCK),
+        *(_PERF_TYPE_SOFTWARE, _PERF_ATTR_SIZE, number),
         *(period, 0, 0, _PERF_DISABLED),
     )
     return _perf_event_open(attributes, cpu)

@@ -65,12 +65,17 @@ class ProfileForm:
     """The types of a profile's values.
 
     ``shown`` is the number of the type that has one number per stack where a form has room for one,
-    and that viewers show at first. ``unit`` is speedscope's: none, or nanoseconds.
+    and that viewers show at first.
     """
 
     types: tuple[ValueType, ...]
-    shown: int
-    unit: str = "none"
+    shown: int = -1
+
+    @property
+    def unit(self) -> str:
+        """Return speedscope's unit of it."""
+        unit = self.types[self.shown].unit
+        return unit if unit in ("nanoseconds", "bytes") else "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,11 @@ def duration(nanoseconds: float) -> str:
     return f"{four_digits(nanoseconds)}ns"
 
 
+def amount(value: int, unit: str) -> str:
+    """Write a time in ns, or a number of anything else."""
+    return f"{value:,}" if unit != "ns" else duration(value) if value else "0s"
+
+
 def four_digits(number: float) -> str:
     """Write a number with four digits, or with all of its integer part where that has more."""
     return f"{number:.4g}" if number < 9999.5 else f"{number:.0f}"

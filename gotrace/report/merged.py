@@ -19,15 +19,15 @@ from gotrace.profiles.rows import (
 )
 from gotrace.report.by import write_values
 from gotrace.report.counts import write_counts
-from gotrace.report.cpu import write_cpu
 from gotrace.report.goroutines import labels_text, rest_of_groups, span, write_frames
 from gotrace.report.latencies import Interval, LatencyGroup, write_latencies
 from gotrace.report.output import JsonOutput, Output, TextOutput
+from gotrace.report.samples import write_samples
 from gotrace.report.syscalls import write_syscalls
 from gotrace.report.waits import write_waits
 from gotrace.report.wall import write_wall
 from gotrace.report.why import BucketParts
-from gotrace.results.kinds import HEADS, KINDS, TOOLS, frames_of
+from gotrace.results.kinds import HEADS, KINDS, SAMPLED, TOOLS, frames_of
 from gotrace.results.merging import Merged, times_of
 from gotrace.results.rows import Json, Row
 from gotrace.session.row_cells import RowBy, RowStack
@@ -87,9 +87,10 @@ def _write_json(output: JsonOutput, merged: Merged, top: int | None) -> None:
     for row in merged.objects():
         kind = row.pop("kind")
         seen[kind] += 1
-        place = seen["wall_group" if kind == "wall_stack" else kind]
-        if top and kind in KINDS and KINDS[kind].order and kind not in _WHOLE:
-            if not KINDS[kind].is_descending:
+        how = KINDS.get(kind)
+        if top and how is not None and how.order and not how.is_whole:
+            place = seen[how.below or kind]
+            if not how.is_descending:
                 place = len(merged.rows(kind)) - place + 1
             if place > top:
                 continue
@@ -98,8 +99,6 @@ def _write_json(output: JsonOutput, merged: Merged, top: int | None) -> None:
 
 
 _STACKED = ("stack", "waker_stack")
-#: Kinds of which ``top`` leaves all: what is not in the other rows, and calls one by one.
-_WHOLE = ("rest", "slow")
 
 
 def _said(merged: Merged) -> Iterator[tuple[str, list[str]]]:
@@ -188,12 +187,11 @@ def _write_waits(out: TextIO, rows: Mapping[str, list[Row]], what: str, top: int
     write_waits(out, head, rows["wait"], what, False, top)
 
 
-def _write_cpu(out: TextIO, rows: Mapping[str, list[Row]], what: str, top: int | None) -> None:
-    for head in rows["cpu"]:
-        samples = rows["cpu_stack"]
+def _write_samples(out: TextIO, rows: Mapping[str, list[Row]], what: str, top: int | None) -> None:
+    for head in (head for name in SAMPLED for head in rows[name]):
+        functions, samples = (rows[f"{head['kind']}_{what}"] for what in ("function", "stack"))
         by = next((text for row in samples if "by" in row for text in row["by"].values), None)
-        tables = rows["cpu_function"], samples
-        write_cpu(out, head, *tables, what, top or _FUNCTIONS, by)
+        write_samples(out, head, functions, samples, what, top or _FUNCTIONS, by)
     for head in rows["wall"]:
         write_wall(out, head, rows["wall_group"], what, top)
 
@@ -224,32 +222,31 @@ def _write_goroutines(
         out.write(f"\n{rest_of_groups(count, len(rest))}\n")
 
 
-_WRITERS = {"gooffcpu": _write_waits, "gooncpu": _write_cpu, "gostacks": _write_goroutines}
+_WRITERS = {"gooffcpu": _write_waits, "gooncpu": _write_samples, "gostacks": _write_goroutines}
 
-_TIMES = (ValueType("events", "count"), ValueType("time", "nanoseconds"))
-_EVENTS = (ValueType("events", "count"),)
+#: The second value of profiles, by the unit of what is compared.
+_TYPES = {"ns": ValueType("time", "nanoseconds"), "bytes": ValueType("space", "bytes")}
 #: Kinds whose rows are stacks, or may be by them.
 _STACKS = [name for name, one in KINDS.items() if one.compared and one.named and name != "rest"]
 
 
 def merged_profile(merged: Merged) -> StackProfile | None:
     """Return all stacks for a profile, None if there are none."""
-    rows, is_time = [], False
+    rows: list[ProfileRow] = []
+    types: list[ValueType] = []
     for kind in _STACKS:
-        fields = KINDS[kind].compared
+        how = KINDS[kind]
         found = [
-            _profile_row(row, stack, KINDS[kind].weights(row))
+            _profile_row(row, stack, how.weights(row))
             for row in merged.rows(kind)
             if "of" not in row and (stack := _stack_of(row)) is not None
         ]
         if found:
-            is_time = len(fields) > 1
+            types = [ValueType("events", "count"), *(_TYPES[how.unit] for _ in how.compared[1:])]
             rows = found
     if not rows:
         return None
-    form = ProfileForm(
-        _TIMES if is_time else _EVENTS, int(is_time), "nanoseconds" if is_time else "none"
-    )
+    form = ProfileForm(tuple(types))
     name = f"{merged.tool} of {counted('{} host{s}', len(merged.hosts))}"
     return StackProfile(form, rows, name, length_ns=round(merged.units * 1e9))
 

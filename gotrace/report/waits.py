@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from gotrace.goroutines.model import Frame
-from gotrace.report.durations import duration
+from gotrace.report.durations import amount, duration
 from gotrace.report.goroutines import spoken, write_frames
 from gotrace.results.rows import Json
 from gotrace.text import counted, printable
@@ -57,7 +57,7 @@ def write_waits(
     state = waits[0]["state"] if waits else "waiting"
     ns = head["delay_ns"]
     words = _counted(head["count"], state)
-    out.write(f"{duration(ns) if ns else '0s'} in {words} of {what}\n")
+    out.write(f"{amount(ns, 'ns')} in {words} of {what}\n")
     groups = sorted(_grouped(waits, system), key=lambda group: -group.ns)
     for group in groups[:top]:
         _write_group(out, group, system)

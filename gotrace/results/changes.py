@@ -171,6 +171,11 @@ class Rates:
         """Return the noun for the counted events."""
         return KINDS[self.kind].events
 
+    @property
+    def per(self) -> str:
+        """Return the unit that rates are per: "second" or "dump"."""
+        return KINDS[self.kind].length[:-1]
+
     def rate(self, amount: Amount) -> float:
         """Return an amount per second, or per dump."""
         return amount.value / self.units
@@ -192,7 +197,7 @@ class Rates:
 
     def chance(self, amount: Amount) -> float:
         """Return the variance of the rate that chance alone makes."""
-        if self.kind == "goroutine":
+        if self.per == "dump":
             return 0.0
         return amount.spread() / self.units / self.units
 
@@ -239,7 +244,7 @@ class Diff(Table):
     @property
     def per(self) -> str:
         """Return the unit that rates are per: "second" or "dump"."""
-        return "dump" if self.a.kind == "goroutine" else "second"
+        return self.a.per
 
     def rows(self) -> Iterator[dict[str, object]]:
         """Yield the changes for tables, the largest first."""

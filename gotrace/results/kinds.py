@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gotrace.records import dataclass
 from gotrace.results.rows import (
     Json,
     Key,
@@ -104,7 +105,7 @@ def _wait_name(row: Json) -> Key:
     return Key(f"[{row['reason'] or row['state']}]", _functions(row["stack"]))
 
 
-def _cpu_name(row: Json) -> Key:
+def _samples_name(row: Json) -> Key:
     texts = [f"{text} = {_shown(value)}" for text, value in row.get("by", {}).items()]
     return Key(", ".join([f"[{row['work']}]", *texts]), _functions(row["stack"]))
 
@@ -133,6 +134,75 @@ _SPENT = (
 )
 _STACK = key("stack", are_frames)
 _MARKS = ("p50", "p90", "p99", "p999")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A measurement of an event by interrupted stacks, and the names that its rows have.
+
+    ``name`` is that of its first row, and begins the names of the others. Amounts are in ``unit``:
+    ns, bytes, or "" if events are counted. ``text`` is what amounts are of, and ``column`` the head
+    of their column.
+    """
+
+    name: str
+    unit: str
+    text: str
+    column: str
+
+    def field(self, what: str) -> str:
+        """Return the name of a field that has an amount."""
+        return f"{what}_{self.unit or f'{self.name}s'}"
+
+    @property
+    def amount(self) -> str:
+        """Return the name of the field that has the sum."""
+        return self.field(self.name) if self.unit else f"{self.name}s"
+
+
+#: By the names of their first rows.
+SAMPLED = {one.name: one for one in (Sampled("cpu", "ns", "CPU time", "TIME"),)}
+
+
+def _sampled(of: Sampled) -> Iterator[RowKind]:
+    """Yield the kinds of rows of a measurement by interrupted stacks."""
+    stack, period = f"{of.name}_stack", of.field("period")
+    sums = total("samples"), total(of.amount, is_sum)
+    clock = (total("clock_ns", maybe(is_sum)),) if of.unit == "ns" else ()
+    yield RowKind(
+        of.name,
+        "gooncpu",
+        keys=(key(period, is_count),),
+        sums=(*sums, *clock, total("others")),
+        derived=("pid",),
+        asked=lambda row: {period: row[period]},
+        begins=stack,
+    )
+    own, whole = of.field("self"), of.field("total")
+    yield RowKind(
+        f"{of.name}_function",
+        "gooncpu",
+        keys=(key("func"),),
+        sums=(total(own, is_sum), total(whole, is_sum)),
+        order=(f"-{own}", f"-{whole}"),
+    )
+    yield RowKind(
+        stack,
+        "gooncpu",
+        keys=(
+            key("work", is_one_of("program", "garbage collection", "GC assist", "scheduler")),
+            key("group"),
+            key("by", _is_by, needed=False),
+            _STACK,
+        ),
+        sums=sums,
+        order=("-samples",),
+        compared=("samples", of.amount) if of.unit else (of.amount,),
+        unit=of.unit,
+        events="samples" if of.unit else of.text,
+        named=_samples_name,
+    )
+
 
 _DECLARED = (
     RowKind(
@@ -213,6 +283,7 @@ _DECLARED = (
         compared=("count", "sum_ns"),
         unit="ns",
         named=lambda row: Key("other goroutines"),
+        is_whole=True,
         is_timed=True,
     ),
     RowKind(
@@ -232,6 +303,7 @@ _DECLARED = (
         ),
         order=("ts",),
         keeps_host=lambda row: True,
+        is_whole=True,
     ),
     RowKind(
         "waits",
@@ -243,7 +315,7 @@ _DECLARED = (
             summed("others", record({"count": is_count, "delay_ns": is_sum})),
         ),
         derived=("pid",),
-        is_head=True,
+        begins="wait",
     ),
     RowKind(
         "wait",
@@ -278,43 +350,7 @@ _DECLARED = (
         derived=("p50_ns", "p99_ns"),
         order=("-total_ns", "-calls"),
     ),
-    RowKind(
-        "cpu",
-        "gooncpu",
-        keys=(key("period_ns", is_count),),
-        sums=(
-            total("samples"),
-            total("cpu_ns", is_sum),
-            total("clock_ns", maybe(is_sum)),
-            total("others"),
-        ),
-        derived=("pid",),
-        asked=lambda row: {"period_ns": row["period_ns"]},
-        is_head=True,
-    ),
-    RowKind(
-        "cpu_function",
-        "gooncpu",
-        keys=(key("func"),),
-        sums=(total("self_ns", is_sum), total("total_ns", is_sum)),
-        order=("-self_ns", "-total_ns"),
-    ),
-    RowKind(
-        "cpu_stack",
-        "gooncpu",
-        keys=(
-            key("work", is_one_of("program", "garbage collection", "GC assist", "scheduler")),
-            key("group"),
-            key("by", _is_by, needed=False),
-            _STACK,
-        ),
-        sums=(total("samples"), total("cpu_ns", is_sum)),
-        order=("-samples",),
-        compared=("samples", "cpu_ns"),
-        unit="ns",
-        events="samples",
-        named=_cpu_name,
-    ),
+    *(kind for one in SAMPLED.values() for kind in _sampled(one)),
     RowKind(
         "wall",
         "gooncpu",
@@ -324,7 +360,7 @@ _DECLARED = (
             summed("others", record({"count": is_count, "ns": is_sum})),
         ),
         derived=("pid",),
-        is_head=True,
+        begins="wall_stack",
     ),
     RowKind(
         "wall_group",
@@ -351,6 +387,7 @@ _DECLARED = (
         unit="ns",
         events="times",
         named=_wait_name,
+        below="wall_group",
     ),
     RowKind(
         "dump",
@@ -358,7 +395,7 @@ _DECLARED = (
         keys=(),
         sums=(total("goroutines"), total("shown"), total("moved")),
         derived=("pid",),
-        is_head=True,
+        begins="goroutine",
         length="dumps",
     ),
     RowKind(
@@ -385,6 +422,8 @@ _DECLARED = (
         order=("-count",),
         compared=("count",),
         named=_wait_name,
+        filled=lambda row: {"count": 1, "longest_ns": row["waiting_ns"]},
+        length="dumps",
     ),
 )
 #: By the kind of a row's object; what ``--of`` makes is "values".
@@ -394,7 +433,7 @@ TOOLS: dict[str, list[str]] = {}
 for _kind in _DECLARED:
     TOOLS.setdefault(_kind.tool, []).append(_kind.name)
 #: The row that begins each reading, and those after it that are compared.
-HEADS = {"waits": "wait", "dump": "goroutine", "cpu": "cpu_stack", "wall": "wall_stack"}
+HEADS = {kind.name: kind.begins for kind in _DECLARED if kind.is_head}
 
 
 def kind_of(row: Json) -> RowKind | None:

@@ -117,17 +117,20 @@ class Merged:
         yield from sorted(self.notices, key=_key)
 
     def _of_kind(self, kind: str) -> Iterator[Row]:
-        rows = self.rows(kind)
-        if kind == "wall_stack":
-            return  # they follow their groups
-        below: dict[Any, list[Row]] = {}
-        if kind == "wall_group":
-            for row in self.rows("wall_stack"):
-                below.setdefault((row.get("host"), row["group"]), []).append(row)
-        for row in rows:
+        if KINDS[kind].below:
+            return
+        names = ["host", *(one.name for one in KINDS[kind].keys)]
+
+        def place(row: Row) -> str:
+            return _key({name: row.get(name) for name in names})
+
+        below: dict[str, list[Row]] = {}
+        for how in KINDS.values():
+            for row in self.rows(how.name) if how.below == kind else ():
+                below.setdefault(place(row), []).append(row)
+        for row in self.rows(kind):
             yield row
-            if kind == "wall_group":
-                yield from below.get((row.get("host"), row["group"]), ())
+            yield from below.get(place(row), ()) if below else ()
 
     def __iter__(self) -> Iterator[str]:
         """Yield the lines of a recording."""
@@ -290,10 +293,10 @@ class _Reader:
         made |= {one.name: given[one.name] for one in how.keys if one.name in given}
         key = _key(made)
         made |= {one.name: given[one.name] for one in how.sums if one.name in given}
-        if not how.sums or how.name == "goroutine":  # one row is one of them
-            made.setdefault("count", 1)
-        if how.name == "goroutine":
-            made.setdefault("longest_ns", given["waiting_ns"])
+        for name, value in how.filled(given).items():
+            made.setdefault(name, value)
+        if not how.sums:  # one row is one of them
+            made["count"] = 1
         if "rate" in row:
             made["rate"] = 0.0
         if key in found:

@@ -250,8 +250,10 @@ class RowKind:
     largest comes first. ``shared`` is the name of what shares are of. ``asked`` returns what all
     recordings have to agree on, and ``keeps_host`` whether rows stay with their hosts.
 
-    A ``head`` begins the rows of a reading, and says how long that is as ``length``; rows that are
-    ``timed`` say it each.
+    A head begins the rows of a reading, of which those of the kind ``begins`` are compared, and
+    says how long that is as ``length``; rows that are ``timed`` say it each. Rows follow the one of
+    the kind ``below`` that has the same keys. ``filled`` returns fields that a row may leave out.
+    Rows that are ``whole`` are all shown, however few are of others.
     """
 
     name: str
@@ -268,9 +270,16 @@ class RowKind:
     shared: str = ""
     asked: Callable[[Json], dict[str, Any]] = _nothing
     keeps_host: Callable[[Json], bool] = _never
-    is_head: bool = False
+    begins: str = ""
+    below: str = ""
+    filled: Callable[[Json], dict[str, Any]] = _nothing
+    is_whole: bool = False
     is_timed: bool = False
     length: str = "seconds"
+
+    @property
+    def is_head(self) -> bool:
+        return self.begins != ""
 
     @property
     def fields(self) -> tuple[RowField, ...]:

@@ -68,8 +68,7 @@ def key_profile(
         types.append(ValueType("time", "nanoseconds"))
     elif rows and rows[0].measured is not None:
         types.append(ValueType(of or "", "sum"))
-    unit = types[-1].unit if types[-1].unit == "nanoseconds" else "none"
-    form = ProfileForm(tuple(types), len(types) - 1, unit)
+    form = ProfileForm(tuple(types))
     found = [_profiled(plan.names, key, row) for row in rows]
     name = f"{types[-1].type} of {', '.join(patterns)}"
     path = plan.binaries[0].binary.image.display if plan.binaries else ""

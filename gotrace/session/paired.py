@@ -15,7 +15,7 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.session.budget import counting_hits, removable
 from gotrace.session.choices import ReturnMode
 from gotrace.session.landings import Landings, can_move, learn_at_once, why_not
-from gotrace.session.open_calls import Diagnostic, OpenCalls, Throttle, diagnostics
+from gotrace.session.open_calls import Diagnostic, OpenCalls, Throttle
 from gotrace.session.probing import Level, Move, Prepared, Probing
 from gotrace.session.tasks import unwind_groups
 from gotrace.session.why.probes import BY_PROCESS
@@ -218,6 +218,6 @@ class Paired(Probing):
         """Return how many calls of functions, or of all, were entered and have not returned."""
         return self._open.number(functions)
 
-    def diagnostics(self) -> dict[Diagnostic, int]:
-        """Return how often each irregularity has occurred so far."""
-        return diagnostics(self.attached.program)
+    def lost(self) -> dict[str, int]:
+        counts = self.diagnostics()
+        return {what.name.lower(): counts[what] for what in self.LOSSES}

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached
 from gotrace.kernel.methods import AttachMethod
 from gotrace.records import dataclass
 from gotrace.session.choices import ReturnMode
+from gotrace.session.open_calls import Diagnostic, diagnostics
 from gotrace.session.plan import ProbePlan
 from gotrace.settings import SiteSettings
 from gotrace.target.target import Target
@@ -121,6 +122,8 @@ class Probing:
     problem = ""
     #: Whether nothing that the probes have recorded can change any more.
     stopped = False
+    #: What can be missing from results, by the word for it, and what counts that.
+    LOST: ClassVar[Mapping[str, Sequence[Diagnostic]]] = {}
     _skipped = 0
 
     @property
@@ -182,6 +185,15 @@ class Probing:
     def skipped(self) -> int:
         """Return how many hits the kernel has run no program for. Raises OSError."""
         return self._skipped if self.stopped else self.attached.program.skipped()
+
+    def diagnostics(self) -> dict[Diagnostic, int]:
+        """Return how often each irregularity has occurred so far."""
+        return diagnostics(self.attached.program)
+
+    def lost(self) -> dict[str, int]:
+        """Return how much is missing from the results so far: see ``LOST``."""
+        counts = self.diagnostics() if self.LOST else {}
+        return {word: sum(counts[one] for one in causes) for word, causes in self.LOST.items()}
 
     def __enter__(self: _P) -> _P:
         return self

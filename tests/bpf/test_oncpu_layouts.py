@@ -19,7 +19,7 @@ def c(tmp_path: Path) -> CLayout:
 
 
 def test_structs(c: CLayout) -> None:
-    row, values = c.fields("cpu_row", "stack", "kernel", "created_by", "status", "label")
+    row, values = c.fields("sample_row", "stack", "kernel", "created_by", "status", "label")
     assert values == list(meter._ROW.unpack(row))
     row, values = c.fields("label_content", "length", "words[0]", "words[31]")
     length, text = meter._LABEL.unpack(row)

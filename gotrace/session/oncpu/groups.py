@@ -9,15 +9,12 @@ from gotrace.goroutines.model import State
 from gotrace.profiles.rows import Line, PprofLocation, ProfileForm, ProfileRow, ValueType
 from gotrace.records import dataclass
 from gotrace.results.rows import Row
-from gotrace.session.oncpu.naming import CpuNames, NamedSamples
+from gotrace.session.oncpu.naming import NamedSamples, SampleNames
 from gotrace.session.oncpu.wall import STATUSES, WallRow
 from gotrace.session.row_cells import RowStack, RowStacks
 from gotrace.session.waits.naming import without_parking
 
-WALL_FORM = ProfileForm(
-    (ValueType("events", "count"), ValueType("time", "nanoseconds")), 1, "nanoseconds"
-)
-
+WALL_FORM = ProfileForm((ValueType("events", "count"), ValueType("time", "nanoseconds")))
 
 _STATES = (State.RUNNING, State.RUNNABLE, State.SYSCALL, State.WAITING)
 
@@ -72,7 +69,7 @@ class WallGroup:
             ),
         ]
 
-    def profile_rows(self, names: CpuNames) -> list[ProfileRow]:
+    def profile_rows(self, names: SampleNames) -> list[ProfileRow]:
         """Return the group's time for a profile, with the group as the outermost frame."""
         root = PprofLocation(0, (Line(f"[{self.name}]", "", 0),))
         made = []
@@ -101,7 +98,7 @@ def wall_head(
 
 
 def wall_groups(
-    rows: Iterable[WallRow], samples: Iterable[NamedSamples], names: CpuNames, period: int
+    rows: Iterable[WallRow], samples: Iterable[NamedSamples], names: SampleNames, period: int
 ) -> list[WallGroup]:
     """Return the time of each group, the most first; a sample is of ``period`` ns."""
     by_name: dict[str, list[WallRow]] = {}

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sample a process's threads by the clock, added up in the kernel by stack (bpf/oncpu.c)."""
+"""Sample a process's threads at events, added up in the kernel by stack (bpf/oncpu.c)."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.live import GoFiles
@@ -16,9 +16,11 @@ from gotrace.kernel.attach import Attached, attach
 from gotrace.kernel.kept_stacks import KeptStacks
 from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.sums import Counters, Sums
+from gotrace.kernel.syscalls import CPU_CLOCK
 from gotrace.records import dataclass
+from gotrace.results.kinds import SAMPLED, Sampled
 from gotrace.session.choices import HERTZ
-from gotrace.session.open_calls import Diagnostic, diagnostics
+from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
@@ -29,21 +31,40 @@ if TYPE_CHECKING:  # loaded where labels are asked for, to start soon otherwise
     from gotrace.values.model import Value
 
 _MAX_HERTZ = 10_000
-#: A CPU's samples come from two clocks, in this proportion. A single clock of 99 Hz would meet what
-#: Go's sysmon does when it has slept for 10 ms: the two fall into step, and its few microseconds
-#: then are sampled each time, or never. No whole number of such naps is a period of these.
-_CLOCKS = (46, 53)
-
 _STACKS = 1 << 13
 _ROWS = 1 << 13
 
-_ROW = struct.Struct("=QQQQQ")  # struct cpu_row
+_ROW = struct.Struct("=QQQQQ")  # struct sample_row
 _LABEL = struct.Struct("=Q256s")  # struct label_content
 _LABEL_UNKNOWN = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class CpuRow:
+class SampleEvent:
+    """An event of the kernel whose interrupted stacks are added up, and what is made of them.
+
+    A sample stands for ``period`` of what the event of this ``number`` counts. Samples come from
+    several events of a CPU, in the proportion of ``shares``.
+    """
+
+    rows: Sampled
+    number: int
+    period: int
+    shares: tuple[int, ...] = (1,)
+
+    def periods(self) -> list[int]:
+        """Return the period of each event."""
+        return [self.period * sum(self.shares) // share for share in self.shares]
+
+
+#: A single clock of 99 Hz would meet what Go's sysmon does when it has slept for 10 ms: the two
+#: fall into step, and its few microseconds then are sampled each time, or never. No whole number of
+#: such naps is a period of these.
+_CPU = SampleEvent(SAMPLED["cpu"], CPU_CLOCK, 0, (46, 53))
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
     """Samples that are alike.
 
     ``stack`` is as the kernel has kept it (``goroutines.interrupted``), ``kernel`` the stack within
@@ -62,16 +83,16 @@ class CpuRow:
 
 
 @dataclass(frozen=True, slots=True)
-class CpuPeriod:
+class SamplePeriod:
     """The samples since the last reading.
 
-    ``others`` are the samples for which there was no row. ``cpu_ns`` is how long the threads have
+    ``others`` are the samples for which there was no row. ``clock_ns`` is how long the threads have
     run by their own clock, None if the process has ended.
     """
 
-    rows: Sequence[CpuRow]
+    rows: Sequence[SampleRow]
     others: int
-    cpu_ns: int | None
+    clock_ns: int | None
 
     @property
     def samples(self) -> int:
@@ -79,35 +100,26 @@ class CpuPeriod:
         return self.others + sum(row.samples for row in self.rows)
 
 
-def sum_samples(rows: Iterable[CpuRow]) -> list[CpuRow]:
-    """Return rows with those that differ in their samples alone added up."""
-    sums: dict[CpuRow, int] = {}
-    for row in rows:
-        key = replace(row, samples=0)
-        sums[key] = sums.get(key, 0) + row.samples
-    return [replace(key, samples=samples) for key, samples in sums.items()]
+class SampleMeter(Probing):
+    """The events that are sampled; a context manager that detaches."""
 
+    LOST: ClassVar = {"stacks": (Diagnostic.KEPT_FULL,)}
 
-class CpuMeter(Probing):
-    """The clocks that sample; a context manager that detaches."""
-
-    def __init__(self, request: CpuRequest, tasks: Tasks, rows: int = _ROWS) -> None:
+    def __init__(self, request: SampleRequest, tasks: Tasks, rows: int = _ROWS) -> None:
         """Load and attach. Raises LoadError."""
         target = request.target
         self._process = target.process
-        #: Nanoseconds that a sample stands for.
-        self.period: int = request.period
+        self.event: SampleEvent = request.event
         self.files = GoFiles(target)
-        #: The names of Go's addresses, None of a command that has not been started.
-        self.program = self.files.program() if target.has_started else None
-        if target.has_started:
-            self.files.code_name(0)  # while it is there
+        if target.has_started:  # while it is there
+            self.files.program  # noqa: B018
+            self.files.code_name(0)
         #: The key of the label that distinguishes rows, None if none does.
         self.label = request.label
         settings = request.settings(tasks, rows)
         self.attached: Attached = attach(settings, [], prepare=self._prepare)
         program = self.attached.program
-        self._rows = Sums(program.map("cpu_rows"))
+        self._rows = Sums(program.map("sample_rows"))
         self._others = Counters(program.map("other_samples"))
         self._cpu_seen = self._cpu_now = self._clock()
 
@@ -115,8 +127,7 @@ class CpuMeter(Probing):
         if self.label is not None:
             key = self.label.encode("utf-8", "surrogateescape")
             program.map("label_key").update(bytes(4), _LABEL.pack(len(key), key))
-        whole = self.period * sum(_CLOCKS)
-        program.attach_clocks("on_tick", *(whole // part for part in _CLOCKS))
+        program.attach_events("on_event", self.event.number, *self.event.periods())
 
     def _clock(self) -> int | None:
         return self._process.cpu_ns() if self._process else None
@@ -127,7 +138,7 @@ class CpuMeter(Probing):
             self._cpu_now = self._clock()
         super().stop()
 
-    def take(self) -> CpuPeriod:
+    def take(self) -> SamplePeriod:
         """Return the samples since the last take; nothing that comes meanwhile is lost."""
         if not self.stopped:
             self._cpu_now = self._clock()
@@ -137,11 +148,11 @@ class CpuMeter(Probing):
             stack, kernel, created_by, status, label = _ROW.unpack(key)
             found = stacks.find(stack), stacks.find(kernel)
             what = self._label(label) if label or created_by else None
-            rows.append(CpuRow(*found, created_by, status, samples, what))
+            rows.append(SampleRow(*found, created_by, status, samples, what))
         (others,) = self._others.take()
         now, before = self._cpu_now, self._cpu_seen
         self._cpu_seen = now
-        return CpuPeriod(rows, others, None if now is None or before is None else now - before)
+        return SamplePeriod(rows, others, None if now is None or before is None else now - before)
 
     def _label(self, number: int) -> Value | None:
         """Return the value of a label by its hash, None if none is asked for."""
@@ -157,13 +168,9 @@ class CpuMeter(Probing):
             return UnavailableValue("it could not be read")
         return StringValue(text[:length], length)
 
-    def lost_stacks(self) -> int:
-        """Return how many stacks have not been kept so far: samples of too many."""
-        return diagnostics(self.attached.program)[Diagnostic.KEPT_FULL]
-
 
 @dataclass(frozen=True, kw_only=True)
-class CpuRequest(RunRequest[CpuMeter, None]):
+class SampleRequest(RunRequest[SampleMeter, None]):
     """Sample the threads of one process, ``hertz`` times a second on each CPU on average.
 
     ``kernel``: with the kernel's own frames. ``inside`` are patterns for what is looked at of that:
@@ -186,9 +193,8 @@ class CpuRequest(RunRequest[CpuMeter, None]):
         return parse_label(self.by)
 
     @property
-    def period(self) -> int:
-        """Return the ns that a sample stands for."""
-        return 10**9 // self.hertz
+    def event(self) -> SampleEvent:
+        return replace(_CPU, period=10**9 // self.hertz)
 
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
         """Find the runtime. Raises GotraceError, UsageError among these."""
@@ -210,10 +216,10 @@ class CpuRequest(RunRequest[CpuMeter, None]):
             self.target, ProbePlan((), problems), tasks, forced=self.forced, announce=announce
         )
 
-    def attach(self, prepared: Prepared) -> CpuMeter:
+    def attach(self, prepared: Prepared) -> SampleMeter:
         """Attach. Raises LoadError."""
         assert prepared.tasks is not None
-        return CpuMeter(self, prepared.tasks)
+        return SampleMeter(self, prepared.tasks)
 
     def settings(self, tasks: Tasks, rows: int) -> OnCpuSettings:
         """Return the settings of bpf/oncpu.c."""

@@ -23,16 +23,14 @@ from gotrace.profiles.rows import (
 )
 from gotrace.records import dataclass
 from gotrace.results.rows import Row
-from gotrace.session.oncpu.meter import CpuMeter, CpuRow
+from gotrace.session.oncpu.meter import SampleEvent, SampleMeter, SampleRow
 from gotrace.session.row_cells import RowBy, RowStack
 
 if TYPE_CHECKING:
     from gotrace.values.model import Value
 
-#: The types of runtime/pprof's CPU profile.
-FORM = ProfileForm(
-    (ValueType("samples", "count"), ValueType("cpu", "nanoseconds")), 1, "nanoseconds"
-)
+#: pprof's words for units of amounts.
+_UNITS = {"ns": "nanoseconds", "bytes": "bytes"}
 _KERNEL = "[kernel]"
 #: The maker of the main goroutine: runtime.rt0_go, since Go 1.17 through a wrapper.
 _STARTS = frozenset({"runtime.rt0_go", "runtime.newproc"})
@@ -73,23 +71,23 @@ class NamedSamples:
         text = getattr(self.label, "text", b"")
         return str(text, "utf-8", "surrogateescape")
 
-    def row(self, period: int, by: str | None) -> Row:
-        """Return the row of samples of ``period`` ns, ``by`` the expression of their label."""
+    def row(self, of: SampleEvent, by: str | None) -> Row:
+        """Return the row of samples of an event, ``by`` the expression of their label."""
         return {
-            "kind": "cpu_stack",
+            "kind": f"{of.rows.name}_stack",
             "work": self.work.value,
             "group": self.group,
             **({} if by is None else {"by": RowBy({by: self.label})}),
             "samples": self.samples,
-            "cpu_ns": self.samples * period,
+            of.rows.amount: self.samples * of.period,
             "stack": RowStack(self.frames, self.is_cut),
         }
 
 
-class CpuNames:
+class SampleNames:
     """The names of addresses in a meter's rows."""
 
-    def __init__(self, meter: CpuMeter) -> None:
+    def __init__(self, meter: SampleMeter) -> None:
         self._meter = meter
         self._stacks: InterruptedStacks | None = None
         self._kernel = KernelSymbols()
@@ -97,15 +95,20 @@ class CpuNames:
     @property
     def program(self) -> CodeNames:
         """Return the names of Go's addresses: of a command, once it runs. Raises GotraceError."""
-        if self._meter.program is None:
-            self._meter.program = self._meter.files.program()
-        return self._meter.program
+        return self._meter.files.program
 
     def mappings(self) -> list[CodeMapping]:
         """Return where the code is, for profiles."""
         return self.program.mappings()
 
-    def named(self, rows: Iterable[CpuRow], inside: Sequence[str] = ()) -> list[NamedSamples]:
+    def form(self) -> ProfileForm:
+        """Return the types of a profile: of CPU time those of runtime/pprof's."""
+        of = self._meter.event.rows
+        return ProfileForm(
+            (ValueType("samples", "count"), ValueType(of.name, _UNITS.get(of.unit, "count")))
+        )
+
+    def named(self, rows: Iterable[SampleRow], inside: Sequence[str] = ()) -> list[NamedSamples]:
         """Return samples by their names, the most frequent first.
 
         Only those that have a function on their stack which a pattern of ``inside`` matches. Raises
@@ -170,9 +173,9 @@ class CpuNames:
             return str(WorkKind.COLLECTOR.value)
         return f"{creation.function} {creation.file.rpartition('/')[2]}:{creation.line}"
 
-    def profile_rows(self, samples: Iterable[NamedSamples], period: int) -> list[ProfileRow]:
-        """Return samples for a profile; each stands for ``period`` ns."""
-        key, rows = self._meter.label, []
+    def profile_rows(self, samples: Iterable[NamedSamples]) -> list[ProfileRow]:
+        """Return samples for a profile."""
+        key, period, rows = self._meter.label, self._meter.event.period, []
         for one in samples:
             labels, note = {"group": one.group}, ""
             if key is not None:
@@ -184,9 +187,9 @@ class CpuNames:
 
 
 def function_rows(
-    samples: Iterable[NamedSamples], period: int, patterns: Sequence[str] = ()
+    samples: Iterable[NamedSamples], of: SampleEvent, patterns: Sequence[str] = ()
 ) -> list[Row]:
-    """Return the functions on any stack, those with the most time of their own first.
+    """Return the functions on any stack, those with the most samples of their own first.
 
     Only those that a pattern matches, if there are any. Raises UsageError for a bad pattern.
     """
@@ -207,30 +210,30 @@ def function_rows(
     ranked = sorted(wanted, key=lambda name: (-own[name], -total[name], name))
     return [
         {
-            "kind": "cpu_function",
+            "kind": f"{of.rows.name}_function",
             "func": name,
-            "self_ns": own[name] * period,
-            "total_ns": total[name] * period,
+            of.rows.field("self"): own[name] * of.period,
+            of.rows.field("total"): total[name] * of.period,
         }
         for name in ranked
     ]
 
 
-def cpu_head(
+def samples_head(
     samples: Iterable[NamedSamples],
     others: int,
-    period: int,
+    of: SampleEvent,
     clock_ns: int | None,
     fields: Mapping[str, object],
 ) -> Row:
     """Return the sums of a reading, with ``fields``; ``others`` are samples that found no row."""
     count = others + sum(one.samples for one in samples)
     return {
-        "kind": "cpu",
+        "kind": of.rows.name,
         **fields,
-        "period_ns": period,
+        of.rows.field("period"): of.period,
         "samples": count,
-        "cpu_ns": count * period,
-        "clock_ns": clock_ns,
+        of.rows.amount: count * of.period,
+        **({"clock_ns": clock_ns} if of.rows.unit == "ns" else {}),
         "others": others,
     }

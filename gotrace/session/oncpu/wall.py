@@ -6,6 +6,7 @@ How long goroutines run is known from the scheduler's states. Samples only divid
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from gotrace.goroutines.live import LiveGoroutines
@@ -15,12 +16,11 @@ from gotrace.kernel.kept_stacks import KeptStacks
 from gotrace.kernel.sums import Rows
 from gotrace.records import dataclass
 from gotrace.session.budget import counting_hits
-from gotrace.session.oncpu.meter import CpuMeter, CpuPeriod, CpuRequest
-from gotrace.session.open_calls import Diagnostic, diagnostics
+from gotrace.session.oncpu.meter import SampleMeter, SamplePeriod, SampleRequest
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
-from gotrace.session.waits.meter import HALF_AT, OPEN_WAIT, WAIT_ROW
+from gotrace.session.waits.meter import HALF_AT, OPEN_WAIT, WAIT_ROW, WaitMeter
 from gotrace.session.waits.probes import WaitProbes, wait_probes
 
 _OPEN = 1 << 17
@@ -50,11 +50,13 @@ class WallRow:
 class WallMeter(Probing):
     """The probes of the scheduler, and the clocks; a context manager that detaches both."""
 
+    LOST = WaitMeter.LOST
+
     def __init__(self, request: WallRequest, prepared: Prepared) -> None:
         """Load and attach. Raises AttachError, LoadError, or ProcessError if it has ended."""
         assert isinstance(prepared.scheduler, WaitProbes) and prepared.tasks is not None
         target, self._reasons = request.target, prepared.scheduler.reasons
-        self.cpu = CpuMeter(request.cpu, prepared.tasks)
+        self.cpu = SampleMeter(request.cpu, prepared.tasks)
         try:
             settings = prepared.scheduler.settings(_OPEN, _STACKS, _ROWS)
             if prepared.counts_hits:
@@ -87,7 +89,7 @@ class WallMeter(Probing):
         self.cpu.attached.close()
         super().__exit__(*error)
 
-    def take(self) -> tuple[list[WallRow], tuple[int, int], CpuPeriod]:
+    def take(self) -> tuple[list[WallRow], tuple[int, int], SamplePeriod]:
         """Return, after ``stop``, the time of all states, that without a row, and the samples."""
         program = self.attached.program
         stacks = KeptStacks(program)
@@ -127,17 +129,16 @@ class WallMeter(Probing):
     def _reason(self, number: int) -> str:
         return self._reasons[number] if number < len(self._reasons) else ""
 
-    def losses(self) -> tuple[int, int]:
-        """Return how often a goroutine was not followed, and how many stacks were not kept."""
-        lost = diagnostics(self.attached.program)
-        return lost[Diagnostic.STATES_FULL], lost[Diagnostic.KEPT_FULL] + self.cpu.lost_stacks()
+    def lost(self) -> dict[str, int]:
+        """Return how much of both is missing."""
+        return dict(Counter(super().lost()) + Counter(self.cpu.lost()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class WallRequest(RunRequest[WallMeter, None]):
     """Add up all of the time of a process's goroutines; ``cpu`` says how running is sampled."""
 
-    cpu: CpuRequest
+    cpu: SampleRequest
 
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
         """Return the probes to attach. Raises GotraceError, UsageError among these."""

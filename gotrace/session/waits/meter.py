@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import ClassVar
 
 from gotrace.goroutines.groups import check_reasons
 from gotrace.goroutines.live import GoFiles
@@ -26,7 +26,7 @@ from gotrace.kernel.sums import Halves, Rows
 from gotrace.records import dataclass
 from gotrace.session.budget import counting_hits
 from gotrace.session.choices import WaitState
-from gotrace.session.open_calls import Diagnostic, diagnostics
+from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
@@ -86,36 +86,21 @@ class WaitPeriod:
 
 @dataclass(frozen=True, slots=True)
 class WaitLosses:
-    """Waits that are not in rows, or not whole.
+    """Waits that are not in rows, or not whole, beside those that are ``lost``.
 
-    ``earlier`` are waits that had begun before the probes were there. ``unseen``: times that a
-    goroutine entered the state and was not followed. ``stacks``: times that a stack was not kept.
-    ``longest``: times in which one may be missing from ``max_ns``.
+    ``earlier`` are waits that had begun before the probes were there. ``longest``: times in which
+    one may be missing from ``max_ns``.
     """
 
     earlier: int
-    unseen: int
-    stacks: int
     longest: int
-
-
-def sum_rows(rows: Iterable[WaitRow]) -> list[WaitRow]:
-    """Return rows with those that differ in their sums alone added up."""
-    sums: dict[WaitRow, WaitRow] = {}
-    for row in rows:
-        key = replace(row, count=0, ns=0, max_ns=0)
-        one = sums.get(key, key)
-        sums[key] = replace(
-            one,
-            count=one.count + row.count,
-            ns=one.ns + row.ns,
-            max_ns=max(one.max_ns, row.max_ns),
-        )
-    return list(sums.values())
 
 
 class WaitMeter(Probing):
     """The probes that add waits up; a context manager that detaches."""
+
+    #: Times that a goroutine entered the state and was not followed, and that a stack was not kept.
+    LOST: ClassVar = {"unseen": (Diagnostic.STATES_FULL,), "stacks": (Diagnostic.KEPT_FULL,)}
 
     def __init__(
         self,
@@ -129,7 +114,9 @@ class WaitMeter(Probing):
         self._probes = probes
         self.program_ns = probes.program_ns
         target = probes.target
-        self._program = GoFiles(target).program() if target.has_started else None
+        self._files = GoFiles(target)
+        if target.has_started:
+            self._files.program  # noqa: B018
         settings = probes.settings(_OPEN, _STACKS, rows)
         if counts_hits:
             settings = counting_hits(settings)
@@ -149,9 +136,7 @@ class WaitMeter(Probing):
     @property
     def program(self) -> CodeNames:
         """Return the names of addresses in stacks: of a command, once it runs."""
-        if self._program is None:
-            self._program = GoFiles(self._probes.target).program()
-        return self._program
+        return self._files.program
 
     def take(self) -> WaitPeriod:
         """Return the sums since the last take; nothing that comes meanwhile is lost."""
@@ -220,9 +205,7 @@ class WaitMeter(Probing):
             # A goroutine put aside for the collector is not a wait that began unseen.
             or meaning_of(self._reason(number)).wait_for is not WaitFor.SUSPENDED
         )
-        lost = diagnostics(self.attached.program)
-        stacks, longest = lost[Diagnostic.KEPT_FULL], lost[Diagnostic.EXTREMES_LOST]
-        return WaitLosses(counted, lost[Diagnostic.STATES_FULL], stacks, longest)
+        return WaitLosses(counted, self.diagnostics()[Diagnostic.EXTREMES_LOST])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from gotrace.errors import UsageError
 from gotrace.goroutines.interrupted import InterruptedStacks
@@ -23,7 +24,7 @@ from gotrace.kernel.sums import Halves, Rows, Sums
 from gotrace.kernel.syscall_names import errno_name, syscall_name
 from gotrace.kernel.syscalls import online_cpus
 from gotrace.records import dataclass
-from gotrace.session.open_calls import Diagnostic, diagnostics
+from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
@@ -67,6 +68,10 @@ class SyscallSums:
 class SyscallMeter(Probing):
     """The kernel's tracepoints that add system calls up; a context manager that detaches."""
 
+    LOST: ClassVar = {
+        "unseen": (Diagnostic.STATES_FULL,),
+        "stacks": (Diagnostic.KEPT_FULL, Diagnostic.ERRORS_FULL),
+    }
     #: As far as it is a meter of waits: why, in words.
     reasons: WaitReasons = ()
 
@@ -91,11 +96,9 @@ class SyscallMeter(Probing):
         #: The calls by name in which threads were when it was stopped.
         self.unfinished: Counter[str] = Counter()
         self._files = GoFiles(target)
-        if tasks and target.has_started:
-            self._files.code_name(0)  # while it is there
-        # Of the price nothing is named.
-        is_named = tasks is not None and target.has_started
-        self._program = self._files.program() if is_named else None
+        if tasks and target.has_started:  # while it is there; of the price nothing is named
+            self._files.code_name(0)
+            self._files.program  # noqa: B018
         self._stacks: InterruptedStacks | None = None
         self._names: list[SyscallSums] = []
         self.attached: Attached = attach(settings, [], prepare=self._prepare)
@@ -112,9 +115,7 @@ class SyscallMeter(Probing):
     @property
     def program(self) -> CodeNames:
         """Return the names of addresses in stacks: of a command, once it runs."""
-        if self._program is None:
-            self._program = self._files.program()
-        return self._program
+        return self._files.program
 
     def take(self) -> WaitPeriod:
         """Return the calls since the last take by stack; the reason of a row is the call's name."""
@@ -160,11 +161,9 @@ class SyscallMeter(Probing):
 
     def losses(self) -> WaitLosses:
         """Return the calls that have not been added up so far."""
-        lost = diagnostics(self.attached.program)
+        lost = self.diagnostics()
         earlier = lost[Diagnostic.CALLS_EARLIER] if self._is_running else 0
-        not_kept = lost[Diagnostic.KEPT_FULL] + lost[Diagnostic.ERRORS_FULL]
-        unseen, longest = lost[Diagnostic.STATES_FULL], lost[Diagnostic.EXTREMES_LOST]
-        return WaitLosses(earlier, unseen, not_kept, longest)
+        return WaitLosses(earlier, lost[Diagnostic.EXTREMES_LOST])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,9 +20,7 @@ from gotrace.session.symbols import is_plumbing
 from gotrace.session.waits.meter import EndedBy, WaitRow
 
 #: The types of runtime/pprof's block profile.
-FORM = ProfileForm(
-    (ValueType("contentions", "count"), ValueType("delay", "nanoseconds")), 1, "nanoseconds"
-)
+FORM = ProfileForm((ValueType("contentions", "count"), ValueType("delay", "nanoseconds")))
 #: Between a blocked stack and that of who woke it, as bcc's offwaketime has it.
 _DIVIDER = PprofLocation(0, (Line("--", "", 0),))
 

@@ -19,7 +19,7 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.sums import Counters
 from gotrace.records import dataclass
 from gotrace.session.budget import counting_hits
-from gotrace.session.open_calls import Diagnostic, diagnostics
+from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
@@ -175,7 +175,7 @@ class StateMeter(Probing):
 
     def losses(self) -> dict[Diagnostic, int]:
         """Return how often each of ``LOSSES`` has occurred so far."""
-        found = diagnostics(self.attached.program)
+        found = self.diagnostics()
         return {what: found[what] for what in self.LOSSES}
 
     def forget(self, is_running: Callable[[int], bool]) -> None:

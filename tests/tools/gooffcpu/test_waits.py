@@ -176,7 +176,7 @@ def test_what_finds_no_row_is_in_the_sum() -> None:
         with WaitMeter(probes, None, rows=1) as meter:
             truth = fixture.work("ways")
             meter.stop()
-            period, losses = meter.take(), meter.losses()
+            period, lost = meter.take(), meter.lost()
         target.close()
         assert fixture.finish() == 0
     assert len(period.rows) == 1 and period.others[0] > 0
@@ -184,7 +184,7 @@ def test_what_finds_no_row_is_in_the_sum() -> None:
     summed = period.rows[0].ns + period.others[1]
     assert counted >= sum(known["count"] for known in truth.values())
     assert summed >= sum(known["least"] for known in truth.values())
-    assert (losses.unseen, losses.stacks) == (0, 0)
+    assert lost == {"unseen": 0, "stacks": 0}
 
 
 def sums_of_folded(lines: list[str]) -> Counter[tuple[str, ...]]:

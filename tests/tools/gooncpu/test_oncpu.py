@@ -17,7 +17,7 @@ import pytest
 
 import gotrace
 from gotrace.goroutines.interrupted import WorkKind
-from gotrace.session.oncpu.meter import CpuMeter, CpuRequest
+from gotrace.session.oncpu.meter import SampleMeter, SampleRequest
 from gotrace.session.tasks import Tasks
 from gotrace.target.target import Target
 from tests.profiles.raw import raw_profile
@@ -347,17 +347,17 @@ def test_all_of_goroutines_time_is_there(toolchain: Toolchain, tmp_path: Path) -
 def test_what_finds_no_row_is_in_the_sum() -> None:
     with Fixture([program()]) as fixture:
         target = Target.of(fixture.ready, None)
-        request = CpuRequest(target=target, hertz=997)
+        request = SampleRequest(target=target, hertz=997)
         binary = target.binary(None)
-        with CpuMeter(request, Tasks((binary,), binary.runtime), rows=1) as meter:
+        with SampleMeter(request, Tasks((binary,), binary.runtime), rows=1) as meter:
             fixture.work("hot 1s")
             meter.stop()
-            period, lost = meter.take(), meter.lost_stacks()
+            period, lost = meter.take(), meter.lost()["stacks"]
         target.close()
         assert fixture.finish() == 0
     assert len(period.rows) == 1 and period.others > 0 and lost == 0
-    assert period.cpu_ns is not None
-    assert period.samples * meter.period == pytest.approx(period.cpu_ns, rel=0.2)
+    assert period.clock_ns is not None
+    assert period.samples * meter.event.period == pytest.approx(period.clock_ns, rel=0.2)
 
 
 def test_all_forms_have_the_same_sums(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write where CPU time goes as text: by function, by group of goroutines, by stack."""
+"""Write what is sampled, such as CPU time, as text: by function, by group, by stack."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 from gotrace.goroutines.interrupted import WorkKind
-from gotrace.report.durations import duration
+from gotrace.report.durations import amount
 from gotrace.report.goroutines import write_frames
+from gotrace.results.kinds import SAMPLED
 from gotrace.results.rows import Json
 from gotrace.text import counted, printable
 
 
-def write_cpu(
+def write_samples(
     out: TextIO,
     head: Json,
     functions: Sequence[Json],
@@ -24,9 +25,9 @@ def write_cpu(
     by: str | None = None,
     stacks: bool = False,
 ) -> None:
-    """Write the sums, the purposes of the time, and then a table of ``functions``.
+    """Write the sums, the purposes of the work, and then a table of ``functions``.
 
-    ``what`` is whose time it is. ``by``: groups of ``samples`` in place of functions, by GROUP or
+    ``what`` is whose work it is. ``by``: groups of ``samples`` in place of functions, by GROUP or
     the expression of a label; ``stacks``: stacks instead. At most ``top`` of them.
     """
     text = _Text(out, head, samples)
@@ -41,14 +42,10 @@ def write_cpu(
             text.table("FOR", works, None)
         text.functions(functions, top)
     if others := head["others"]:
-        ns = _time(others * head["period_ns"])
+        found = text.amount(others * head[text.of.field("period")])
         what = counted("{:,} sample{s}", others)
-        out.write(f"\n{ns} in {what}: there was no room for their stacks\n")
+        out.write(f"\n{found} in {what}: there was no room for their stacks\n")
     out.flush()
-
-
-def _time(ns: int) -> str:
-    return duration(ns) if ns else "0s"
 
 
 def _whose(row: Json) -> str:
@@ -67,50 +64,59 @@ class _Text:
         self._out = out
         self._head = head
         self._samples = samples
-        self._all = head["cpu_ns"] or 1
+        #: The names of fields, and words.
+        self.of = SAMPLED[head["kind"]]
+        self._all = head[self.of.amount] or 1
+
+    def amount(self, value: int) -> str:
+        return amount(value, self.of.unit)
 
     def sums(self, key: Callable[[Json], Any]) -> list[tuple[Any, int]]:
-        """Return the time of samples by a key, the most first."""
+        """Return the amounts of samples by a key, the most first."""
         sums: Counter[Any] = Counter()
         for row in self._samples:
-            sums[key(row)] += row["cpu_ns"]
+            sums[key(row)] += row[self.of.amount]
         return sorted(sums.items(), key=lambda item: (-item[1], item[0]))
 
     def head(self, what: str) -> None:
         """Write the sums."""
-        head = self._head
-        count, seconds, ns = head["samples"], head["seconds"], head["cpu_ns"]
-        cpus = ns / 1e9 / seconds if seconds else 0.0
-        samples = counted("{:,} sample{s}", count)
-        clock = f"; {duration(head['clock_ns'])} by its own clock" if head["clock_ns"] else ""
-        self._out.write(f"{_time(ns)} of CPU time of {what}: {cpus:.2f} CPUs, {samples}{clock}\n")
+        head, of = self._head, self.of
+        found, seconds = head[of.amount], head["seconds"]
+        rate = found / seconds if seconds else 0.0
+        each = f"{rate / 1e9:.2f} CPUs" if of.unit == "ns" else f"{rate:,.0f} a second"
+        samples = counted("{:,} sample{s}", head["samples"])
+        clock = head.get("clock_ns")
+        own = f"; {self.amount(clock)} by its own clock" if clock else ""
+        text = f"{self.amount(found)} {'of ' if of.unit else ''}{of.text} of {what}"
+        self._out.write(f"{text}: {each}, {samples}{own}\n")
 
-    def _share(self, ns: int) -> str:
-        return f"{ns / self._all:.1%}"
+    def _share(self, value: int) -> str:
+        return f"{value / self._all:.1%}"
 
     def table(self, head: str, rows: Sequence[tuple[str, int]], top: int | None) -> None:
-        """Write a line for each name, with its time."""
-        self._out.write(f"\n{'TIME':>10} {'SHARE':>7}  {head}\n")
-        for name, ns in rows[:top]:
-            line = f"{_time(ns):>10} {self._share(ns):>7}  {printable(name)}"
+        """Write a line for each name, with its amount."""
+        self._out.write(f"\n{self.of.column:>10} {'SHARE':>7}  {head}\n")
+        for name, value in rows[:top]:
+            line = f"{self.amount(value):>10} {self._share(value):>7}  {printable(name)}"
             self._out.write(f"{line}\n")
-        self._rest([ns for _, ns in rows[top:]] if top else [], "groups")
+        self._rest([value for _, value in rows[top:]] if top else [], "groups")
 
     def functions(self, rows: Sequence[Json], top: int | None) -> None:
-        """Write a line for each function, with its own time and that of its callees."""
+        """Write a line for each function, with its own amount and that with its callees."""
+        names = self.of.field("self"), self.of.field("total")
         self._out.write(f"\n{'SELF':>10} {'TOTAL':>10} {'SHARE':>7}  FUNCTION\n")
         for row in rows[:top]:
-            own, total = row["self_ns"], row["total_ns"]
-            times = f"{_time(own):>10} {_time(total):>10} {self._share(own):>7}"
-            self._out.write(f"{times}  {printable(row['func'])}\n")
-        self._rest([row["self_ns"] for row in rows[top:]] if top else [], "functions")
+            own, total = (row[name] for name in names)
+            sums = f"{self.amount(own):>10} {self.amount(total):>10} {self._share(own):>7}"
+            self._out.write(f"{sums}  {printable(row['func'])}\n")
+        self._rest([row[names[0]] for row in rows[top:]] if top else [], "functions")
 
-    def _rest(self, times: Sequence[int], what: str) -> None:
-        if times:
-            self._out.write(f"and {_time(sum(times))} in {len(times):,} other {what}\n")
+    def _rest(self, rest: Sequence[int], what: str) -> None:
+        if rest:
+            self._out.write(f"and {self.amount(sum(rest))} in {len(rest):,} other {what}\n")
 
     def stacks(self, top: int | None) -> None:
-        """Write the stacks, each with its time."""
+        """Write the stacks, each with its amount."""
 
         def key(row: Json) -> object:
             stack = row["stack"]
@@ -118,8 +124,9 @@ class _Text:
             return _whose(row), frames, stack.is_cut
 
         rows = self.sums(key)
-        for (group, frames, is_cut), ns in rows[:top]:
-            self._out.write(f"\n{_time(ns)}, {self._share(ns)}, {printable(group)}:\n")
+        for (group, frames, is_cut), value in rows[:top]:
+            found = f"{self.amount(value)}, {self._share(value)}"
+            self._out.write(f"\n{found}, {printable(group)}:\n")
             write_frames(self._out, frames)
             if not frames:
                 self._out.write("\tstack unavailable: there was no room to keep it\n")
@@ -127,4 +134,4 @@ class _Text:
                 self._out.write("...additional frames elided...\n")
         if top and rows[top:]:
             self._out.write("\n")
-            self._rest([ns for _, ns in rows[top:]], "stacks")
+            self._rest([value for _, value in rows[top:]], "stacks")
