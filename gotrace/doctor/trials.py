@@ -176,48 +176,33 @@ _COMES = {
 }
 
 
-def _count() -> list[Finding]:
-    try:
-        program = _program(CountSettings(site=_here(), counters=1), ["on_entry"])
-    except LoadError as error:
-        return [_program_of("gofunccount", error)]
-    return [_program_of("gofunccount", program)]
+def _program_trial(
+    tool: str,
+    settings: Callable[[], ProgramSettings],
+    functions: Sequence[str] = (),
+    use: Callable[[BpfProgram], object] | None = None,
+) -> _Trial:
+    """Return a trial of a tool's program; ``use`` may have a finding more."""
+
+    def run() -> list[Finding]:
+        try:
+            program = _program(settings(), functions)
+            found = use(program) if use is not None else None
+        except LoadError as error:
+            return [_program_of(tool, error)]
+        return [_program_of(tool, program), *([found] if isinstance(found, Finding) else ())]
+
+    return _Trial(f"program of {tool}", run)
 
 
-def _latency() -> list[Finding]:
-    try:
-        program = _program(_latency_settings(), _PAIRED)
-    except LoadError as error:
-        return [_program_of("gofunclatency", error)]
-    return [_program_of("gofunclatency", program)]
-
-
-def _trace() -> list[Finding]:
-    try:
-        program = _program(_trace_settings(), (*_PAIRED, "on_signal"))
-    except LoadError as error:
-        return [_program_of("gotrace", error)]
-    return [_program_of("gotrace", program), _buffers(program)]
-
-
-def _waits() -> list[Finding]:
-    settings = WaitSettings(
-        site=_here(),
-        tasks=_callers(),
-        state=4,
-        open=1 << 13,
-        stacks=1 << 13,
-        rows=1 << 13,
+def _wait_settings() -> WaitSettings:
+    return WaitSettings(
+        site=_here(), tasks=_callers(), state=4, open=1 << 13, stacks=1 << 13, rows=1 << 13
     )
-    try:
-        program = _program(settings, ["on_status"])
-    except LoadError as error:
-        return [_program_of("gooffcpu", error)]
-    return [_program_of("gooffcpu", program)]
 
 
-def _syscalls() -> list[Finding]:
-    settings = SyscallSettings(
+def _syscall_settings() -> SyscallSettings:
+    return SyscallSettings(
         site=_here(),
         tasks=_callers(),
         times=HistogramSettings.of(512, 1, 1),
@@ -226,29 +211,12 @@ def _syscalls() -> list[Finding]:
         stack_rows=1 << 13,
         stacks=1 << 13,
     )
-    try:
-        program = _program(settings, [])
-        program.attach_system_calls("on_syscall_enter", "on_syscall_exit")
-    except LoadError as error:
-        return [_program_of("--names", error)]
-    return [_program_of("--names", program)]
 
 
-def _oncpu() -> list[Finding]:
-    settings = OnCpuSettings(
-        site=_here(),
-        tasks=_callers(),
-        kernel=False,
-        rows=1 << 13,
-        stacks=1 << 13,
-        g_status=0,
+def _oncpu_settings() -> OnCpuSettings:
+    return OnCpuSettings(
+        site=_here(), tasks=_callers(), kernel=False, rows=1 << 13, stacks=1 << 13, g_status=0
     )
-    try:
-        program = _program(settings, [])
-        program.attach_events("on_event", CPU_CLOCK, 10**7)
-    except LoadError as error:
-        return [_program_of("gooncpu", error)]
-    return [_program_of("gooncpu", program)]
 
 
 def _buffers(program: BpfProgram) -> Finding:
@@ -365,12 +333,20 @@ _NEEDS = {
 }
 
 _TRIALS = (
-    _Trial("program of gofunccount", _count),
-    _Trial("program of gofunclatency", _latency),
-    _Trial("program of gotrace", _trace),
-    _Trial("program of gooffcpu", _waits),
-    _Trial("program of --names", _syscalls),
-    _Trial("program of gooncpu", _oncpu),
+    _program_trial("gofunccount", lambda: CountSettings(site=_here(), counters=1), ["on_entry"]),
+    _program_trial("gofunclatency", _latency_settings, _PAIRED),
+    _program_trial("gotrace", _trace_settings, (*_PAIRED, "on_signal"), _buffers),
+    _program_trial("gooffcpu", _wait_settings, ["on_status"]),
+    _program_trial(
+        "--names",
+        _syscall_settings,
+        use=lambda program: program.attach_system_calls("on_syscall_enter", "on_syscall_exit"),
+    ),
+    _program_trial(
+        "gooncpu",
+        _oncpu_settings,
+        use=lambda program: program.attach_events("on_event", CPU_CLOCK, 10**7),
+    ),
     _Trial("attach", _rungs),
     _Trial("atomic fetch", _fetch),
     _Trial("signals from BPF", _signal),
