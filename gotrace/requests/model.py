@@ -26,6 +26,7 @@ from gotrace.profiles.execution import (
 from gotrace.profiles.perfetto import PerfettoFile, Slice, is_perfetto
 from gotrace.records import dataclass
 from gotrace.requests.critical import PathPart
+from gotrace.text import counted
 from gotrace.values.python import as_json
 
 
@@ -116,6 +117,11 @@ class Request(Generic[C]):
     def duration_ns(self) -> int:
         """Return how long the root's call took."""
         return self.root.duration_ns
+
+    def __repr__(self) -> str:
+        """Return how much there is: a notebook shows this."""
+        calls = counted("{:,} call{s}", sum(1 for _ in self.nodes()))
+        return f"<gotrace.Request: {self.duration_ns:,} ns, {calls}>"
 
     def nodes(self) -> Iterator[Node[C]]:
         """Yield all nodes, outer ones first."""

@@ -71,6 +71,16 @@ class Recording:
     trigger: Call | None = None
     lost: int = 0
 
+    def __repr__(self) -> str:
+        """Return how much there is of each: a notebook shows this."""
+        seconds, states = (self.end_ns - self.begin_ns) / 1e9, sum(map(len, self.states.values()))
+        parts = (
+            counted("{:,} request{s}", len(self.requests)),
+            counted("{:,} call{s}", len(self.calls)),
+            counted("{:,} change{s} of state", states),
+        )
+        return f"<gotrace.Recording: {seconds:.6g} s, {', '.join(parts)}>"
+
     @property
     def after_ns(self) -> int:
         """Return for how long it goes on after the trigger's end, in ns; 0 without a trigger.

@@ -24,6 +24,7 @@ from gotrace.records import dataclass
 from gotrace.results.kinds import DETACHED, HEADS, KINDS, kind_of
 from gotrace.results.rows import Json, Key, RowKind, Source, checked, rows_of
 from gotrace.tables import Table
+from gotrace.text import counted
 
 #: Standard errors that are taken for noise: of a thousand rows none changes by more.
 _SURE = 4.0
@@ -240,6 +241,10 @@ class Diff(Table):
     a: Rates
     b: Rates
     changes: Sequence[Change]
+
+    def __repr__(self) -> str:
+        """Return how many changes there are: a notebook shows this."""
+        return f"<gotrace.Diff: {counted('{:,} change{s}', len(self.changes))} per {self.per}>"
 
     @property
     def per(self) -> str:

@@ -33,6 +33,7 @@ from gotrace.results.kinds import (
     kind_of,
 )
 from gotrace.results.rows import Json, Row, RowKind, Source, checked, rows_of
+from gotrace.text import counted
 
 #: The percentiles of histograms, as the commands write them.
 _MARKS = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
@@ -70,6 +71,12 @@ class Merged:
     notices: list[Row] = field(default_factory=list)
     ended: float | None = None
     _found: dict[str, dict[str, Row]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Return how much there is: a notebook shows this."""
+        rows = sum(map(len, self._found.values()))
+        hosts = counted("{:,} host{s}", len(self.hosts))
+        return f"<gotrace.Merged: {self.tool}, {hosts}, {counted('{:,} row{s}', rows)}>"
 
     @property
     def units(self) -> float:

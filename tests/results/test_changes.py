@@ -362,3 +362,17 @@ def test_recordings_of_different_options_are_refused(
 
 def _counted(count: int) -> dict[str, object]:
     return {"kind": "count", "func": "main.f", "count": count, "ts": 1.0, "interval_s": 2.0}
+
+
+def test_results_are_short_in_a_notebook() -> None:
+    """A recording that is shown at the end of a cell had 585,491 characters."""
+    rows = counts(random.Random(1), {f"main.f{n}": 10.0 for n in range(500)})
+    merged = gotrace.merge(map(json.dumps, rows))
+    assert repr(merged) == "<gotrace.Merged: gofunccount, 1 host, 500 rows>"
+    found = gotrace.diff(merged, merged)
+    assert repr(found) == f"<gotrace.Diff: {len(found.changes)} changes per second>"
+    call = gotrace.Call("main.f", {}, {}, 5, 7, 1, 1, 1)
+    request = gotrace.Request(gotrace.Node(call, "call", 0, (gotrace.Node(call, "call", 1),)))
+    assert repr(request) == "<gotrace.Request: 5 ns, 2 calls>"
+    shown = repr(gotrace.Recording(0, 5_000_000_000, [request], [call] * 9, {}))
+    assert shown == "<gotrace.Recording: 5 s, 1 request, 9 calls, 0 changes of state>"
