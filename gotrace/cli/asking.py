@@ -43,6 +43,9 @@ _ELSEWHERE = {
     **dict.fromkeys(("-o", "--output"), "gofleet -o FILE writes one"),
     **dict.fromkeys(("-f", "--folded"), "gofleet -o x.folded writes all stacks"),
     **dict.fromkeys(("-l", "--list", "--diff", "--heat", "--watch"), "it has nothing to add up"),
+    **dict.fromkeys(
+        ("gooncpu -g", "gooncpu --goroutines", "gooncpu --stacks"), "it has functions of all hosts"
+    ),
     "gostacks --by": "groups of all hosts are by stack",
     "--top": "gofleet --top N has the largest of all hosts",
 }

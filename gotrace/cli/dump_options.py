@@ -52,7 +52,7 @@ class GostacksOptions(SummaryOptions):
         ),
         Conflict("-i", "-f -a", "-i prints changes: leave out -a and -f"),
         Conflict("--top", _ALL_STACKS),
-        Conflict("--all", "-o=stacks"),
+        Conflict("--all", "-o=stacks -o=json"),
         Conflict("--by", f"{_ALL_STACKS} --all --goroutine --args"),
     )
 

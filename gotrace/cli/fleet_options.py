@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gotrace.cli.conflicts import Conflict
 from gotrace.cli.options import FileOptions, Heading, positive, seconds
 
 _AT_ONCE, _SECONDS = 64, 600.0
+_OF_RUNS = "--container --at-once --ttl --ssh --sudo --push --remote-command --image --kubectl"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -15,6 +17,13 @@ class GofleetOptions(FileOptions):
     """The options of gofleet."""
 
     NEEDS_ONE = True
+    CONFLICTS = (
+        Conflict(
+            f"{_OF_RUNS} --pods-in --sys-admin",
+            "--merge",
+            "{1} is for --on, and --merge asks nobody: leave it out",
+        ),
+    )
 
     on: list[str] | None = Heading.TARGET.option(
         "--on PLACE",

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from gotrace.cli.command import run_command
+from gotrace.cli.conflicts import check_options
 from gotrace.cli.fleet_options import GofleetOptions
 from gotrace.cli.options import OptionParser, new_parser, parse_plain
 
@@ -33,7 +34,9 @@ def _run(arguments: Sequence[str]) -> int:
     if "--" in words:
         at = words.index("--")
         words, command = words[:at], words[at + 1 :]
-    options = parse_plain(_parser(), words)
+    parser = _parser()
+    options = parse_plain(parser, words)
+    check_options(parser, options, options.CONFLICTS)
     from gotrace.cli.asking import add_up
 
     return add_up(options, command)

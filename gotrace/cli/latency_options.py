@@ -45,6 +45,9 @@ class GofunclatencyOptions(CallsOptions, PartsOptions):
         ),
         Conflict("--of", _ALONE, f"--of {_NOT_ALONE}"),
         Conflict("--by -f -o=profiles", _ALONE, f"--by {_NOT_ALONE}"),
+        Conflict("--by -f -o=profiles", "-F", "{1} has rows of its own: use --by '$func' for {2}"),
+        Conflict("-f -o=stacks", "-u -m", "{1} has all stacks of the run: leave out {2}"),
+        Conflict("--heat", "-T", "--heat has the time in its first column: leave out -T"),
         Conflict(
             "--of", "-u -m --why", "--of measures a value, not a time: leave out -u, -m and --why"
         ),

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from gotrace import __version__, units
-from gotrace.cli.conflicts import Conflict, Rule, check_options
+from gotrace.cli.conflicts import Conflict, Needs, Rule, check_options
 from gotrace.cli.habits import (
     check_shell,
     check_words,
@@ -566,13 +566,19 @@ _F = TypeVar("_F", bound=FunctionOptions)
 
 _ALL_STACKS = "{1} has all stacks of the run: leave out {2}"
 STACK_CONFLICTS: Sequence[Rule] = (
-    Conflict("-o=stacks -f", "--top -i", _ALL_STACKS),
+    Conflict("-o=stacks -f", "--top -i -T", _ALL_STACKS),
     Conflict("-f", "--json -o=json", _ALL_STACKS),
     Conflict("-o=profiles", "-f", "{1} and -f cannot be combined: give one of them"),
 )
 CALLS_CONFLICTS: Sequence[Rule] = (
     *STACK_CONFLICTS,
     Conflict("-o=profiles", "-i", _ALL_STACKS),
+    Conflict("-o=stacks -f", "--sort --short", _ALL_STACKS),
+    Needs(
+        "-Z --rows",
+        "--by --of -f -o=profiles",
+        "{1} is for --by: give both, or leave it out",
+    ),
 )
 
 
@@ -580,7 +586,14 @@ CALLS_CONFLICTS: Sequence[Rule] = (
 class CallsOptions(FunctionOptions, BudgetOptions, SummaryOptions):
     """Of runs that add calls up."""
 
-    CONFLICTS = CALLS_CONFLICTS
+    CONFLICTS = (
+        *CALLS_CONFLICTS,
+        Needs(
+            "--returns",
+            "--by -f -o=profiles",
+            "--returns is for --by: other calls are counted when they are entered",
+        ),
+    )
 
     by: list[str] | None = Heading.VALUES.option(
         "--by EXPR[,EXPR]",

@@ -48,7 +48,12 @@ class GooffcpuOptions(StackOptions, BudgetOptions):
         *STACK_CONFLICTS,
         Needs("--names", "--state=syscall", _NAMES),
         Conflict("--names", "--open", _NAMES),
-        Conflict("--names", "--budget", "--budget is for probes, and --names has none"),
+        Conflict("--names", "--budget --attach", "{2} is for probes, and --names has none"),
+        Conflict(
+            "--names",
+            "--wakers --system",
+            "--names is for calls of all threads, which nobody wakes: leave out {2}",
+        ),
         Conflict("--open", "-i", "--open adds waits that are open when the run ends: leave out -i"),
     )
 
@@ -89,10 +94,14 @@ class GooncpuOptions(StackOptions):
         Conflict("-g", "--by", ONE_OF),
         Conflict(
             "--off",
-            "--in PATTERN --stacks --by -i",
-            "--off is for all of the run: leave out --in, PATTERN, --stacks, --by and -i",
+            "--in PATTERN --stacks --by -i -g",
+            "--off is for all of the run, by group: leave out {2}",
         ),
-        Needs("--force", "--off", "--force is for --off: give both, or leave it out"),
+        Needs("--force --attach", "--off", "{1} is for --off: give both, or leave it out"),
+        Conflict("-g --stacks", "-o=stacks -f", "{2} has all stacks of the run: leave out {1}"),
+        Conflict(
+            "-g --stacks", "--json -o=json", "{2} has functions, and all stacks: leave out {1}"
+        ),
     )
 
     functions: list[str] = Heading.CHOICE.option(

@@ -104,6 +104,11 @@ class GotraceOptions(CapturedOptions, BudgetOptions, PartsOptions):
 
     CONFLICTS = (
         Conflict("--json -o=json", "-f", "--json cannot be combined with -f: leave it out"),
+        Conflict(
+            "-f -o=stacks",
+            "-t -T -C --short -v -Z --elements --depth --why",
+            "{1} shows no calls: leave out {2}",
+        ),
     )
 
     patterns: Sequence[str] = Heading.TARGET.option(

@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from gotrace.cli import gofunclatency, gooffcpu, gooncpu, gostacks, gotop, gotrace
+from gotrace.cli import (
+    gofleet,
+    gofunccount,
+    gofunclatency,
+    gooffcpu,
+    gooncpu,
+    gostacks,
+    gotop,
+    gotrace,
+)
 
 _NOTHING = "cannot be combined: leave out the first, which would do nothing"
 
@@ -40,6 +49,46 @@ _NOTHING = "cannot be combined: leave out the first, which would do nothing"
             "--of n --why main.f",
             "--of measures a value, not a time: leave out -u, -m and --why",
         ),
+        (gofunccount.main, "--rows 3 main.f", "--rows is for --by: give both, or leave it out"),
+        (gofunclatency.main, "-Z 9 main.f", "-Z is for --by: give both, or leave it out"),
+        (
+            gofunccount.main,
+            "--returns ret main.f",
+            "--returns is for --by: other calls are counted when they are entered",
+        ),
+        (
+            gofunccount.main,
+            "-f --sort name main.f",
+            "-f has all stacks of the run: leave out --sort",
+        ),
+        (gofunclatency.main, "-f -u main.f", "-f has all stacks of the run: leave out -u"),
+        (
+            gofunclatency.main,
+            "-F --by n main.f",
+            "--by has rows of its own: use --by '$func' for -F",
+        ),
+        (
+            gofunclatency.main,
+            "--heat -T main.f",
+            "--heat has the time in its first column: leave out -T",
+        ),
+        (gotrace.main, "-f --why main.f", "-f shows no calls: leave out --why"),
+        (gotrace.main, "-o x.html -v main.f", "-o x.html shows no calls: leave out -v"),
+        (gostacks.main, "-a -o x.ndjson", f"--all and -o x.ndjson {_NOTHING}"),
+        (
+            gooffcpu.main,
+            "--state syscall --names --wakers",
+            "--names is for calls of all threads, which nobody wakes: leave out --wakers",
+        ),
+        (
+            gooffcpu.main,
+            "--state syscall --names --attach multi",
+            "--attach is for probes, and --names has none",
+        ),
+        (gooncpu.main, "--attach multi", "--attach is for --off: give both, or leave it out"),
+        (gooncpu.main, "--off -g", "--off is for all of the run, by group: leave out -g"),
+        (gooncpu.main, "-g --json", "--json has functions, and all stacks: leave out -g"),
+        (gooncpu.main, "--stacks -f", "-f has all stacks of the run: leave out --stacks"),
         (gotop.main, "-n 3", "-n, --top and --json are for batches: give -b"),
     ],
 )
@@ -51,3 +100,11 @@ def test_refused(
 ) -> None:
     assert main(["-p", "1", *words.split()]) == 2
     assert capsys.readouterr().err == f"{main.__module__.rpartition('.')[2]}: {text}\n"
+
+
+def test_options_for_hosts_are_refused_where_none_is_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert gofleet.main(["--merge", "x.ndjson", "--ttl", "5"]) == 2
+    said = capsys.readouterr().err
+    assert said == "gofleet: --ttl is for --on, and --merge asks nobody: leave it out\n"
