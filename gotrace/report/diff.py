@@ -146,7 +146,8 @@ _STYLE = """\
 body { font: 13px sans-serif; margin: 12px; }
 h1 { font-size: 15px; }
 div.f { position: absolute; height: 17px; overflow: hidden; white-space: nowrap;
-  box-sizing: border-box; border: 1px solid #fff; padding-left: 2px; font-size: 11px; }
+  box-sizing: border-box; border: 1px solid #fff; padding-left: 2px; font-size: 11px;
+  color: #000; }
 #graph { position: relative; }"""
 _BODY = """\
 <p>Red is more than before, blue is less. A frame is as wide as what it has in both together;

@@ -28,16 +28,17 @@ _LINES = {"p50": 0.5, "p99": 0.99}
 _PARTS = ("#3b7dd8", "#e0852b", "#4da167", "#b84a62", "#7d5ba6", "#23a6a6", "#8c6d46", "#c9b037")
 _PART_OTHERS = "#9a9a9a"
 _STYLE = """\
-body { font: 14px/1.4 system-ui, sans-serif; margin: 24px; color: #222; background: #fff; }
+body { font: 14px/1.4 system-ui, sans-serif; margin: 24px; color: CanvasText; background: Canvas; }
 h1 { font-size: 20px; }
 h2 { font: bold 14px monospace; margin: 28px 0 2px; overflow-wrap: anywhere; }
 p { margin: 2px 0; }
 svg { display: block; margin-top: 6px; }
-svg text { font: 11px system-ui, sans-serif; fill: #444; }
-.frame { fill: none; stroke: #bbb; }
+svg text { font: 11px system-ui, sans-serif; fill: CanvasText; opacity: .75; }
+.frame { fill: none; stroke: GrayText; }
 .p50, .p99 { fill: none; stroke: #1a4fa0; stroke-width: 1.5; }
 .p99 { stroke-dasharray: 4 2; }
 .key { display: inline-block; width: 11px; height: 11px; margin: 0 4px 0 12px; }"""
+_DARK_LINES = ".p50, .p99 { stroke: #7db4ff; }"
 
 
 def heat_page(
@@ -47,15 +48,20 @@ def heat_page(
     notes: Sequence[str] = (),
 ) -> str:
     """Return a page with maps, the first above the others, and notes on calls they do not show."""
-    colours = [f".c{n} {{ fill: {c}; background: {c}; }}" for n, c in enumerate(_LEVELS, 1)]
-    colours += [
-        f".d{n} {{ fill: {c}; background: {c}; }}" for n, c in enumerate((*_PARTS, _PART_OTHERS))
-    ]
+    # Few calls are close to the page's own colour, which is dark for readers who want it so.
+    dark = "\n".join(_colours("c", _LEVELS[::-1], 1))
+    colours = [*_colours("c", _LEVELS, 1), *_colours("d", (*_PARTS, _PART_OTHERS), 0)]
+    colours += [f"@media (prefers-color-scheme: dark) {{\n{dark}\n{_DARK_LINES}\n}}"]
     lines = [f"<p>{escape(line)}</p>" for line in _summary(columns)]
     lines += [f"<p>{escape(printable(note))}</p>" for note in notes]
     for one in maps:
         lines += _section(one, columns)
     return page(title, "\n".join([_STYLE, *colours]), "\n".join(lines))
+
+
+def _colours(name: str, colours: Sequence[str], first: int) -> Iterator[str]:
+    for number, colour in enumerate(colours, first):
+        yield f".{name}{number} {{ fill: {colour}; background: {colour}; }}"
 
 
 def _summary(columns: Sequence[HeatColumn]) -> Iterator[str]:

@@ -15,6 +15,7 @@ _PAGE = """\
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>{title}</title>
 <style>
+:root {{ color-scheme: light dark; }}
 {style}
 </style>
 </head>

@@ -268,6 +268,12 @@ def test_the_page_fetches_and_runs_nothing() -> None:
     assert shown in [text.strip() for tag, text in page.texts if tag == "h1"]
 
 
+def test_few_calls_look_like_the_page_in_dark_and_in_light() -> None:
+    light, dark = heat_page("latency", [], []).split("@media (prefers-color-scheme: dark)")
+    found = [re.findall(r"\.c\d { fill: (#\w+)", part) for part in (light, dark)]
+    assert len(found[0]) == 8 and found[1] == found[0][::-1]
+
+
 def test_a_page_of_nothing() -> None:
     assert "No calls have returned." in heat_page("latency of main.f", [], [])
     column = HeatColumn(1_700_000_001, 1.0)
