@@ -315,7 +315,8 @@ FAILING = {
 
 #: Lines that stand around results.
 FRAME = re.compile(
-    r"Tracing |Sampling |Detaching|FUNC |TIME |NAME |\d\d:\d\d:\d\d$|$|no calls|"
+    r"Tracing |Sampling |Detaching|FUNC |TIME |NAME |\d\d:\d\d:\d\d$|$|"
+    r"no (?:calls|samples|system calls)$|"
     r'{"kind":"(?!count|histogram|call)'
 )
 

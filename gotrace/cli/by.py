@@ -40,7 +40,7 @@ from gotrace.report.counts import count_rows, write_counts
 from gotrace.report.latencies import Interval, LatencyGroup, write_latencies
 from gotrace.report.latency_rows import RowName, row_names
 from gotrace.report.listing import list_plan
-from gotrace.report.order import Order, ordered, size_by
+from gotrace.report.order import Order, last, ordered, size_by
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.results.rows import Row
 from gotrace.session.budget import HitCounts
@@ -237,7 +237,7 @@ def _add_up(
 
 def _table(
     options: CallsOptions, plan: ProbePlan, key: KeyText, period: KeyPeriod, seconds: float
-) -> list[Row]:
+) -> Sequence[Row]:
     names = plan.names
     found = [
         (program, name, row.calls, RowBy(row.by(key.texts) or {}))
@@ -292,7 +292,7 @@ def _value_rows(
     period: KeyPeriod,
     unit: str | None,
     seconds: float,
-) -> list[Row]:
+) -> Sequence[Row]:
     """Return rows in the order that is asked for.
 
     Without keys all functions of a program are one, unless each has a group.
@@ -321,7 +321,8 @@ def _value_rows(
         else None,
     )
     of, when = (options.of or "", unit), (time.time(), seconds)
-    return [value_row(name, values, of, by, when) for name, values, by in shown]
+    rows = [value_row(name, values, of, by, when) for name, values, by in (*shown.rest, *shown)]
+    return last(rows, len(shown))
 
 
 def _has_each(options: CallsOptions, plan: ProbePlan) -> bool:

@@ -97,7 +97,7 @@ def _table(
     names: Sequence[ProgramFunction],
     counts: Sequence[int],
     length: float,
-) -> list[Row]:
+) -> Sequence[Row]:
     by_name: Counter[ProgramFunction] = Counter()
     for function, count in zip(names, counts, strict=True):
         if count:

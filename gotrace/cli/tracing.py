@@ -30,7 +30,7 @@ from gotrace.report.call_profile import FORM, CallProfile
 from gotrace.report.calls import CALL_HEADING, CPU_HEADING, Clock, LineStyle, TimeStyle
 from gotrace.report.colour import wants_colour
 from gotrace.report.fast_calls import line_of
-from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
+from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.session.calibrate import Calibration
 from gotrace.session.choices import MAX_STACK_FRAMES
 from gotrace.session.decode import CallDecoder, Undecided
@@ -110,6 +110,8 @@ def _trace(options: GotraceOptions, request: TraceRequest, output: Output) -> Pr
         unwound = None if options.max_events else printer.unwound
         is_asked = any("$panicked" in text for text in options.patterns)
         hint = "" if is_asked else _ONLY_PANICKED
+        if isinstance(output, TextOutput) and not printer.has_written:
+            output.nothing()
         footer = _footer(reader, traced.plan, undecided, printer.taken, unwound, hint)
         for notice in (*footer, *printer.notices(calibration)):
             output.notice(notice)
@@ -179,6 +181,8 @@ class _Printer:
         self._reader = reader
         self._out = output.out
         self._left: int | None = options.max_events
+        #: Whether a line was written, or none is to be.
+        self.has_written = no_lines
         if not (isinstance(output, JsonOutput) or no_lines):
             output.heading((CPU_HEADING if options.cpu else "") + CALL_HEADING)
             self._out.flush()
@@ -212,6 +216,7 @@ class _Printer:
                     self._left -= 1
                 if self._left == 0 or size >= _PIECE:
                     break
+            self.has_written = self.has_written or bool(lines)
             self._out.write("".join(lines))
             self._out.flush()
         return self._left == 0

@@ -27,7 +27,7 @@ from gotrace.errors import UsageError
 from gotrace.profiles.execution import is_execution_trace
 from gotrace.report.calls import Clock, LineStyle, TimeStyle
 from gotrace.report.colour import wants_colour
-from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
+from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.report.requests import REQUEST_HEADING, request_lines
 from gotrace.requests.assemble import Assembler, request_probes
 from gotrace.requests.edges import FIRST, EdgeKind
@@ -93,6 +93,8 @@ def _run(
             seen, holds = lambda: printer.has_seen, lambda: not assembler.is_empty
             read(options, run, output, reader, printer.take, seen, watch, holds)
             printer.finish()
+        if isinstance(output, TextOutput) and not printer.has_written:
+            output.nothing()
         for notice in printer.notices(undecided):
             output.notice(notice)
         for written in (one for file in files for one in file.written):
@@ -152,6 +154,8 @@ class _Printer:
         self._out = output.out
         self._left: int | None = options.max_events
         self.has_seen = False
+        #: Whether a request was written, or none is to be.
+        self.has_written = not self._prints
         self._missing = 0  # records
         if self._prints and not isinstance(output, JsonOutput):
             output.heading(REQUEST_HEADING)
@@ -191,6 +195,7 @@ class _Printer:
             for file in self._files:
                 file.add(self._made(request))
             if self._prints:
+                self.has_written = True
                 self._out.writelines(self._lines(request))
                 self._out.flush()
             if self._left is not None:

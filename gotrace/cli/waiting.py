@@ -122,7 +122,7 @@ class _Writer(StackWriter[GooffcpuOptions, WaitRow, Row]):
             return
         out = self.begin()
         if calls is not None:
-            write_syscalls(out, calls[:top])
+            write_syscalls(out, calls, top)
             out.write("\n")
         write_waits(out, head, waits, self._what, options.system, top)
 

@@ -19,6 +19,7 @@ from gotrace.report.durations import (
     program_field,
     table,
 )
+from gotrace.report.order import and_more
 from gotrace.report.output import JsonOutput, Output
 from gotrace.session.key_stacks import stack_of
 from gotrace.text import counted, printable
@@ -98,10 +99,12 @@ def write_values(
         ended = rows[0]["ts"] if rows else time.time()
         output.out.write(time.strftime("%H:%M:%S\n", time.localtime(ended)))
     if not rows:
-        output.out.write("\nno calls have been seen\n")
+        output.nothing()
     shown = shown_names((row["func"] for row in rows if row["func"] is not None), short)
     for row in rows:
         output.out.writelines(line + "\n" for line in _lines(row, shown))
+    if more := and_more(rows, lambda row: row["count"] + row["unknown"], " of the calls"):
+        output.out.write(f"\n{more}")
     output.out.flush()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gotrace.report.durations import four_digits, program_field
-from gotrace.report.order import Order, ordered, rate_of, share_of
+from gotrace.report.order import Order, and_more, ordered, rate_of, share_of
 from gotrace.report.output import JsonOutput, Output
 from gotrace.text import in_program, printable
 
@@ -29,7 +29,7 @@ def count_rows(
     top: int | None,
     order: Order | None = None,
     rates: bool = False,
-) -> list[Row]:
+) -> Sequence[Row]:
     """Return the ``top`` largest rows of an interval that ends now, the largest last.
 
     ``found`` are programs, if there are several, functions, their calls, and the values that calls
@@ -80,6 +80,9 @@ def write_counts(
     if timestamp:
         ended = rows[0]["ts"] if rows else time.time()
         output.out.write(time.strftime("%H:%M:%S\n", time.localtime(ended)))
+    if not rows:
+        output.nothing()
+        return
     # A stack is shown below its row.
     heads = [text for text in by if text != _STACK]
     cells = [[_shown_name(row, shown), *_by_cells(row, heads)] for row in rows]
@@ -99,6 +102,7 @@ def write_counts(
         output.out.write(line(names, row["count"], f"{row['share']:.1%}", rate))
         if _STACK in by:
             output.out.writelines(_stack_lines(row))
+    output.out.write(and_more(rows, lambda row: row["count"]))
     output.out.flush()
 
 

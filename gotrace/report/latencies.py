@@ -22,7 +22,7 @@ from gotrace.report.durations import (
     program_field,
     table,
 )
-from gotrace.report.order import rate_of, share_of, share_text
+from gotrace.report.order import and_more, rate_of, share_of, share_text
 from gotrace.report.output import JsonOutput, Output
 from gotrace.report.why import BucketParts, bracket, sums_fields, sums_lines
 from gotrace.session.why.parts import take_tracing_out
@@ -116,7 +116,7 @@ def write_latencies(output: Output, interval: Interval, timestamp: bool) -> None
     if timestamp:
         output.out.write(time.strftime("%H:%M:%S\n", time.localtime(interval.ended)))
     if not interval.groups:
-        output.out.write("\nno calls have returned\n")
+        output.nothing()
     names = [group.function for group in interval.groups]
     names += [rest["func"] for rest in interval.rest]
     shown = shown_names((name for name in names if name is not None), interval.short)
@@ -124,6 +124,8 @@ def write_latencies(output: Output, interval: Interval, timestamp: bool) -> None
         output.out.writelines(line + "\n" for line in _lines(group, interval, shown))
     for rest in interval.rest:
         output.out.write(_rest_line(rest, shown) + "\n")
+    if more := and_more(interval.groups, lambda group: group.times.sum, " of the time"):
+        output.out.write(f"\n{more}")
     output.out.flush()
 
 

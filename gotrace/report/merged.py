@@ -21,6 +21,7 @@ from gotrace.report.by import write_values
 from gotrace.report.counts import write_counts
 from gotrace.report.goroutines import labels_text, rest_of_groups, span, write_frames
 from gotrace.report.latencies import Interval, LatencyGroup, write_latencies
+from gotrace.report.order import last
 from gotrace.report.output import JsonOutput, Output, TextOutput
 from gotrace.report.samples import write_samples
 from gotrace.report.syscalls import write_syscalls
@@ -139,18 +140,17 @@ def _write_counts(output: Output, merged: Merged, top: int | None) -> None:
     rows = _placed(merged.rows("count"))
     by = merged.options.get("by", ()) if any("by" in row for row in rows) else ()
     rates = any("rate" in row for row in rows)
-    write_counts(output, rows[-top:] if top else rows, False, {}, by, rates)
+    write_counts(output, last(rows, top), False, {}, by, rates)
 
 
 def _write_latencies(output: Output, merged: Merged, top: int | None) -> None:
     rows = merged.rows("histogram")
-    shown = rows[-top:] if top else rows
     if rows and "of" in rows[0]:
-        write_values(output, _placed(shown), False)
+        write_values(output, last(_placed(rows), top), False)
         return
     rest = merged.rows("rest")
     interval = Interval(
-        [_latency(row) for row in shown],
+        last([_latency(row) for row in rows], top),
         _placed(rest),
         merged.ended or 0.0,
         merged.units,
@@ -181,7 +181,7 @@ def _latency(row: _Row) -> LatencyGroup:
 
 def _write_waits(out: TextIO, rows: Mapping[str, list[Row]], what: str, top: int | None) -> None:
     if rows["syscall"]:
-        write_syscalls(out, rows["syscall"])
+        write_syscalls(out, rows["syscall"], top)
         out.write("\n")
     (head,) = rows["waits"] or [_NO_WAITS]
     write_waits(out, head, rows["wait"], what, False, top)

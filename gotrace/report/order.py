@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,16 +22,42 @@ class Order(Enum):
     NAME = "name"
 
 
+class Shown(list[_T]):
+    """The rows of a table, and ``rest``, those that are left out of it."""
+
+    rest: Sequence[_T] = ()
+
+
 def ordered(
     rows: Iterable[_T],
     top: int | None,
     size: Callable[[_T], Any],
     name: Callable[[_T], Any] | None = None,
-) -> list[_T]:
+) -> Shown[_T]:
     """Return the ``top`` largest rows, the largest last; by ``name`` if that is given."""
     ranked = sorted(rows, key=size)
-    shown = ranked[-top:] if top else ranked
-    return shown if name is None else sorted(shown, key=name)
+    shown = last(ranked, top)
+    if name is not None:
+        shown.sort(key=name)
+    return shown
+
+
+def last(rows: Sequence[_T], top: int | None) -> Shown[_T]:
+    """Return the ``top`` last rows."""
+    shown = Shown(rows[-top:] if top else rows)
+    shown.rest = rows[: len(rows) - len(shown)]
+    return shown
+
+
+def and_more(rows: Sequence[_T], size: Callable[[_T], int], of: str = "") -> str:
+    """Return a line for rows that are left out, "" if there are none.
+
+    It has the part that they have ``of`` the sum of sizes.
+    """
+    rest = rows.rest if isinstance(rows, Shown) else ()
+    left = sum(map(size, rest))
+    share = share_text(left, left + sum(map(size, rows)))
+    return f"and {len(rest):,} more, {share}{of}\n" if rest else ""
 
 
 def size_by(order: Order | None, usual: Order) -> Callable[[Histogram | ValueHistogram], int]:

@@ -99,6 +99,11 @@ class TextOutput:
         if not self._quiet:
             self.out.write(text)
 
+    def nothing(self, what: str = "calls") -> None:
+        """Say in place of a table that it has no rows; ``what`` those would be of."""
+        self.heading(f"no {what}\n")
+        self.out.flush()
+
     def notice(self, notice: Notice) -> None:
         """Write a notice as a line."""
         if self._before is not None:

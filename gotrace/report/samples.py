@@ -32,7 +32,9 @@ def write_samples(
     """
     text = _Text(out, head, samples)
     text.head(what)
-    if by is not None and not stacks:
+    if not samples:
+        out.write("\nno samples\n")
+    elif by is not None and not stacks:
         text.table(by, text.sums(_whose), top)
     elif stacks:
         text.stacks(top)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -25,12 +25,12 @@ def _half_past_five_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def rows(*counts: tuple[str, int], seconds: float = 1.0, **options: Any) -> list[Row]:
+def rows(*counts: tuple[str, int], seconds: float = 1.0, **options: Any) -> Sequence[Row]:
     found = [(None, name, count, None) for name, count in counts]
     return count_rows(found, seconds, options.pop("top", None), **options)
 
 
-def text(shown: list[Row], timestamp: bool = False, rates: bool = False) -> str:
+def text(shown: Sequence[Row], timestamp: bool = False, rates: bool = False) -> str:
     out, err = io.StringIO(), io.StringIO()
     names = {"a.F[go.shape.int]": "a.F[...]"}
     write_counts(TextOutput(out, err), shown, timestamp, names, rates=rates)
@@ -44,6 +44,15 @@ def test_a_table_has_bcc_funccounts_columns() -> None:
         "main.a                                      7   0.0%\n"
         "main.(*T).b                            102010 100.0%\n"
     )
+
+
+def test_rows_that_are_left_out_are_counted() -> None:
+    shown = rows(("main.a", 7), ("main.b", 2), ("main.c", 1), top=1)
+    assert text(shown).splitlines()[1:] == [
+        "main.a                                      7  70.0%",
+        "and 2 more, 30.0%",
+    ]
+    assert text(rows()) == "no calls\n"
 
 
 def test_intervals_have_rates_by_their_own_length() -> None:
@@ -68,10 +77,6 @@ def test_a_long_name_widens_the_column() -> None:
     assert first == "FUNC" + " " * 40 + "     COUNT  SHARE"
     assert second == "main.a" + " " * 38 + "         1   0.0%"
     assert third == name + " 123456789 100.0%"
-
-
-def test_an_empty_table_still_has_its_heads() -> None:
-    assert text([]) == f"FUNC{' ' * 36}COUNT  SHARE\n"
 
 
 def test_the_time_stands_above_the_table() -> None:

@@ -164,7 +164,7 @@ def test_generic_names_are_elided_where_they_stay_apart() -> None:
 
 
 def test_an_interval_without_calls_says_so_below_the_time() -> None:
-    assert text(interval(), timestamp=True) == "03:43:20\n\nno calls have returned\n"
+    assert text(interval(), timestamp=True) == "03:43:20\nno calls\n"
 
 
 def test_goroutines_not_shown_are_summed_up() -> None:

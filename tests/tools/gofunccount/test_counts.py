@@ -180,10 +180,10 @@ def test_time_of_day_stands_above_each_interval() -> None:
     with Fixture([program()]) as fixture:
         words = ("-T", "-i", "0.02", "-p", str(fixture.ready), "main.leaf")
         with tool("gofunccount", *words) as counting:
-            counting.lines_until("FUNC")
-            counting.lines_until("FUNC")
+            counting.lines_until("no calls")
+            counting.lines_until("no calls")
             result = counting.end()
-    heads = [at for at, line in enumerate(result.lines) if line.startswith("FUNC")]
+    heads = [at for at, line in enumerate(result.lines) if line == "no calls\n"]
     assert len(heads) >= 2
     assert all(re.fullmatch(r"\d\d:\d\d:\d\d\n", result.lines[at - 1]) for at in heads)
 
@@ -192,7 +192,7 @@ def test_duration_ends_the_run() -> None:
     with Fixture([program()]) as fixture:
         result = run_tool("gofunccount", "-d", "0.05", "-p", str(fixture.ready), "main.leaf")
     assert (result.status, result.errors) == (0, "")
-    assert [line.split()[0] for line in result.lines] == ["Tracing", "FUNC", "Detaching..."]
+    assert [line.split()[0] for line in result.lines] == ["Tracing", "no", "Detaching..."]
 
 
 def test_options_and_patterns_choose_functions() -> None:

@@ -296,7 +296,7 @@ def test_no_call_at_all() -> None:
     ):
         result = measuring.end()
     assert (result.status, result.errors) == (0, "")
-    assert result.lines[1:] == ["\n", "no calls have returned\n", "Detaching...\n"]
+    assert result.lines[1:] == ["no calls\n", "Detaching...\n"]
 
 
 def test_one_call() -> None:
