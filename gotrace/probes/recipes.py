@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gotrace.errors import UsageError
+from gotrace.probes.pattern import NameList, Pattern
 from gotrace.probes.scope import did_you_mean
 from gotrace.records import dataclass
 
@@ -149,6 +150,16 @@ def recipes() -> list[Recipe]:
             if name not in found:
                 found[name] = _read(name, path)
     return [found[name] for name in sorted(found)]
+
+
+def recipes_of(function: str) -> list[str]:
+    """Return the recipes, as users write them, that describe a function. Raises UsageError."""
+    names = NameList([function])
+    return [
+        f"@{recipe.name}"
+        for recipe in recipes()
+        if any(one.signatures and Pattern(one.function).match(names).rows for one in recipe.probes)
+    ]
 
 
 def find_recipe(name: str) -> Recipe:

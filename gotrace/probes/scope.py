@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
 
 from gotrace.gotypes.contexts import CONTEXT
@@ -127,7 +127,8 @@ class Scope:
     numbers are not known. ``labels`` returns why labels of goroutines cannot be read, None where
     they can. ``hashes`` returns those by which types of a name are distinguished, none where the
     program has no such type; it raises SignatureError. ``declared`` returns the names of its types.
-    ``notes`` takes what the user is to know; None if nobody has typed the probe.
+    ``notes`` takes what the user is to know; None if nobody has typed the probe. ``recipes`` finds
+    those that describe a function, if nothing else does.
     """
 
     function: str
@@ -140,6 +141,7 @@ class Scope:
     hashes: Callable[[str], Collection[int]] | None = None
     declared: Callable[[], Iterable[str]] = tuple
     notes: dict[str, str] | None = None
+    recipes: Callable[[str], Sequence[str]] | None = None
 
     def named(self, name: str) -> tuple[Root, GoType] | None:
         """Find the meaning of a plain name, None if it means nothing here."""
@@ -195,6 +197,9 @@ class Scope:
         specials = [f"${special}" for special in self._specials()]
         if f"${name}" in specials:
             return f"{self.function} has no {name!r}: did you mean ${name}?"
+        if self.recipes is not None:
+            has = f"registers only, {names[0]} and others" if names else "nothing with a name"
+            return self._not_described(f"has no {name!r}, but {has}", f"x int, {name} string")
         hint = did_you_mean(name, [*names, *specials]) if name != "retval" else "did you mean $ret?"
         return f"{self.function} has no {name!r}: {hint or self._there_is(names, specials)}"
 
@@ -203,7 +208,10 @@ class Scope:
         if match := _RESULT.fullmatch(name):
             return self._no_such_number("result", "$ret", int(match[1] or "1"))
         if name == _ERROR:
-            return f"{self.function} has no result of type error"
+            problem = "has no result of type error"
+            if self.recipes is not None:
+                return self._not_described(f"{problem} that is known", "x int")
+            return f"{self.function} {problem}"
         if name == "exit":
             return "$exit takes an argument in parentheses, as in $exit(p)"
         if name == "label":
@@ -212,6 +220,13 @@ class Scope:
             return f"there is no ${name}: parameters and results are named without $, {name}"
         specials = [f"${special}" for special in self._specials()]
         return f"there is no ${name}: {did_you_mean(f'${name}', specials) or listed(specials)}"
+
+    def _not_described(self, problem: str, parameters: str) -> str:
+        """Return the error for a function of which no debug information says what it takes."""
+        found = self.recipes(self.function) if self.recipes is not None else ()
+        typed = f"give a signature, as in '{self.function}({parameters}) error'"
+        recipe = f"type {' or '.join(found)}, or " if found else ""
+        return f"{self.function} {problem}: no debug information describes it: {recipe}{typed}"
 
     def _no_such_number(self, what: str, prefix: str, number: int) -> str:
         group = RootKind.PARAMETER if what == "parameter" else RootKind.RESULT

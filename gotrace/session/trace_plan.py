@@ -989,7 +989,23 @@ def _scope(
         RootKind.RESULT: not places.results_ordered,
     }
     kinds = frozenset(kind for kind, is_unordered in unordered.items() if is_unordered)
-    return Scope(places.name, signature, captured, types, spans, kinds, labels, hashes)
+    return Scope(
+        places.name,
+        signature,
+        captured,
+        types,
+        spans,
+        kinds,
+        labels,
+        hashes,
+        recipes=_recipes_of if places.is_bare else None,
+    )
+
+
+def _recipes_of(function: str) -> list[str]:
+    from gotrace.probes.recipes import recipes_of  # few runs need it
+
+    return recipes_of(function)
 
 
 def _paths(probe: ResolvedProbe) -> dict[Phase, tuple[AccessPath, ...]]:
