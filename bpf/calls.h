@@ -364,8 +364,8 @@ static __always_inline struct stack *calls_enter(struct pt_regs *ctx, struct tas
     }
     hit_in_goroutine(task, owner);
     stack->hits++;
-    u64 function = cookie & COOKIE_INDEX_MASK, return_pc = 0;
-    u32 way = landings_way(function);
+    u64 function = cookie & COOKIE_INDEX_MASK, return_pc = 0, bias = 0;
+    u32 way = landings_way(function, registers_pc(ctx), &bias);
     if (way || cookie & COOKIE_JUMPS || (stack->level && stack->top.depth >= depth))
         return_pc = registers_return_pc(ctx, task->stack_hi - depth);
     drop_deeper(0, task, owner, stack, depth, ENDED_UNSEEN);
@@ -373,7 +373,7 @@ static __always_inline struct stack *calls_enter(struct pt_regs *ctx, struct tas
     if (stack->level && stack->top.depth == depth &&
         !is_tail_call(owner, stack, depth, function, return_pc))
         drop_deeper(0, task, owner, stack, depth - 1, ENDED_UNSEEN);
-    if (!landings_can_open(way, function, return_pc)) {
+    if (!landings_can_open(way, function, return_pc - bias)) {
         calls_settle(task, owner, stack);
         return 0;
     }
@@ -416,7 +416,8 @@ static __always_inline bool ends_here(struct pt_regs *ctx, u64 cookie, struct op
     if (!(cookie & COOKIE_LANDING))
         return call->function == index;
     if (cookie & COOKIE_FAULT)
-        return landings_is_between(call->return_pc, call->function, read_word(entry_sp));
+        return landings_is_between(call->return_pc, call->function, read_word(entry_sp),
+                                   registers_pc(ctx));
     return call->return_pc == registers_pc(ctx) - (index & COOKIE_DISTANCE_MASK);
 }
 

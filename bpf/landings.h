@@ -24,8 +24,15 @@ enum way {
     WAY_LANDINGS  /* at landings; a call that returns elsewhere is not opened, but counted */
 };
 
-/* ways: key = a function's number; value = enum way. Written from user space alone. */
-BPF_ARRAY(ways, u32, GOTRACE_WAYS);
+/* All that is known of a function's calls; addresses are those in its file, here and below. */
+struct returning {
+    u32 way;
+    u32 unused;
+    u64 entry; /* where its entry is probed */
+};
+
+/* ways: key = a function's number; value = that. Written from user space alone. */
+BPF_ARRAY(ways, struct returning, GOTRACE_WAYS);
 
 /*
  * entered: key = a function's number; value = calls that it has had on this CPU. They are a rate by
@@ -53,23 +60,26 @@ struct landing {
 BPF_HASH(landings, struct caller, struct landing, GOTRACE_LANDINGS);
 
 /*
- * epoch: value 0 = how often functions have begun to learn; rows of stacks have that of their
- * outermost call. Written from user space alone.
+ * moving: value MOVING_EPOCH = how often functions have begun to learn, and rows of stacks have that
+ * of their outermost call; value MOVING_FAULT = where the entry of runtime.sigpanic is probed.
+ * Written from user space alone. Shared with gotrace/session/landings.py.
  */
-BPF_ARRAY(epoch, u64, 1);
+enum moving {
+    MOVING_EPOCH,
+    MOVING_FAULT,
+    MOVING
+};
+BPF_ARRAY(moving, u64, MOVING);
+
+static __always_inline u64 moving_value(u32 which)
+{
+    u64 *value = moving.lookup(&which);
+    return value ? *value : 0;
+}
 
 static __always_inline u64 landings_epoch(void)
 {
-    u32 zero = 0;
-    u64 *now = epoch.lookup(&zero);
-    return now ? *now : 0;
-}
-
-/* Return whether a function's calls are to end at landings alone. */
-static __always_inline bool landings_only(u32 function)
-{
-    u32 *way = ways.lookup(&function);
-    return way && *way == WAY_LANDINGS;
+    return moving_value(MOVING_EPOCH);
 }
 
 /* callers: key = a caller without a landing; value = its calls. Emptied from user space. */
@@ -96,11 +106,24 @@ static __always_inline void landings_count_call(u32 function)
         ++*calls;
 }
 
-/* Return how a function's calls are seen to return. */
-static __always_inline u32 landings_way(u32 function)
+/*
+ * Return how a function's calls are seen to return. At its entry, fill in the distance of addresses of
+ * this process from those in the file: it may be another in each process.
+ */
+static __always_inline u32 landings_way(u32 function, u64 pc, u64 *bias)
 {
-    u32 *way = ways.lookup(&function);
-    return way ? *way : WAY_RETS;
+    struct returning *found = ways.lookup(&function);
+    if (!found)
+        return WAY_RETS;
+    *bias = pc - found->entry;
+    return found->way;
+}
+
+/* Return whether a function's calls are to end at landings alone. */
+static __always_inline bool landings_only(u32 function)
+{
+    u64 unused;
+    return landings_way(function, 0, &unused) == WAY_LANDINGS;
 }
 
 /*
@@ -159,11 +182,14 @@ static __always_inline void landings_missed(u64 cookie)
 }
 
 /*
- * Return whether a fault at pc came after the return to a caller, and before its landing: the
- * runtime goes on as if the instruction had called it.
+ * At the entry of runtime.sigpanic: return whether a fault at pc came after the return to a caller,
+ * and before its landing: the runtime goes on as if the instruction had called it.
  */
-static __always_inline bool landings_is_between(u64 return_pc, u64 function, u64 pc)
+static __always_inline bool landings_is_between(u64 return_pc, u64 function, u64 pc, u64 sigpanic)
 {
+    u64 bias = sigpanic - moving_value(MOVING_FAULT);
+    return_pc -= bias;
+    pc -= bias;
     struct caller caller = {.return_pc = return_pc, .function = function};
     struct landing *landing = landings.lookup(&caller);
     return landing && pc >= return_pc && pc < landing->address;

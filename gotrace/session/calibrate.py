@@ -79,8 +79,7 @@ def _call_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
                 at = landing_cookie(code.landing - code.after_call, TaskKind.THREAD)
                 point = Point(code.landing, code.landing, at)
                 attached.change([replace(at_ret, points=[point])], [at_ret])
-                base = function.address
-                place_landing(attached.program, base + code.after_call, base + code.landing)
+                place_landing(attached.program, entry.address, code.after_call, code.landing)
                 found = replace(found, landed=cost())
     return found
 

@@ -83,8 +83,11 @@ _OPEN = "calls that were open before that have not ended"
 _NEW = "many calls are of new callers"
 
 _U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
+_WAY = struct.Struct("=I4xQ")
 _CALLER = struct.Struct("=QQ")
 _LANDING = struct.Struct("=QQ")
+_EPOCH, _FAULT = _U32.pack(0), _U32.pack(1)  # enum moving
+_IN_PAGE = 0xFFF  # of an address: the same in each process
 
 
 def landing_sizes(prepared: Prepared) -> dict[str, int]:
@@ -109,7 +112,7 @@ def can_move(prepared: Prepared) -> bool:
 def why_not(prepared: Prepared) -> str:
     """Return why no function of a run can move, nothing if that is not so.
 
-    Return addresses belong to one file, which is where it is in every process. Threads without
+    Return addresses belong to one file. Threads without
     goroutines (gccgo, C) stay as they are.
     """
     plan, tasks = prepared.plan, prepared.tasks
@@ -119,10 +122,6 @@ def why_not(prepared: Prepared) -> str:
         return "functions of several files are traced"
     if tasks is None or plan.files[0] not in tasks.files or tasks.layout is None:
         return "the file is not Go's"
-    if plan.files[0].bias is None and prepared.target.command is not None:
-        return "where the file will be is not known before it runs: start it, and use -p PID"
-    if plan.files[0].bias is None:
-        return "the file can be elsewhere in each process: use -p PID"
     if prepared.forced not in (None, AttachMethod.MULTI):
         return "that takes --attach multi"
     if len(plan.names) > MAX_FUNCTIONS:
@@ -130,17 +129,25 @@ def why_not(prepared: Prepared) -> str:
     return ""
 
 
-def learn_at_once(prepared: Prepared, program: BpfProgram) -> None:
-    """Report all callers from the first call on, if calls are to end at landings soon."""
-    if prepared.returns is ReturnMode.LANDING and can_move(prepared):
-        learning = _U32.pack(Way.LEARNING.value)
-        program.map("ways").update_array(0, [learning] * len(prepared.plan.names))
+def place_entries(prepared: Prepared, program: BpfProgram) -> None:
+    """Have programs know where functions are, before anything is attached.
+
+    All callers are reported from the first call on, if calls are to end at landings soon.
+    """
+    if not can_move(prepared):
+        return
+    way = Way.LEARNING if prepared.returns is ReturnMode.LANDING else Way.RETS
+    rows = [_WAY.pack(way.value, 0)] * len(prepared.plan.names)
+    for number, _, sites in prepared.plan.numbered():
+        if sites.entry is not None:
+            rows[number] = _WAY.pack(way.value, sites.entry.address)
+    program.map("ways").update_array(0, rows)
 
 
-def place_landing(program: BpfProgram, return_pc: int, address: int) -> None:
+def place_landing(program: BpfProgram, entry: int, return_pc: int, address: int) -> None:
     """End the calls of the first function that return to an address at its landing."""
     program.map("landings").update(_CALLER.pack(return_pc, 0), _LANDING.pack(address, 0))
-    program.map("ways").update(_U32.pack(0), _U32.pack(Way.LANDINGS.value))
+    program.map("ways").update(_U32.pack(0), _WAY.pack(Way.LANDINGS.value, entry))
 
 
 def by_function(groups: Iterable[ProbeGroup]) -> dict[int, ProbeGroup]:
@@ -245,11 +252,9 @@ class Landings:
         self._landings, self._new = program.map("landings"), program.map("callers")
         self._unreported, self._had_unreported = program.map("unreported"), 0
         self._passes, self._had_missed = program.map("passes"), 0
-        self._stacks, self._epochs = program.map("stacks"), program.map("epoch")
+        self._stacks, self._moving = program.map("stacks"), program.map("moving")
         self._epoch = 0
         self._file = prepared.plan.files[0]
-        assert self._file.bias is not None
-        self._bias = self._file.bias
         calls = prepared.traced.calls if prepared.traced is not None else ()
         results = {number for number, call in enumerate(calls) if call.reads_results}
         selecting = {number for number, call in enumerate(calls) if call.compiled is not None}
@@ -437,7 +442,7 @@ class Landings:
         """Tell calls of functions that are entered from now on from those that are open."""
         kernel.wait_for_programs()  # those that have seen the functions as they were
         self._epoch += 1
-        self._epochs.update(_U32.pack(0), _U64.pack(self._epoch))
+        self._moving.update(_EPOCH, _U64.pack(self._epoch))
         for function in functions:
             function.epoch = self._epoch
 
@@ -454,7 +459,7 @@ class Landings:
             if function.way is Way.LANDINGS:
                 calls[function] = calls.get(function, 0) + count
             if not function.is_kept:
-                wanted.setdefault(address - self._bias, set()).add(function)
+                wanted.setdefault(address, set()).add(function)
         # First: each call of such a caller is left out until it has a landing.
         too_many = _MAX_NEW * max(1.0, self._seconds / self.PERIOD)
         for function, count in calls.items():
@@ -573,6 +578,7 @@ class Landings:
             kind, file = self._tasks.runtime_kind(self._file)
             offset = self._file.image.offset_of(site.address)
             point = Point(offset, site.address, fault_cookie(site, kind, file))
+            self._moving.update(_FAULT, _U64.pack(site.address))
             self._attached.change([self._group_of([point])])
 
     def _group(self, landed: Iterable[_Landed]) -> ProbeGroup:
@@ -593,7 +599,7 @@ class Landings:
 
     def _set_landing(self, landed: _Landed, users: Iterable[_Function]) -> None:
         """End calls of some functions at a landing."""
-        value = _LANDING.pack(landed.landing.address + self._bias, 0)
+        value = _LANDING.pack(landed.landing.address, 0)
         for function in users:
             caller = self._caller(landed, function)
             self._weighed.pop(caller, None)
@@ -605,7 +611,7 @@ class Landings:
         self._callers_landed -= len(users)
 
     def _caller(self, landed: _Landed, function: _Function) -> bytes:
-        return _CALLER.pack(landed.landing.return_pc + self._bias, function.number)
+        return _CALLER.pack(landed.landing.return_pc, function.number)
 
     def _move(self, now: float) -> None:
         """End calls at landings alone, if no unknown caller was seen for a while."""
@@ -660,7 +666,7 @@ class Landings:
         places = Counter[int]()  # emulated ones, less stepped ones
         for key, value in self._landings.entries():
             return_pc, number = _CALLER.unpack(key)
-            landed = self._landed.get(return_pc - self._bias)
+            landed = self._landed.get(return_pc)
             if number in asked and landed is not None:
                 calls = _LANDING.unpack(value)[1]
                 more, self._weighed[key] = calls - self._weighed.get(key, 0), calls
@@ -772,7 +778,7 @@ class Landings:
         probed = [one for one in landed if one.group is not None]
         if not probed:
             return
-        self._let_pass({one.landing.return_pc for one in probed})
+        self._let_pass({one.landing.return_pc & _IN_PAGE for one in probed})
         groups = {id(one.group): one.group for one in probed if one.group is not None}
         for one in probed:
             one.group = None
@@ -809,11 +815,14 @@ class Landings:
             latest &= self._latest(places)
 
     def _latest(self, places: Container[int]) -> set[tuple[bytes, int]]:
-        """Return tasks whose latest call returns to one of some places, and when it began."""
+        """Return tasks whose latest call returns to one of some places, and when it began.
+
+        Where the file is in their processes is not known, so it may return to other pages as well.
+        """
         found = set()
         for task, row in self._stacks.entries():
             start, return_pc, level = STACK_LATEST.unpack_from(row)
-            if level and return_pc - self._bias in places:
+            if level and return_pc & _IN_PAGE in places:
                 found.add((task, start))
         return found
 
@@ -861,4 +870,6 @@ class Landings:
     def _set(self, function: _Function, way: Way) -> None:
         function.way = way
         self._has_needless = self._has_needless or way is not Way.LANDINGS
-        self._ways.update(_U32.pack(function.number), _U32.pack(way.value))
+        assert function.sites.entry is not None
+        value = _WAY.pack(way.value, function.sites.entry.address)
+        self._ways.update(_U32.pack(function.number), value)

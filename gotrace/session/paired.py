@@ -14,7 +14,7 @@ from gotrace.kernel.methods import AttachMethod
 from gotrace.kernel.program import BpfProgram
 from gotrace.session.budget import counting_hits, removable
 from gotrace.session.choices import ReturnMode
-from gotrace.session.landings import Landings, can_move, learn_at_once, why_not
+from gotrace.session.landings import Landings, can_move, place_entries, why_not
 from gotrace.session.open_calls import Diagnostic, OpenCalls, Throttle
 from gotrace.session.probing import Level, Move, Prepared, Probing
 from gotrace.session.tasks import unwind_groups
@@ -101,7 +101,7 @@ class Paired(Probing):
     def _prepare(self, program: BpfProgram) -> None:
         """Fill a loaded program's maps, before anything is attached."""
         prepared = self._prepared
-        learn_at_once(prepared, program)
+        place_entries(prepared, program)
         if prepared.why is not None:
             prepared.why.prepare(program)
         if prepared.tasks is not None:

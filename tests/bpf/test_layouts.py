@@ -87,6 +87,9 @@ def test_caller(c: CLayout) -> None:
     assert list(landings._CALLER.unpack(row)) == values
     row, values = c.fields("landing", "address", "calls")
     assert list(landings._LANDING.unpack(row)) == values
+    row, values = c.fields("returning", "way", "entry")
+    assert list(landings._WAY.unpack(row)) == values
+    assert c.constants("MOVING_EPOCH", "MOVING_FAULT", "MOVING") == [0, 1, 2]
     row, _ = c.fields("passes", "ended", "missed")
     assert len(row) == 16
 

@@ -15,7 +15,7 @@ import pytest
 from tests.fleet.test_gotraced import Daemon, Samples
 from tests.fleet.test_groups import configured
 from tests.fleet.test_reload import reloaded
-from tests.toolchains import FIXTURES, build, newest
+from tests.toolchains import BUILD_MODES, FIXTURES, build, newest
 from tests.tools.gofunclatency.test_loops import FUNCTIONS, KINDS, truth_of
 from tests.tools.harness import Fixture
 
@@ -28,9 +28,10 @@ RARE = ("main.down", "main.thrower", "main.caught")
 KEYED = "name: keyed, type: histogram, probe: main.plain, labels: {n: n % 2}"
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Path:
-    return Path(shutil.copy(build(FIXTURES / "live_loops", newest()), tmp_path / "loops"))
+@pytest.fixture(params=["default"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    program = build(FIXTURES / "live_loops", newest(), flags=BUILD_MODES[request.param])
+    return Path(shutil.copy(program, tmp_path / "loops"))
 
 
 def wait_for_moves(daemon: Daemon, names: Sequence[str]) -> None:
@@ -67,13 +68,17 @@ def play(fixture: Fixture, daemon: Daemon, names: Sequence[str]) -> Any:
     return Counter(truth)
 
 
+@pytest.mark.parametrize("server", ["pie"], indirect=True)  # elsewhere in each process
 def test_no_call_is_missing_wherever_it_returns(server: Path, tmp_path: Path) -> None:
-    """In a second process, with metrics that come and go, and in a file that replaces the first."""
+    """In two processes, with metrics that come and go, and in a file that replaces the first."""
     often = [name for name in FUNCTIONS if name not in RARE]
     config = configured(tmp_path, server, [*LINES, KEYED])
     with Daemon(config, "-v", probes=len(LINES) + 1) as daemon:
-        with Fixture([server]) as fixture:
+        with Fixture([server]) as fixture, Fixture([server]) as other:
+            other.say(f"run {KINDS}")
             truth = play(fixture, daemon, [*often, "main.plain"])
+            truth += Counter(truth_of(other))
+            other.finish()
         with Fixture([server]) as fixture:
             fixture.say(f"run {KINDS}")
             for lines in (LINES[1:], LINES):  # one leaves, and comes as a group of its own
@@ -92,11 +97,11 @@ def test_no_call_is_missing_wherever_it_returns(server: Path, tmp_path: Path) ->
     truth["main.thrower"] -= unwound
     plain = truth.pop("main.plain")
     assert {name: count(found, METRICS[name]) for name in truth} == truth
-    assert count(found, "keyed") == plain > count(found, METRICS["main.plain"]) > plain / 3
+    assert count(found, "keyed") == plain > count(found, METRICS["main.plain"]) > 0
     # Each metric reports the losses of its group; the first was not there all the time.
     missing = lost(found)
     assert missing.keys() == {"unwound"}
-    assert 9 * unwound < missing["unwound"] < 10 * unwound
+    assert 9 * unwound < missing["unwound"] <= 10 * unwound
 
 
 def test_a_landing_that_loops_pass_without_a_call_is_left(server: Path, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_within_the_budget_nothing_is_said(storm: Fixture) -> None:
 
 
 def test_each_that_costs_too_much_is_said_once(storm: Fixture) -> None:
-    hot = ("main.hit", "main.leaf")
+    hot = ("main.hit", "main.leaf", "main.stepped")
     result, _ = traced(storm, "gofunccount", "--budget", "0.5%", "main.*", off=hot)
     assert sorted(levels(result)) == [(name, "off") for name in hot]
     rows = [row for row in said(result) if "level" in row]
