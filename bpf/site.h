@@ -72,7 +72,7 @@ enum hit {
  * hits: key = HITS * row + enum hit; value = as often on this CPU, in processes of others as well,
  * but for HIT_CALL. Only ever added to.
  */
-BPF_PERCPU_ARRAY(hits, u64, GOTRACE_HIT_ROWS * 7);
+BPF_PERCPU_ARRAY(hits, u64, (HITS * GOTRACE_HIT_ROWS));
 
 /* counted: key = row; value = 1 where calls are only counted. Written from user space alone. */
 BPF_ARRAY(counted, u32, GOTRACE_HIT_ROWS);

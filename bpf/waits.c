@@ -9,13 +9,13 @@
  * made, and its thread is here. At the change that ends the state the thread is that of who ends
  * it, whose stack is followed likewise.
  *
- * Two CPUs never write to one row of open at once: the runtime lets a goroutine be readied only
+ * Two CPUs never write to one row of followed at once: the runtime lets a goroutine be readied only
  * once it has been parked, after the probe there.
  *
  * Settings (common.h), beside those of interrupted.h:
  *   GOTRACE_STATE         the status that is added up: G_WAITING, G_RUNNABLE or G_SYSCALL, or
  *                         EVERY_STATE
- *   GOTRACE_OPEN          goroutines that can be known at once
+ *   GOTRACE_FOLLOWED      goroutines that can be known at once
  *   GOTRACE_ROWS          combinations of stack, reason and the other's stack
  *   GOTRACE_G_WAITREASON, GOTRACE_G_GOPC, GOTRACE_G_COROARG  offsets in the target's runtime.g;
  *                         the last one optional
@@ -48,16 +48,17 @@ struct wait_row {
 };
 
 /* Of a goroutine, what it is in now. */
-struct open_wait {
+struct followed_state {
     u64 since; /* ns, 0 while it is not in the state */
     u64 stack;
-    u32 before;     /* status before; of all states, the one that it is in */
+    u16 before;     /* of one state: the status before it */
+    u16 status;     /* of all states: which one */
     u32 reason;     /* as far as it is known at the beginning */
     u64 created_by; /* of all states, as in rows */
 };
 
-/* open: key = address of a g; those that have been in the state. Kept until the run is over. */
-BPF_HASH(open, u64, struct open_wait, GOTRACE_OPEN);
+/* followed: key = address of a g; those that have been in the state. Kept until the run is over. */
+BPF_HASH(followed, u64, struct followed_state, GOTRACE_FOLLOWED);
 
 /* wait_rows: the waits that have ended. Of a half; gone when that is read. */
 BPF_HASH(wait_rows, struct wait_row, struct sums, GOTRACE_ROWS);
@@ -88,13 +89,13 @@ static __always_inline u64 saved_stack(u64 g)
     return frames_keep(saved_frames(g));
 }
 
-/* Return the goroutine's open state: a new one has no time. Return 0 without room for it. */
-static __always_inline struct open_wait *open_of(u64 g)
+/* Return the goroutine's row: a new one has no time. Return 0 without room for it. */
+static __always_inline struct followed_state *followed_of(u64 g)
 {
-    struct open_wait none = {}, *wait = open.lookup_or_try_init(&g, &none);
-    if (!wait)
+    struct followed_state none = {}, *state = followed.lookup_or_try_init(&g, &none);
+    if (!state)
         diagnostics_count(STATES_FULL, 1);
-    return wait;
+    return state;
 }
 
 static __always_inline void add_up(struct wait_row *key, u64 ns)
@@ -114,67 +115,67 @@ static __always_inline void changes(struct pt_regs *ctx, u64 cookie, u64 g, u32 
                                     bool is_switch)
 {
     u64 now = bpf_ktime_get_ns();
-    struct open_wait *wait = open_of(g);
-    if (!wait)
+    struct followed_state *state = followed_of(g);
+    if (!state)
         return;
-    u64 since = wait->since;
+    u64 since = state->since;
     if (since)
-        old = wait->before;
+        old = state->status;
     struct wait_row key = {.status = old};
     if (old == G_WAITING && new == G_RUNNING && !is_switch)
         key.status = G_RUNNING;
     if (old == G_RUNNABLE || old == G_RUNNING || old == G_SYSCALL || old == G_WAITING) {
         if (!since) {
-            wait->created_by = read_word(g + GOTRACE_G_GOPC);
+            state->created_by = read_word(g + GOTRACE_G_GOPC);
             key.ended_by = BEGAN_BEFORE;
         }
-        key.created_by = wait->created_by;
+        key.created_by = state->created_by;
         if (key.status != G_RUNNING)
-            key.stack = since ? wait->stack : registers_g(ctx) == g ? 0 : saved_stack(g);
+            key.stack = since ? state->stack : registers_g(ctx) == g ? 0 : saved_stack(g);
         if (key.status == G_WAITING)
             key.reason = sched_wait_reason(g);
         add_up(&key, now - since);
     } else {
-        wait->created_by = read_word(g + GOTRACE_G_GOPC);
+        state->created_by = read_word(g + GOTRACE_G_GOPC);
     }
-    wait->before = new;
-    wait->reason = sched_wait_reason(g);
-    wait->stack = 0;
+    state->status = new;
+    state->reason = sched_wait_reason(g);
+    state->stack = 0;
     if (new == G_RUNNABLE || new == G_SYSCALL || new == G_WAITING)
-        wait->stack = registers_g(ctx) == g ? own_stack(ctx, cookie, ~0ULL) : saved_stack(g);
-    wait->since = now;
+        state->stack = registers_g(ctx) == g ? own_stack(ctx, cookie, ~0ULL) : saved_stack(g);
+    state->since = now;
 }
 
 /* A goroutine gets into the state. */
 static __always_inline void begins(struct pt_regs *ctx, u64 cookie, u64 g, u32 before)
 {
-    struct open_wait *wait = open_of(g);
-    if (!wait)
+    struct followed_state *state = followed_of(g);
+    if (!state)
         return;
-    wait->stack = registers_g(ctx) == g ? own_stack(ctx, cookie, ~0ULL) : saved_stack(g);
-    wait->before = before;
-    wait->reason = sched_wait_reason(g);
-    wait->since = bpf_ktime_get_ns();
+    state->stack = registers_g(ctx) == g ? own_stack(ctx, cookie, ~0ULL) : saved_stack(g);
+    state->before = before;
+    state->reason = sched_wait_reason(g);
+    state->since = bpf_ktime_get_ns();
 }
 
 /* It gets out of it: add the time up, but where it went on by itself. */
 static __always_inline void ends(struct pt_regs *ctx, u64 cookie, u64 g, bool counts)
 {
     u64 now = bpf_ktime_get_ns();
-    struct open_wait *wait = open.lookup(&g);
+    struct followed_state *state = followed.lookup(&g);
     u32 reason = sched_wait_reason(g);
-    if (!wait || !wait->since) {
-        u64 *count = wait || !counts ? 0 : earlier.lookup(&reason);
+    if (!state || !state->since) {
+        u64 *count = state || !counts ? 0 : earlier.lookup(&reason);
         if (count)
             __sync_fetch_and_add(count, 1);
         return;
     }
-    u64 ns = now - wait->since;
-    wait->since = 0;
+    u64 ns = now - state->since;
+    state->since = 0;
     if (!counts)
         return;
-    struct wait_row key = {.stack = wait->stack, .reason = REASON_STATUS | wait->before};
-    if (GOTRACE_STATE == G_WAITING || wait->before == G_WAITING)
+    struct wait_row key = {.stack = state->stack, .reason = REASON_STATUS | state->before};
+    if (GOTRACE_STATE == G_WAITING || state->before == G_WAITING)
         key.reason = reason;
     if (GOTRACE_STATE == G_WAITING) {
         struct task task = {};

@@ -427,7 +427,7 @@ class WaitSettings(ProgramSettings):
 
     tasks: TaskSettings = field(default_factory=TaskSettings, metadata=_part(TaskSettings))
     state: int = _shape(usual=(0, 1, 3, 4))  # every one, runnable, in a system call, waiting
-    open: int = _size(open=1)
+    followed: int = _size(followed=1)
     stacks: int = _size(kept_stacks=1)
     rows: int = _size(wait_rows=1)
     interrupted: InterruptedSettings = field(

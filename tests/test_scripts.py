@@ -78,7 +78,7 @@ def test_closing_ends_what_goes_on_in_other_threads(fixture: Fixture) -> None:
             echoed = fixture.work("goroutines")["Echoed"]
         assert code_of(fixture.ready) == code
         assert counting.result(_HANGS) == {"main.echo": echoed}
-        assert waiting.result(_HANGS).contentions
+        assert waiting.result(_HANGS).total_count
         looking.result(_HANGS)
         tracing.result(_HANGS)
 

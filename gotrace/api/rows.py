@@ -146,9 +146,9 @@ class _Profiled:
 class Waits(list[Wait], Table, _Profiled):
     """The places where goroutines waited, the longest first.
 
-    ``contentions`` (how many) and ``delay_ns`` are the sums, with those for which there was no row
-    to keep them by stack (``others``: how many, and their time). ``earlier`` waits are not in them:
-    they had begun before.
+    ``total_count`` and ``delay_ns`` are the sums of ``count`` and ``delay_ns``, with those for
+    which there was no row to keep them by stack (``others``: how many, and their time). ``earlier``
+    waits are not in them: they had begun before.
     """
 
     def __init__(
@@ -166,14 +166,14 @@ class Waits(list[Wait], Table, _Profiled):
         super().__init__(map(_wait, rows))
         self.others = others
         self.earlier = earlier
-        self.contentions = others[0] + sum(row["count"] for row in rows)
+        self.total_count = others[0] + sum(row["count"] for row in rows)
         self.delay_ns = others[1] + sum(row["delay_ns"] for row in rows)
         found, now = profile_rows(program, rows), time.time_ns()
         self._profile = StackProfile(FORM, found, "waits", program.mappings(), now)
 
     def __repr__(self) -> str:
         """Return the sums: there are many waits."""
-        return f"<gotrace.Waits: {self.contentions:,} waits, {self.delay_ns:,} ns>"
+        return f"<gotrace.Waits: {self.total_count:,} waits, {self.delay_ns:,} ns>"
 
     def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
         """Return a row for each of the waits: time, number, state, reason, waker and function.

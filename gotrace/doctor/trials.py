@@ -197,7 +197,7 @@ def _program_trial(
 
 def _wait_settings() -> WaitSettings:
     return WaitSettings(
-        site=_here(), tasks=_callers(), state=4, open=1 << 13, stacks=1 << 13, rows=1 << 13
+        site=_here(), tasks=_callers(), state=4, followed=1 << 13, stacks=1 << 13, rows=1 << 13
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from gotrace.kernel.compiler import bpf_directory, joined_source
 from gotrace.settings import (
+    HIT_KINDS,
     CountSettings,
     ExecutionSettings,
     LatencySettings,
@@ -87,10 +88,11 @@ def test_maps_have_the_sizes_that_the_record_says(record: type[ProgramSettings])
     }
     declared = {}
     for name, entries in MAP.findall(code(record.source)):
-        found = re.fullmatch(r"GOTRACE_(\w+)(?: \* (\d+))?", entries)
+        found = re.fullmatch(r"\(?(HITS \* )?GOTRACE_(\w+?)(?: \* (\d+))?\)?", entries)
         assert found or "GOTRACE" not in entries, name
         if found:
-            declared[name] = (found[1].lower(), int(found[2] or 1))
+            factor = HIT_KINDS if found[1] else int(found[3] or 1)
+            declared[name] = (found[2].lower(), factor)
     assert declared.items() <= sizes.items()
     # Those of a header that this source does not include are declared by the other one.
     others = {name for other in RECORDS for name, _ in MAP.findall(code(other.source))}

@@ -28,8 +28,9 @@ def test_structs(c: CLayout) -> None:
     assert c.constants("offsetof(struct wait_row, half)") == [meter.HALF_AT]
     row, values = c.fields("sums", "count", "ns", "most")
     assert (values, len(TIMES)) == ([*struct.unpack("=QQQ", row)], 3)
-    row, values = c.fields("open_wait", "since", "stack", "before", "reason", "created_by")
-    assert values == list(meter.OPEN_WAIT.unpack(row))
+    names_of_state = ("since", "stack", "before", "status", "reason", "created_by")
+    row, values = c.fields("followed_state", *names_of_state)
+    assert values == list(meter.FOLLOWED_STATE.unpack(row))
     last = frames.MAX_FRAMES - 1
     row, values = c.fields("kept_stack", "pcs[0]", f"pcs[{last}]", "outer")
     *pcs, outer = frames._STACK.unpack(row)

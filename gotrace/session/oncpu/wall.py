@@ -20,7 +20,7 @@ from gotrace.session.oncpu.meter import SampleMeter, SamplePeriod, SampleRequest
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
-from gotrace.session.waits.meter import HALF_AT, OPEN_WAIT, WAIT_ROW, WaitMeter
+from gotrace.session.waits.meter import FOLLOWED_STATE, HALF_AT, WAIT_ROW, WaitMeter
 from gotrace.session.waits.probes import WaitProbes, wait_probes
 
 _OPEN = 1 << 17
@@ -110,8 +110,8 @@ class WallMeter(Probing):
             why = self._reason(reason) if status == 4 else ""
             add(created_by, STATUSES[status], why, stacks.find(stack), count, ns)
         seen = set()
-        for g, value in program.map("open").entries():
-            since, stack, status, reason, created_by = OPEN_WAIT.unpack(value)
+        for g, value in program.map("followed").entries():
+            since, stack, _, status, reason, created_by = FOLLOWED_STATE.unpack(value)
             seen.add(int.from_bytes(g, "little"))
             if since and status in STATUSES:
                 why = self._reason(reason) if status == 4 else ""

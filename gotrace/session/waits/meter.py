@@ -34,13 +34,13 @@ from gotrace.session.waits.probes import WaitProbes, wait_probes
 
 REASON_STATUS = 0x100
 
-_OPEN = 1 << 17
+_FOLLOWED = 1 << 17
 _STACKS = 1 << 13
 _ROWS = 1 << 13
 
 WAIT_ROW = struct.Struct("=QQQIBBH")  # struct wait_row
 HALF_AT = 29  # in it
-OPEN_WAIT = struct.Struct("=QQIIQ")  # struct open_wait
+FOLLOWED_STATE = struct.Struct("=QQHHIQ")  # struct followed_state
 
 #: Status before -> why a goroutine became runnable, where that was not the end of a wait.
 _BECAUSE = {0: "started", 2: "preempted or yielded", 3: "system call", 6: "started"}
@@ -117,7 +117,7 @@ class WaitMeter(Probing):
         self._files = GoFiles(target)
         if target.has_started:
             self._files.program  # noqa: B018
-        settings = probes.settings(_OPEN, _STACKS, rows)
+        settings = probes.settings(_FOLLOWED, _STACKS, rows)
         if counts_hits:
             settings = counting_hits(settings)
         groups = probes.groups()
@@ -125,7 +125,7 @@ class WaitMeter(Probing):
         program = self.attached.program
         self._halves = Halves(program.map("generation"), 2)
         self._rows = Rows(program.map("wait_rows"), program.map("other_waits"), HALF_AT)
-        self._open = program.map("open")
+        self._followed = program.map("followed")
         self._earlier = program.map("earlier")
 
     @property
@@ -165,8 +165,8 @@ class WaitMeter(Probing):
         now = round(stopped * 1e9)
         stacks = KeptStacks(self.attached.program)
         found: dict[tuple[int, int], list[int]] = {}
-        for _, value in self._open.entries():
-            since, stack, before, reason, _ = OPEN_WAIT.unpack(value)
+        for _, value in self._followed.entries():
+            since, stack, before, _, reason, _ = FOLLOWED_STATE.unpack(value)
             if since:
                 number = reason if self._is_waiting(before) else REASON_STATUS | before
                 found.setdefault((stack, number), []).append(max(0, now - since))

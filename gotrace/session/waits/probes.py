@@ -43,7 +43,7 @@ class WaitProbes(SchedulerProbes):
             site=self.target.settings(),
             tasks=self.tasks.settings(),
             state=self.state.status if self.state else EVERY_STATE,
-            open=goroutines,
+            followed=goroutines,
             stacks=stacks,
             rows=rows,
             interrupted=interrupted_settings(self.tasks),

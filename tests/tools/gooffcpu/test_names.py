@@ -99,7 +99,7 @@ def test_the_library_has_them(preempts: bool, monkeypatch: pytest.MonkeyPatch) -
         assert found[name].times.count == known["calls"]
         assert sum(found[name].errors.values()) == sum(known["errors"].values())
         assert 0 < found[name].times.sum <= known["ns"]
-    assert calls.stacks.contentions == sum(one.times.count for one in calls)
+    assert calls.stacks.total_count == sum(one.times.count for one in calls)
     names, rows = calls.table()
     assert names[-2:] == ("errors", "name") and [row[-1] for row in rows] == list(found)
 

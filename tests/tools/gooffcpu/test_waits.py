@@ -426,6 +426,6 @@ def test_the_library_has_them(tmp_path: Path) -> None:
     assert '"name":"waits"' in (tmp_path / "x.html").read_text()
     read = raw_profile(profile).samples
     assert (
-        sum(one.values[0] for one in read) == sum(row.count for row in waits) == waits.contentions
+        sum(one.values[0] for one in read) == sum(row.count for row in waits) == waits.total_count
     )
     assert sum(one.values[1] for one in read) == waits.delay_ns
