@@ -416,7 +416,7 @@ static __always_inline bool ends_here(struct pt_regs *ctx, u64 cookie, struct op
     if (!(cookie & COOKIE_LANDING))
         return call->function == index;
     if (cookie & COOKIE_FAULT)
-        return landings_is_between(call->return_pc, call->function, read_word(entry_sp),
+        return landings_is_between(cookie, call->return_pc, call->function, read_word(entry_sp),
                                    registers_pc(ctx));
     return call->return_pc == registers_pc(ctx) - (index & COOKIE_DISTANCE_MASK);
 }

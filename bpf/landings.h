@@ -61,13 +61,14 @@ BPF_HASH(landings, struct caller, struct landing, GOTRACE_LANDINGS);
 
 /*
  * moving: value MOVING_EPOCH = how often functions have begun to learn, and rows of stacks have that
- * of their outermost call; value MOVING_FAULT = where the entry of runtime.sigpanic is probed.
- * Written from user space alone. Shared with gotrace/session/landings.py.
+ * of their outermost call; value MOVING_FAULTS and the number of a file = where the entry of
+ * runtime.sigpanic is probed in it. Written from user space alone. Shared with
+ * gotrace/session/landings.py.
  */
 enum moving {
     MOVING_EPOCH,
-    MOVING_FAULT,
-    MOVING
+    MOVING_FAULTS,
+    MOVING = MOVING_FAULTS + COOKIE_FILE_MASK + 1
 };
 BPF_ARRAY(moving, u64, MOVING);
 
@@ -185,9 +186,11 @@ static __always_inline void landings_missed(u64 cookie)
  * At the entry of runtime.sigpanic: return whether a fault at pc came after the return to a caller,
  * and before its landing: the runtime goes on as if the instruction had called it.
  */
-static __always_inline bool landings_is_between(u64 return_pc, u64 function, u64 pc, u64 sigpanic)
+static __always_inline bool landings_is_between(u64 cookie, u64 return_pc, u64 function, u64 pc,
+                                                u64 sigpanic)
 {
-    u64 bias = sigpanic - moving_value(MOVING_FAULT);
+    u32 file = cookie >> COOKIE_FILE_SHIFT & COOKIE_FILE_MASK;
+    u64 bias = sigpanic - moving_value(MOVING_FAULTS + file);
     return_pc -= bias;
     pc -= bias;
     struct caller caller = {.return_pc = return_pc, .function = function};

@@ -20,6 +20,8 @@
  *   GOTRACE_BUDGET     count hits, in this many rows: one for each function, after one for all
  *                      other hits; 0 to count none
  *   GOTRACE_HIT_ROWS   how many rows there are
+ *   GOTRACE_FILE_ROWS  the first of rows for what belongs to no function, one for each file by its
+ *                      number; or 0: row 0 is for all files
  */
 #pragma once
 #include "registers.h"
@@ -93,6 +95,13 @@ static __always_inline u32 hit_row(u64 cookie)
     return row >= GOTRACE_BUDGET ? 0 : row;
 }
 
+/* Return the row of a site that belongs to no function. */
+static __always_inline u32 file_row(u64 cookie)
+{
+    u64 first = GOTRACE_FILE_ROWS;
+    return first ? first + (cookie >> COOKIE_FILE_SHIFT & COOKIE_FILE_MASK) : 0;
+}
+
 static __always_inline enum hit landing_hit(u64 cookie)
 {
     return cookie & COOKIE_STEPPED ? HIT_STEPPED : HIT_LANDING;
@@ -109,7 +118,7 @@ static __always_inline void site_hit_landing(u64 cookie, u32 function)
 static __always_inline void site_missed_landing(u64 cookie)
 {
     if (GOTRACE_BUDGET && cookie & COOKIE_LANDING)
-        count_hit(0, landing_hit(cookie));
+        count_hit(file_row(cookie), landing_hit(cookie));
 }
 
 /* To be called at each switch of the kernel's scheduler. */
@@ -227,7 +236,7 @@ static __always_inline bool site_hit_as(struct pt_regs *ctx, u64 *cookie, enum h
     if (GOTRACE_BUDGET) {
         bool is_target = site_is_target(); /* others pay for their hits as well */
         if (!(*cookie & COOKIE_LANDING))
-            count_hit(which == HIT_OTHER ? 0 : hit_row(*cookie), which);
+            count_hit(which == HIT_OTHER ? file_row(*cookie) : hit_row(*cookie), which);
         else if (!is_target)
             site_missed_landing(*cookie);
         if (!is_target)

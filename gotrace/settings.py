@@ -136,6 +136,7 @@ class SiteSettings(_Settings):
     cgroup: int | None = _value(None, absent=0)
     budget: int | None = _value(None, absent=0)
     hit_rows: int = _size(1, hits=HIT_KINDS, counted=1)
+    file_rows: int | None = _value(None, absent=0)
     site_by_ip: int | None = _size(None, site_by_ip=1)
 
 
@@ -296,9 +297,13 @@ class ProgramSettings(_Settings):
 
     site: SiteSettings = field(default_factory=SiteSettings, metadata=_part(SiteSettings))
 
-    def with_hits(self: _S, rows: int) -> _S:
-        """Return these settings for a run whose hits are counted in so many rows."""
-        site = dataclasses.replace(self.site, budget=rows, hit_rows=rows)
+    def with_hits(self: _S, rows: int, files: int = 0) -> _S:
+        """Return these settings for a run whose hits are counted in so many rows.
+
+        After them come those of so many files, for the hits that belong to no function.
+        """
+        first = rows if files else None
+        site = dataclasses.replace(self.site, budget=rows, hit_rows=rows + files, file_rows=first)
         return dataclasses.replace(self, site=site)
 
     def by_address(self: _S, sites: int) -> _S:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.fleet.config import Config
 from gotrace.fleet.executions import Executions
+from gotrace.fleet.groups import MetricGroups
 from gotrace.fleet.jobs import Job, StartSpan, Totals, attach_batch, batches, make_jobs
 from gotrace.fleet.moving import Mover
 from gotrace.fleet.pauses import Pauses
@@ -51,6 +52,7 @@ _LEAVERS = 4  # threads that detach: each waits for the kernel
 _USUAL_TRAP = ProbeCost(800, 2500)  # ns, where it cannot be measured
 _MAX_WAIT = 3.0
 _TRIAL_WAIT = 1.0  # seconds that others wait for the plans of one program
+_TRIALS = 2  # at a time
 _VERIFIED = 3  # processes of a device: they have one file
 _MISSES = 2  # looks
 _MAX_LISTED = 16  # processes in a message
@@ -151,6 +153,7 @@ class Engine:
         self._budgets: list[_Held] = []
         self._pauses: Pauses[_Place] = Pauses()
         self._totals = Totals()
+        self._groups = MetricGroups(cost)
         self._said: dict[_Place, str] = {}
         self._takers = ThreadPoolExecutor(_TAKERS, "take")
         self._leavers = ThreadPoolExecutor(_LEAVERS, "leave")
@@ -335,7 +338,10 @@ class Engine:
     def _attach_to_all(self) -> bool:
         """Attach the probes that are due; return whether there is one more program meanwhile."""
         is_new = False
-        for key, running in list(self._running.items()):
+        programs = list(self._running.items())
+        for at, (key, running) in enumerate(programs):
+            for one in programs[at : at + _TRIALS]:  # the next ones go on while this is attached
+                self._begin_trial(*one)
             if not self._may_plan(key, running):
                 continue
             tried = [job for job in self._jobs.values() if job.name in running.tried]
@@ -365,22 +371,14 @@ class Engine:
 
         Others do not wait for one that takes long, but for the beginning.
         """
-        due = [job for job in self._jobs.values() if self._is_due(key, running, job)]
-        untried = [job for job in due if job.name not in running.tried]
-        if not untried:
-            return True
+        untried = self._untried(key, running)
+        if not untried or running.trial is None:
+            return not untried
         place = _Place(untried[0].name, key)
-        try:
-            if running.trial is None:
-                running.trial = self._trial(untried, running.program, self.config)
-                running.trying = frozenset(job.name for job in untried)
-            while not running.trial.has_ended(_TRIAL_WAIT):
-                self.pulse = time.monotonic()
-                if self.is_ready or self._stopping.is_set():
-                    return False
-        except GotraceError as error:  # there is no process for it
-            self._say_once(place, str(error))
-            return False
+        while not running.trial.has_ended(_TRIAL_WAIT):
+            self.pulse = time.monotonic()
+            if self.is_ready or self._stopping.is_set():
+                return False
         trial, running.trial = running.trial, None
         if trial.problem is None:
             running.tried |= running.trying
@@ -398,6 +396,21 @@ class Engine:
         shown = f"{key.target} ({running.program.shown})"
         self._say_once(place, f"{shown}: nothing is traced: {trial.problem}{again}")
         return True
+
+    def _untried(self, key: ProgramKey, running: _Running) -> list[Job]:
+        """Return the jobs that are due and of whose plans it is not known what they take."""
+        due = [job for job in self._jobs.values() if self._is_due(key, running, job)]
+        return [job for job in due if job.name not in running.tried]
+
+    def _begin_trial(self, key: ProgramKey, running: _Running) -> None:
+        """Begin to find that out, if need be."""
+        if running.trial is not None or not (untried := self._untried(key, running)):
+            return
+        try:
+            running.trial = self._trial(untried, running.program, self.config)
+            running.trying = frozenset(job.name for job in untried)
+        except GotraceError as error:  # there is no process for it
+            self._say_once(_Place(untried[0].name, key), str(error))
 
     @staticmethod
     def _trial(jobs: Sequence[Job], program: Program, config: Config) -> Trial:
@@ -421,7 +434,8 @@ class Engine:
         """Attach a batch of jobs, whatever becomes of each."""
         try:
             target = self._opened(running, self.config)
-            found = attach_batch(batch, target, running.program, self.cost)
+            some = self._groups, False, self._alike(batch[0])
+            found = attach_batch(batch, target, running.program, self.cost, *some)
         except Exception as error:
             found = [(job, error) for job in batch]
         with self._lock:
@@ -459,6 +473,12 @@ class Engine:
             for problem in probe.problems:
                 log.warning("%s: %s%s", printable(shown), printable(problem), again)
 
+    def _alike(self, job: Job) -> int:
+        """Return how many programs there are for jobs of a kind."""
+        alike = (one for one in self._jobs.values() if one.kind == job.kind)
+        targets = {target for one in alike for target in one.targets}
+        return max(1, sum(key.target in targets for key in self._running))
+
     @staticmethod
     def _opened(running: _Running, config: Config) -> Target:
         if running.target is None:
@@ -481,14 +501,17 @@ class Engine:
 
     def _mind_budget(self, now: float) -> None:
         spent: dict[_Place, int] = {}
+        by_target: dict[str, list[_Place]] = {}
         for place, probe in self._probes():
             try:  # as _apart, in less time: there may be thousands
                 spent[place] = probe.spent().ns
+                by_target.setdefault(place.program.target, []).append(place)
             except Exception as error:
                 if not isinstance(error, OSError):
                     note_failure("engine", f"{place.job} in {place.program.target}", error)
         for held in self._budgets:
-            within = {place: ns for place, ns in spent.items() if place in held}
+            those = spent if held.target is None else by_target.get(held.target, ())
+            within = {place: spent[place] for place in those if place in held}
             for place, share in held.budget.exceeding(now, within).items():
                 if place.job in self._running[place.program].probes:
                     self._lessen(place, share, held, now)
@@ -657,7 +680,8 @@ class Engine:
             if trial.problem is not None:
                 raise GotraceError(trial.problem)
             target = self._opened(running, config)
-            return attach_batch(batch, target, running.program, self.cost, is_spare=True)
+            some = self._groups, True, self._alike(batch[0])
+            return attach_batch(batch, target, running.program, self.cost, *some)
         except (GotraceError, OSError) as error:
             return [(job, error) for job in batch]
 

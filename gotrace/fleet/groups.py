@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of a kind in one program, whose probes are those of one run.
+"""Metrics of a kind in several programs, whose probes are those of one run.
 
 Counters of functions, and histograms of their durations, have one BPF program for each kind: its
-rows are functions, and each metric has some of them. A function of several metrics has one probe.
-A metric that leaves takes the probes of its functions along, and nothing from the others.
+rows are functions of traced files, and each metric has some of them. A function of several metrics
+has one probe. A metric that comes takes rows that are free. One that leaves takes the probes of its
+functions along, and nothing from the others.
 """
 
 from __future__ import annotations
@@ -12,56 +13,69 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
+from gotrace.elf.image import FileIdentity
 from gotrace.errors import GotraceError
 from gotrace.fleet.probing import (
+    DETAILS,
     OPEN_AT_DETACH,
     SKIPPED,
     Figures,
     MetricRequest,
     Probe,
     ProbeState,
-    moved,
     of_pod,
 )
 from gotrace.fleet.series import Increment, Metric
-from gotrace.fleet.targets import Program
-from gotrace.histogram import Histogram
+from gotrace.fleet.targets import Program, ProgramKey
+from gotrace.histogram import ROW_SIZE, Histogram
+from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import AttachError, refusal
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK
 from gotrace.overhead import ProbeCost
 from gotrace.records import dataclass
 from gotrace.session.budget import HitRow, Hits, Spent
 from gotrace.session.count import CallCounter
-from gotrace.session.landings import MAX_FUNCTIONS
+from gotrace.session.landings import MAX_FUNCTIONS, can_move
 from gotrace.session.latency import LatencyMeter, LatencyRequest
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import BinaryPlan, FunctionKey, ProbePlan, also_inlined
+from gotrace.session.probing import PlanRoom, Prepared
 from gotrace.session.request import Asked, Planned
-from gotrace.session.run import Run, open_run
+from gotrace.session.run import Note, Run, open_run
 from gotrace.sites.sites import FunctionSites
 from gotrace.target.process import Process
+from gotrace.text import printable
 
 #: Functions of a metric that shares its program: each has a histogram in the kernel.
 _MAX_SHARING = 64
+#: Programs that share theirs, and their open calls: some of them at a time have many.
+_MAX_FILES = 32
+_MAX_OPEN_CALLS = 1 << 17
 #: Calls within others, for each goroutine with open calls.
 _MAX_WITHIN = 8
-_MAX_OUTER_CALLS = 1 << 17
+#: Functions that there is room for beside the first ones, in bytes of their histograms as well.
+_MAX_SPARE, _MAX_SPARE_BYTES = 64, 4 << 20
 _FRESH = 0.5  # seconds in which what a group knows of itself is not asked for again
 
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """A metric that is to be attached, and its plan."""
+    """A metric that is to be attached in a program, and its plan.
+
+    ``is_spare``: the metric begins when it is asked to forget what was before.
+    """
 
     metric: Metric
     request: MetricRequest
     plan: ProbePlan
+    program: Program
+    is_spare: bool
 
     @property
     def keys(self) -> list[FunctionKey]:
@@ -74,30 +88,93 @@ class Planning:
         return len(self.plan.functions) > _MAX_SHARING
 
 
-def attach_metrics(
-    metrics: Sequence[Metric],
-    request: Callable[[Metric], MetricRequest],
-    program: Program,
-    cost: ProbeCost,
-) -> list[Probe | Exception]:
-    """Attach metrics of one kind in a program; return the probe of each, or why it has none."""
-    found: list[Probe | Exception | None] = [None] * len(metrics)
-    planned: dict[int, Planning] = {}
-    for number, metric in enumerate(metrics):
-        try:
-            asked = request(metric)
-            planned[number] = Planning(metric, asked, asked.plan().plan)
-        except Exception as error:  # whatever it is, it is to cost this metric alone
-            found[number] = error
-    for numbers in _blocks(planned):
-        group: list[Probe | Exception]
-        try:
-            group = _attached([planned[number] for number in numbers], program, cost)
-        except Exception as error:
-            group = [error] * len(numbers)
-        for number, probe in zip(numbers, group, strict=True):
-            found[number] = probe
-    return [one for one in found if one is not None]
+class MetricGroups:
+    """The groups that there are; metrics that come join one that has room for them."""
+
+    def __init__(self, cost: ProbeCost) -> None:
+        """Begin without any; ``cost`` is that of a trap."""
+        self._cost = cost
+        self._groups: list[_Group] = []
+
+    def attach(
+        self,
+        metrics: Sequence[Metric],
+        request: Callable[[Metric], MetricRequest],
+        program: Program,
+        is_spare: bool,
+        programs: int,
+    ) -> list[Probe | Exception]:
+        """Attach metrics of one kind in a program; return the probe of each, or why it has none.
+
+        ``programs`` is in how many programs metrics of the kind are to be attached.
+        """
+        found: list[Probe | Exception | None] = [None] * len(metrics)
+        planned: dict[int, Planning] = {}
+        for number, metric in enumerate(metrics):
+            try:
+                asked = request(metric)
+                plan = asked.plan().plan
+                planned[number] = Planning(metric, asked, plan, program, is_spare)
+            except Exception as error:  # whatever it is, it is to cost this metric alone
+                found[number] = error
+        self._groups = [group for group in self._groups if group.is_open]
+        for numbers in _blocks(planned):
+            group: list[Probe | Exception]
+            try:
+                group = self._attached([planned[number] for number in numbers], programs)
+            except Exception as error:
+                group = [error] * len(numbers)
+            for number, probe in zip(numbers, group, strict=True):
+                found[number] = probe
+        return [one for one in found if one is not None]
+
+    def _attached(self, planned: Sequence[Planning], programs: int) -> list[Probe | Exception]:
+        """Attach the metrics of one block. Raises GotraceError or OSError."""
+        first = planned[0]
+        if first.is_large:
+            run = open_run(_planned(first.request, first.plan))
+            return _Group(run, self._cost, None, None).join(planned, first.plan)
+        request, plan = first.request, _joint(planned)
+        prepared = _planned(request, plan).prepare(None, None)
+        kind = _kind(request, prepared)
+        for group in self._groups:
+            if group.kind == kind and (joined := group.take_in(planned, prepared)) is not None:
+                return joined
+        room = _room(len(plan.functions), programs)
+        if isinstance(request, LatencyRequest):
+            open_calls = request.options.open_calls * room.files
+            within = min(_MAX_WITHIN, max(2, len(plan.functions)))
+            options = replace(
+                request.options,
+                per_function=True,
+                open_calls=min(open_calls, _MAX_OPEN_CALLS),
+                outer_calls=min(open_calls * within, _MAX_OPEN_CALLS),
+            )
+            request = replace(request, options=options)
+        group = _Group(open_run(_planned(request, plan, room)), self._cost, kind, room)
+        self._groups.append(group)
+        return group.join(planned, plan)
+
+
+def _planned(request: Any, plan: ProbePlan, room: PlanRoom | None = None) -> Any:
+    """Return a request for a plan that is made already."""
+    return replace(request, asked=Asked(()), planned=Planned(plan), room=room)
+
+
+def _kind(request: MetricRequest, prepared: Prepared) -> Hashable:
+    """Return a key that is the same for metrics that can share a program."""
+    tasks = prepared.tasks.settings() if prepared.tasks is not None else None
+    open_calls = request.options.open_calls if isinstance(request, LatencyRequest) else 0
+    site = prepared.site_settings()
+    return type(request), open_calls, site, tasks, prepared.forced, can_move(prepared)
+
+
+def _room(functions: int, programs: int) -> PlanRoom:
+    """Return room for the functions of a program, in as many programs, and for some to come."""
+    files = min(programs + 1 + programs // 4, _MAX_FILES)
+    row = 2 * ROW_SIZE * len(kernel.online_cpus())
+    spare = max(1, min(_MAX_SPARE, _MAX_SPARE_BYTES // row))
+    return PlanRoom(min(functions * min(programs, files) + spare, MAX_FUNCTIONS), files)
 
 
 def _blocks(planned: dict[int, Planning]) -> Iterator[list[int]]:
@@ -118,85 +195,51 @@ def _blocks(planned: dict[int, Planning]) -> Iterator[list[int]]:
         yield block
 
 
-def _attached(
-    planned: Sequence[Planning], program: Program, cost: ProbeCost
-) -> list[Probe | Exception]:
-    """Attach the metrics of one block. Raises GotraceError or OSError."""
-    first = planned[0]
-    plan, rows = first.plan, list[Sequence[int]]([range(len(first.plan.functions))])
-    request: Any = first.request
-    if len(planned) > 1:
-        plan, rows = _joint(planned)
-    if not first.is_large and isinstance(request, LatencyRequest):
-        most = request.options.open_calls * min(_MAX_WITHIN, len(plan.functions))
-        outer = min(most, _MAX_OUTER_CALLS)
-        request = replace(
-            request, options=replace(request.options, per_function=True, outer_calls=outer)
-        )
-    run: Run[Any, Any] = open_run(replace(request, asked=Asked(()), planned=Planned(plan)))
-    group = _Group(run, program, cost)
-    refused = {
-        point.cookie & COOKIE_INDEX_MASK: error
-        for point, error in run.attached.failed.items()
-        if point.offset in group.entries
+def _joint(planned: Sequence[Planning]) -> ProbePlan:
+    """Return one plan for several metrics of a file."""
+    functions = {
+        file.key(sites): sites
+        for one in planned
+        for file in one.plan.binaries
+        for sites in file.functions
     }
-    found: list[Probe | Exception] = []
-    inlined = also_inlined([one.plan.binaries for one in planned], {})
-    for one, own, places in zip(planned, rows, inlined, strict=True):
-        probe = MemberProbe(group, one, own, [place.text("counted") for place in places])
-        found.append(probe)
-        if refused and all(row in refused for row in own):
-            where = plan.binaries[0].binary.image.display
-            error = refusal(refused[own[0]])
-            found[-1] = AttachError(f"cannot attach to {where}: {error}")
-            probe.close()
-    return found
-
-
-def _joint(planned: Sequence[Planning]) -> tuple[ProbePlan, list[Sequence[int]]]:
-    """Return one plan for several metrics of a file, and the rows of each."""
-    numbers: dict[FunctionKey, int] = {}
-    functions: list[FunctionSites] = []
-    rows: list[Sequence[int]] = []
-    for one in planned:
-        for file in one.plan.binaries:
-            for sites in file.functions:
-                if numbers.setdefault(file.key(sites), len(functions)) == len(functions):
-                    functions.append(sites)
-        rows.append([numbers[key] for key in one.keys])
     binary = planned[0].plan.binaries[0].binary
-    return ProbePlan((BinaryPlan(binary, tuple(functions)),), ()), rows
+    return ProbePlan((BinaryPlan(binary, tuple(functions.values())),), ())
+
+
+@dataclass(eq=False, slots=True)
+class _Row:
+    """A function that has probes, and the metrics that have it."""
+
+    key: FunctionKey
+    sites: FunctionSites
+    program: ProgramKey
+    users: list[MemberProbe] = field(default_factory=list)
+    is_light: bool = False  # its calls are not followed
 
 
 class _Group:
-    """The run of a block of metrics; any thread may ask."""
+    """The run of some metrics; any thread may ask."""
 
-    def __init__(self, run: Run[Any, Any], program: Program, cost: ProbeCost) -> None:
-        """Take over a run whose probes are in place."""
-        self.run, self.program = run, program
+    def __init__(
+        self, run: Run[Any, Any], cost: ProbeCost, kind: Hashable, room: PlanRoom | None
+    ) -> None:
+        """Take over a run whose probes are in place; without room, no further metrics join."""
+        self.run, self.kind = run, kind
         self.meter: CallCounter | LatencyMeter = run.meter
         self.lock = threading.RLock()
         self.members: list[MemberProbe] = []
         self.is_open = True
-        #: By row, the metrics that have it.
-        self.users: dict[int, list[MemberProbe]] = {}
+        self.rows: dict[int, _Row] = {}
         self.by_row = isinstance(run.meter, CallCounter) or run.meter.by_function
-        self.names = [function.name for function in run.plan.functions]
-        image = run.plan.binaries[0].binary.image
-        self.entries = {
-            image.offset_of(sites.entry.address)
-            for _, _, sites in run.plan.numbered()
-            if sites.entry is not None
-        }
         self.can_move = isinstance(run.meter, LatencyMeter) and run.meter.landings is not None
-        #: Functions whose calls cost less since the latest step.
-        self.cheaper: set[int] = set()
-        self._moved: set[int] = set()
+        self._room = room
+        self._files: dict[ProgramKey, int] = {}
         self._lost: Counter[str] = Counter()
         self.counted: Counter[int] = Counter()  # calls that were not followed, by function
         self._hits = Hits(run.attached.program, run.plan)
         self._cost = cost.plus(run.meter.program_ns)
-        self._is_held, self._is_fresh = True, True
+        self._is_held = True
         self._dropping = False
         self._due: dict[str, float] = {}
 
@@ -209,11 +252,120 @@ class _Group:
             self._due[what] = now + _FRESH
         return True
 
-    def join(self, member: MemberProbe, rows: Sequence[int]) -> None:
-        """Add a metric with these rows."""
+    def take_in(
+        self, planned: Sequence[Planning], prepared: Prepared
+    ) -> list[Probe | Exception] | None:
+        """Attach metrics of a program, which are planned together; None if there is no room.
+
+        Raises GotraceError or OSError.
+        """
+        (file,), program = prepared.plan.binaries, planned[0].program.key
+        with self.lock:
+            if self._room is None or not self.is_open or not self.run.attached.is_held():
+                return None
+            there = {row.key: row for row in self.rows.values()}
+            new = [sites for sites in file.functions if file.key(sites) not in there]
+            shared = [row for row in map(there.get, map(file.key, file.functions)) if row]
+            first, number = self._free(len(new)), self._number(program)
+            if first is None or number is None or not self._goes_with(file, program, shared):
+                return None
+            self._pull()  # what was counted before is not theirs
+            plan = ProbePlan((replace(file, functions=tuple(new)),), (), first=first)
+            tasks = prepared.tasks and replace(prepared.tasks, number=number)
+            notes: list[Note] = []
+            if new:
+                try:
+                    notes = self.run.extend(
+                        replace(prepared, plan=plan, tasks=tasks, room=self._room)
+                    )
+                except BaseException:
+                    with suppress(GotraceError):
+                        self.meter.remove(range(first, first + len(new)))
+                    raise
+                self._hits.add(plan)
+            return self.join(planned, plan, number, notes)
+
+    def _free(self, count: int) -> int | None:
+        """Return the first of so many rows that no function has, None if there are none."""
+        assert self._room is not None
+        found = 0
+        for row in range(self._room.functions):
+            found = 0 if row in self.rows else found + 1
+            if found > count:
+                break
+        first = row - found + 1
+        if found < count:
+            return None
+        taken = range(first, first + count)
+        # A call that was open when its function left is not to end at another one's RET.
+        is_clean = isinstance(self.meter, CallCounter) or not self.meter.open_now(taken)
+        return first if is_clean else None
+
+    def _number(self, program: ProgramKey) -> int | None:
+        """Return a program's number, a new one if it is not here, None if there are too many."""
+        assert self._room is not None
+        used = set(self._files.values())
+        free = next((one for one in range(self._room.files) if one not in used), None)
+        return self._files.get(program, free)
+
+    def _goes_with(self, file: BinaryPlan, program: ProgramKey, shared: Iterable[_Row]) -> bool:
+        """Return whether functions of a file can be beside those that are here.
+
+        A function has one row: two would be two calls at one depth. Jumps between functions are
+        known where these are attached together.
+        """
+        device, inode, _ = file.key(file.functions[0])
+        here = [row for row in self.rows.values() if row.key[:2] == (device, inode)]
+        if any(row.program != program for row in here) or any(row.is_light for row in shared):
+            return False
+        every = [*file.functions, *(row.sites for row in here)]
+        return not here or not any(sites.tail_jumps for sites in every)
+
+    def join(
+        self,
+        planned: Sequence[Planning],
+        plan: ProbePlan,
+        file: int = 0,
+        notes: Sequence[Note] | None = None,
+    ) -> list[Probe | Exception]:
+        """Add metrics whose probes are in place; return the probe of each, or why it has none."""
+        program, (binary,) = planned[0].program, plan.binaries[:1]
+        image = binary.binary.image
+        self._files[program.key] = file
+        for row, at, sites in plan.numbered():
+            self.rows[row] = _Row(at.key(sites), sites, program.key)
+        numbers = {row.key: number for number, row in self.rows.items()}
+        entries = {
+            image.offset_of(row.sites.entry.address)
+            for row in self.rows.values()
+            if row.program == program.key and row.sites.entry is not None
+        }
+        refused = {
+            point.cookie & COOKIE_INDEX_MASK: error
+            for point, error in self.run.attached.failed.items()
+            if point.offset in entries
+        }
+        said = [note.text for note in (self.run.warnings() if notes is None else notes)]
+        probes: list[MemberProbe] = []
+        inlined = also_inlined([one.plan.binaries for one in planned], {})
+        for one, places in zip(planned, inlined, strict=True):
+            more = [*said, *(place.text("counted") for place in places)]
+            said = []
+            own = [numbers[key] for key in one.keys]
+            probes.append(MemberProbe(self, one, own, image.identity, more))
+        found: list[Probe | Exception] = [*probes]
+        for number, probe in enumerate(probes):
+            if refused and all(row in refused for row in probe.rows):
+                error = refusal(refused[probe.rows[0]])
+                found[number] = AttachError(f"cannot attach to {image.display}: {error}")
+                probe.close()
+        return found
+
+    def add(self, member: MemberProbe) -> None:
+        """Add a metric."""
         self.members.append(member)
-        for row in rows:
-            self.users.setdefault(row, []).append(member)
+        for row in member.rows:
+            self.rows[row].users.append(member)
 
     def take(self) -> None:
         """Pass on what was counted and measured since the last time."""
@@ -229,16 +381,11 @@ class _Group:
         else:
             found = {row: (one.count, one) for row, one in self.meter.take().rows.items()}
         for row, (calls, times) in found.items():
-            every = self.users.get(row, ()) if self.by_row else self.members
-            for member in every:
+            for member in self._users(row) if self.by_row else self.members:
                 member.add(row, calls, times)
 
-    def forget(self) -> None:
-        """Drop the results so far, once for all metrics, which begin together."""
-        with self.lock:
-            if self.is_open and self._is_fresh:
-                self.meter.take()
-            self._is_fresh = False
+    def _users(self, row: int) -> Sequence[MemberProbe]:
+        return self.rows[row].users if row in self.rows else ()
 
     def expire(self) -> None:
         """Pass on what has come since the last scrape: its series are not idle."""
@@ -257,7 +404,14 @@ class _Group:
         with self.lock:
             if not self.is_open:
                 return math.inf
-            self._moved |= moved(self.run, self.program)
+            self.meter.move()
+            for move in self.meter.moved():
+                row = self.rows.get(move.function) if move.function is not None else None
+                name = "" if row is None else row.sites.function.name
+                target = "all" if row is None else row.program.target
+                DETAILS.info("%s: %s", target, printable(move.text(name)))
+                if row is not None and move.function is not None and move.returns == "landing":
+                    self._make_cheaper(move.function)
             return self.meter.pause
 
     def settle(self) -> None:
@@ -267,11 +421,15 @@ class _Group:
         with self.lock:
             if not self.is_open:
                 return
-            self.cheaper, self._moved = self._moved, set()
-            if self.meter.settle():
-                self.cheaper = set(range(len(self.names)))
+            cheaper = set(self.rows) if self.meter.settle() else set[int]()
             with suppress(GotraceError):  # the probes may be gone, which is said elsewhere
-                self.cheaper |= set(self.meter.drop_probes()) if self._dropping else set()
+                cheaper |= set(self.meter.drop_probes()) if self._dropping else set()
+            for row in cheaper:
+                self._make_cheaper(row)
+
+    def _make_cheaper(self, row: int) -> None:
+        for member in self._users(row):
+            member.is_cheaper = True
 
     def losses(self) -> Counter[str]:
         """Return how much is missing of all metrics so far."""
@@ -304,8 +462,15 @@ class _Group:
                 return
             if (new := self._hits.new()) is None:
                 return
+            most = self._room.functions if self._room is not None else MAX_FUNCTIONS
+            files = {number: key for key, number in self._files.items()}
             for row, hit, ns in zip(new.numbers, new.rows, new.spent(self._cost), strict=True):
-                users = self.users.get(row - 1, self.members) if row else self.members
+                users = self._users(row - 1)
+                if row > most:  # of no function of a file
+                    program = files.get(row - 1 - most)
+                    users = [one for one in self.members if one.program.key == program]
+                elif not row or row not in self.rows:
+                    users = self.members
                 self.counted[row - 1] += hit.counted
                 _divide(users, _sites(hit), ns)
 
@@ -318,12 +483,14 @@ class _Group:
 
     def lighten(self, member: MemberProbe) -> bool:
         """Count the calls of a metric's own functions alone; return whether that is possible."""
-        own = [row for row in member.rows if self.users[row] == [member]]
+        own = [row for row in member.rows if self.rows[row].users == [member]]
         if isinstance(self.meter, CallCounter) or not own:
             return False
-        if self.members == [member]:
+        if self._room is None:
             return self.meter.lighten_all()
         lightened = [self.meter.lighten(row) for row in own]
+        for row in own:
+            self.rows[row].is_light = True
         self._dropping = True
         return None not in lightened
 
@@ -345,7 +512,7 @@ class _Group:
                 self.meter.stop()
             else:
                 rows = {row for one in leaving for row in one.rows}
-                gone = {row for row in rows if all(one.is_leaving for one in self.users[row])}
+                gone = {row for row in rows if all(one.is_leaving for one in self.rows[row].users)}
                 if gone:
                     self.meter.remove(gone)
             self._pull()
@@ -354,13 +521,22 @@ class _Group:
             for one in leaving:
                 one.end()
             self.members = staying
-            for row, users in list(self.users.items()):
-                self.users[row] = [one for one in users if not one.is_leaving]
+            self._free_rows({number for one in leaving for number in one.rows})
             if not staying:
                 self.is_open = False
                 self.run.close()
         if not is_held:
             raise AttachError("the process that held the probes is gone: later results are missing")
+
+    def _free_rows(self, numbers: Iterable[int]) -> None:
+        """Leave rows, and files, that no metric has any more to those that come."""
+        for number in numbers:
+            row = self.rows[number]
+            row.users = [one for one in row.users if not one.is_leaving]
+            if not row.users:
+                del self.rows[number]
+        programs = {one.program.key for one in self.members}
+        self._files = {key: file for key, file in self._files.items() if key in programs}
 
 
 def _sites(hit: HitRow) -> int:
@@ -383,25 +559,33 @@ class MemberProbe(Probe):
     """The probes of a metric that has some rows of a group."""
 
     def __init__(
-        self, group: _Group, planned: Planning, rows: Sequence[int], notes: Sequence[str]
+        self,
+        group: _Group,
+        planned: Planning,
+        rows: Sequence[int],
+        file: FileIdentity,
+        notes: Sequence[str],
     ) -> None:
         """Join a group; ``notes`` are about the metric's functions."""
         super().__init__()
         self.group, self.metric, self.rows = group, planned.metric, rows
+        self.program, self._file = planned.program, file
+        self._has_begun = not planned.is_spare
+        functions = [one.function.name for one in planned.plan.binaries[0].functions]
+        self._names = dict(zip(rows, functions, strict=True))
         self._lock = group.lock
         self.needs_target = group.can_move
-        self.is_leaving = False
+        #: Whether calls cost less since it was asked last; whether it is to leave.
+        self.is_cheaper = self.is_leaving = False
         self.hits = self.ns = self._unmeasured = 0
-        run, plan = group.run, planned.plan
+        plan = planned.plan
         self.problems = [*plan.problems, *notes]
         if only := plan.only_inlined():
             self.problems.append(only.text("counted"))
-        if not group.members:  # what is said of the run is said once
-            self.problems[:0] = [note.text for note in run.warnings()]
-        group.join(self, rows)
+        group.add(self)
         self._lost = group.losses()
-        self._pod = partial(of_pod, planned.metric.spec, group.program)
-        self.metric.begin(group.program.key.target)
+        self._pod = partial(of_pod, planned.metric.spec, self.program)
+        self.metric.begin(self.program.key.target)
         self._is_present = True
 
     @property
@@ -410,12 +594,13 @@ class MemberProbe(Probe):
 
     def add(self, row: int, calls: int, times: Histogram | None) -> None:
         """Take new results of a row; called with the group's lock held."""
+        if not self._has_begun:
+            return
         if self.state is not ProbeState.ON:
             self._unmeasured += calls  # of a function that others measure
             return
-        names = (self.group.names[row],) if self.metric.spec.functions else ()
-        target = self.group.program.key.target
-        self.metric.add(target, [self._pod(Increment(names, calls, times))])
+        names = (self._names[row],) if self.metric.spec.functions else ()
+        self.metric.add(self.program.key.target, [self._pod(Increment(names, calls, times))])
 
     def take(self) -> None:
         self.group.take()
@@ -428,13 +613,16 @@ class MemberProbe(Probe):
             self.group.expire()
 
     def forget(self) -> None:
-        self.group.forget()
+        with self._lock:
+            if self.is_open and not self._has_begun:
+                self.group.take()
+            self._has_begun = True
 
     def poll(self) -> None:
         self.group.poll()
 
     def _lighten(self) -> str | None:
-        if not self.group.lighten(self):
+        if self.state is not ProbeState.ON or not self.group.lighten(self):
             return None
         self.group._pull()
         self.state = ProbeState.COUNTED
@@ -443,7 +631,8 @@ class MemberProbe(Probe):
 
     def settle(self) -> bool:
         self.group.settle()
-        return not self.group.cheaper.isdisjoint(self.rows)
+        is_cheaper, self.is_cheaper = self.is_cheaper, False
+        return is_cheaper
 
     def _figures(self) -> Figures:
         self.group.look()
@@ -466,7 +655,10 @@ class MemberProbe(Probe):
 
     def is_in(self, pid: int) -> bool | None:
         with self._lock:
-            return self.group.run.attached.has_breakpoint(Process(pid)) if self.is_open else None
+            return self._has_breakpoint(pid) if self.is_open else None
+
+    def _has_breakpoint(self, pid: int) -> bool | None:
+        return self.group.run.attached.has_breakpoint(Process(pid), self._file)
 
     def stop(self) -> None:
         self.group.stop(self)
@@ -493,4 +685,4 @@ class MemberProbe(Probe):
     def _rest(self) -> None:
         if self._is_present:
             self._is_present = False
-            self.metric.presence.end(self.group.program.key.target)
+            self.metric.presence.end(self.program.key.target)

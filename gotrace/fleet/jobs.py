@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from gotrace.fleet.config import Config, FlightSpec, MetricSpec, SpanSpec, WaitsSpec
-from gotrace.fleet.groups import attach_metrics
+from gotrace.fleet.groups import MetricGroups
 from gotrace.fleet.probing import (
     SKIPPED,
     KeyProbe,
@@ -209,13 +209,26 @@ def batches(jobs: Iterable[Job]) -> list[list[Job]]:
 
 
 def attach_batch(
-    batch: Sequence[Job], target: Target, program: Program, cost: ProbeCost, is_spare: bool = False
+    batch: Sequence[Job],
+    target: Target,
+    program: Program,
+    cost: ProbeCost,
+    groups: MetricGroups,
+    is_spare: bool = False,
+    programs: int = 1,
 ) -> list[tuple[Job, Probe | Exception]]:
-    """Attach a batch in a program; return the probe of each job, or why it has none."""
+    """Attach a batch in a program; return the probe of each job, or why it has none.
+
+    ``groups`` are those that metrics may join, and ``programs`` is how many may come to them.
+    """
     if batch[0].kind is not None:
         metrics = [metric for job in batch for metric in job.metrics]
-        probes = attach_metrics(
-            metrics, lambda metric: metric_request(metric.spec, target, program), program, cost
+        probes = groups.attach(
+            metrics,
+            lambda metric: metric_request(metric.spec, target, program),
+            program,
+            is_spare,
+            programs,
         )
         return list(zip(batch, probes, strict=True))
     (job,) = batch

@@ -187,6 +187,20 @@ class Attached:
                 one.keeper.end(until)
         return refused
 
+    def extend(self, groups: Sequence[ProbeGroup]) -> dict[Point, OSError]:
+        """Attach groups of a further file while hits count, if that is as it was when it was read.
+
+        A keeper that has been forked before does not have the file. Return the points that the
+        kernel refuses, which ``failed`` has as well. Raises as ``change`` does.
+        """
+        if not self._kept:
+            raise GotraceError("cannot attach any more: the probes were removed")
+        _check_unchanged(groups)
+        refused = self._keep(groups)
+        self.failed |= refused
+        _check_unchanged(groups)
+        return refused
+
     def leave(self, but: Iterable[ProbeGroup]) -> None:
         """Remove all groups but some, while hits count. Raises as ``change`` does."""
         staying = {id(group) for group in but}
@@ -215,14 +229,15 @@ class Attached:
         """Return whether the processes that keep the probes in place are there."""
         return all(kept.keeper.holds() for kept in self._kept)
 
-    def has_breakpoint(self, process: Process) -> bool | None:
+    def has_breakpoint(self, process: Process, file: FileIdentity | None = None) -> bool | None:
         """Return whether a process's mapping of its executable has a probe of these.
 
-        None if that cannot be found out: the process has ended, or its memory cannot be read. The
-        entries are attached last, and stay the longest.
+        ``file`` is that executable, if probes are in several. None if that cannot be found out: the
+        process has ended, or its memory cannot be read. The entries are attached last, and stay the
+        longest.
         """
         for group in reversed(self._groups()):
-            for point in group.points:
+            for point in group.points if file in (None, group.identity) else ():
                 if point not in self.failed:
                     code = process.code_at(point.offset)
                     return None if code is None else _BREAKPOINT in code

@@ -92,12 +92,14 @@ class Budget(Generic[K]):
         self._before[key] = spent
 
 
-def counting_hits(settings: S, functions: int = 0) -> S:
+def counting_hits(settings: S, functions: int = 0, files: int = 0) -> S:
     """Return settings with which programs count their hits, by function if these are not many.
+
+    Those of no function are counted by file if that is a number of these.
 
     Of more functions than can be told from each other, all are held to the budget together.
     """
-    return settings.with_hits(1 + (functions if functions <= MAX_FUNCTIONS else 0))
+    return settings.with_hits(1 + (functions if functions <= MAX_FUNCTIONS else 0), files)
 
 
 def removable(
@@ -233,10 +235,16 @@ class Hits:
         self._hits = program.map("hits")
         self._stepped = [False]
         self._before = b""
-        if plan is not None and self._hits.max_entries > HIT_KINDS:
-            for _, _, sites in plan.numbered():
-                form = sites.entry.form if sites.entry else None
-                self._stepped.append(form in (SiteForm.FIRST, SiteForm.RET))
+        if plan is not None:
+            self.add(plan)
+
+    def add(self, plan: ProbePlan) -> None:
+        """Take note of the functions of a plan that the program has room for."""
+        rows = self._hits.max_entries // HIT_KINDS
+        self._stepped += [False] * (rows - len(self._stepped))
+        for number, _, sites in plan.numbered() if rows > 1 else ():
+            form = sites.entry.form if sites.entry else None
+            self._stepped[number + 1] = form in (SiteForm.FIRST, SiteForm.RET)
 
     def read(self) -> HitCounts:
         """Return the hits so far."""

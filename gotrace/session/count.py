@@ -7,7 +7,7 @@ import struct
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from gotrace.kernel.attach import Attached, ProbeGroup, attach
+from gotrace.kernel.attach import Attached, Point, ProbeGroup, attach
 from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.sums import Counters
 from gotrace.session.budget import counting_hits, removable
@@ -20,6 +20,8 @@ from gotrace.sites.records import SiteForm
 
 #: Of bpf/count.c's struct fault.
 _FAULT = struct.Struct("<qQ")
+#: Of all plans that share a program.
+_MAX_FAULTS = 4096
 
 
 def _fault_keys(plan: ProbePlan) -> dict[int, list[bytes]]:
@@ -37,33 +39,45 @@ class CallCounter(Probing):
 
     def __init__(self, prepared: Prepared) -> None:
         """Attach to all entry sites. Raises AttachError or LoadError."""
-        plan, pid = prepared.plan, prepared.target.pid
-        self._functions = len(plan.functions)
-        self._faults = _fault_keys(plan)
-        settings = CountSettings(
-            site=prepared.site_settings(),
-            counters=self._functions,
-            faults=max(1, sum(map(len, self._faults.values()))),
-        )
-        groups = plan.entry_groups("on_entry", pid)
+        self._faults: dict[int, list[bytes]] = {}
         self._entries: dict[int, ProbeGroup] = {}
         self._needless: list[ProbeGroup] = []
+        groups = self._groups(prepared)
+        settings = CountSettings(
+            site=prepared.site_settings(),
+            counters=prepared.functions,
+            faults=_MAX_FAULTS if prepared.room else max(1, sum(map(len, self._faults.values()))),
+        )
         if prepared.counts_hits:
-            settings = counting_hits(settings, len(plan.names))
-        if prepared.budget is not None or prepared.is_minded:
-            groups, self._entries = removable(groups, len(plan.names))
-        groups += plan.fault_groups("on_fault", pid)
+            settings = counting_hits(settings, prepared.functions)
 
         def prepare(program: BpfProgram) -> None:
-            for number, keys in self._faults.items():
-                for key in keys:
-                    program.map("faults").update(key, number.to_bytes(4, "little"))
+            self._prepare(program, prepared)
 
         self.attached: Attached = attach(
             settings, groups, prepared.forced, prepare, prepared.announce
         )
         self._map = self.attached.program.map("counts")
         self._counts = Counters(self._map)
+
+    def _groups(self, prepared: Prepared) -> list[ProbeGroup]:
+        """Return the probes of a plan, whose functions can be removed if somebody minds."""
+        plan, pid = prepared.plan, prepared.target.pid
+        groups = plan.entry_groups("on_entry", pid)
+        self._faults |= _fault_keys(plan)
+        if prepared.budget is not None or prepared.is_minded:
+            groups, entries = removable(groups, prepared.functions)
+            self._entries |= entries
+        return groups + plan.fault_groups("on_fault", pid)
+
+    def _prepare(self, program: BpfProgram, prepared: Prepared) -> None:
+        for number, _, _ in prepared.plan.numbered() if self._faults else ():
+            for key in self._faults.get(number, ()):
+                program.map("faults").update(key, number.to_bytes(4, "little"))
+
+    def add(self, prepared: Prepared) -> dict[Point, OSError]:
+        self._prepare(self.attached.program, prepared)
+        return self.attached.extend(self._groups(prepared))
 
     def lighten(self, function: int) -> Level | None:
         if function not in self._entries:

@@ -24,7 +24,7 @@ import struct
 import time
 from array import array
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from itertools import islice
@@ -86,7 +86,7 @@ _U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
 _WAY = struct.Struct("=I4xQ")
 _CALLER = struct.Struct("=QQ")
 _LANDING = struct.Struct("=QQ")
-_EPOCH, _FAULT = _U32.pack(0), _U32.pack(1)  # enum moving
+_EPOCH, _FAULTS = _U32.pack(0), 1  # enum moving
 _IN_PAGE = 0xFFF  # of an address: the same in each process
 
 
@@ -95,8 +95,9 @@ def landing_sizes(prepared: Prepared) -> dict[str, int]:
     if not can_move(prepared):
         return {}
     most = _max_landings(prepared)
-    passes = 1 + min(most, _MAX_SHARED)
-    return {"ways": len(prepared.plan.names), "landings": most, "passes": passes}
+    every = most * (prepared.room.files if prepared.room is not None else 1)
+    passes = 1 + min(every, _MAX_SHARED)
+    return {"ways": prepared.functions, "landings": every, "passes": passes}
 
 
 def _max_landings(prepared: Prepared) -> int:
@@ -137,11 +138,9 @@ def place_entries(prepared: Prepared, program: BpfProgram) -> None:
     if not can_move(prepared):
         return
     way = Way.LEARNING if prepared.returns is ReturnMode.LANDING else Way.RETS
-    rows = [_WAY.pack(way.value, 0)] * len(prepared.plan.names)
-    for number, _, sites in prepared.plan.numbered():
-        if sites.entry is not None:
-            rows[number] = _WAY.pack(way.value, sites.entry.address)
-    program.map("ways").update_array(0, rows)
+    entries = (sites.entry for _, _, sites in prepared.plan.numbered())
+    rows = [_WAY.pack(way.value, entry.address if entry else 0) for entry in entries]
+    program.map("ways").update_array(prepared.plan.first, rows)
 
 
 def place_landing(program: BpfProgram, entry: int, return_pc: int, address: int) -> None:
@@ -228,8 +227,38 @@ class _Search:
         return any(time.monotonic() >= until for _ in self._steps)
 
 
+class Shared:
+    """The calls of functions and the epochs of learning, in all files that share a program."""
+
+    def __init__(self, program: BpfProgram) -> None:
+        self._moving, self._epoch = program.map("moving"), 0
+        #: Free rows of passes.
+        self.passes = list(range(program.map("passes").max_entries - 1, 0, -1))
+        self._entered, self._calls, self._next = program.map("entered"), array("Q"), 0.0
+
+    def begin_epoch(self) -> int:
+        """Begin the next epoch: calls that are entered from now on have its number."""
+        kernel.wait_for_programs()  # those that have seen functions as they were
+        self._epoch += 1
+        self._moving.update(_EPOCH, _U64.pack(self._epoch))
+        return self._epoch
+
+    def place_fault(self, file: int, address: int) -> None:
+        """Have programs know where the entry of runtime.sigpanic is probed in a file."""
+        self._moving.update(_U32.pack(_FAULTS + file), _U64.pack(address))
+
+    def calls(self, now: float) -> array[int]:
+        """Return the calls of all functions so far; the same object if there are no more."""
+        if now >= self._next:
+            self._next = now + Landings.PERIOD / 2
+            calls = self._entered.sums()
+            if calls != self._calls:
+                self._calls = calls
+        return self._calls
+
+
 class Landings:
-    """The functions of a run, each of which is at its RETs or has moved to landings."""
+    """The functions of a file, each of which is at its RETs or has moved to landings."""
 
     #: Seconds between two steps.
     PERIOD = 0.1
@@ -239,6 +268,7 @@ class Landings:
         prepared: Prepared,
         attached: Attached,
         rets: Mapping[int, ProbeGroup],
+        shared: Shared,
     ) -> None:
         """Take over the attached probes; ``rets`` are the groups of RETs by functions' numbers."""
         assert prepared.tasks is not None
@@ -252,32 +282,25 @@ class Landings:
         self._landings, self._new = program.map("landings"), program.map("callers")
         self._unreported, self._had_unreported = program.map("unreported"), 0
         self._passes, self._had_missed = program.map("passes"), 0
-        self._stacks, self._moving = program.map("stacks"), program.map("moving")
-        self._epoch = 0
+        self._stacks, self._shared = program.map("stacks"), shared
         self._file = prepared.plan.files[0]
-        calls = prepared.traced.calls if prepared.traced is not None else ()
-        results = {number for number, call in enumerate(calls) if call.reads_results}
-        selecting = {number for number, call in enumerate(calls) if call.compiled is not None}
-        floats = {number for number, call in enumerate(calls) if call.result_floats}
         self._code: Callers | None = None
         self._search: _Search | None = None
         self._most = _max_landings(prepared)
         self._is_minded = prepared.is_minded
-        self._free = list(range(min(self._most, _MAX_SHARED), 0, -1))  # rows of passes
+        self._free = shared.passes
         self._watched: list[_Landed] = []  # that have such a row, and a probe
-        way = Way.LEARNING if self._is_asked else Way.RETS
-        self._functions = [
-            _Function(number, sites, rets[number], way, number in results, number in selecting)
-            for number, _, sites in prepared.plan.numbered()
-            if number in rets
-        ]
-        self._by_number = {function.number: function for function in self._functions}
+        self._functions: list[_Function] = []
+        self._by_number: dict[int, _Function] = {}
+        self._numbers: set[int] = set()  # of those that have left as well
         self._landed: dict[int, _Landed] = {}
         self._callers_landed = 0
         self._gone: list[_Function] = []  # since the last ``take``
         self._refused: dict[int, str] = {}
         self._left: set[int] = set()  # landings that other code comes by too often
         self._weighed: dict[bytes, int] = {}  # calls of callers until their function was weighed
+        #: The probe at the path of a fault, once there is one.
+        self.for_faults: list[ProbeGroup] = []
         self._sees_faults = self._has_needless = False
         self._moves: list[Move] = []
         self._is_over = False
@@ -286,7 +309,27 @@ class Landings:
         self._has_rates = False  # whether any function was called since the look before
         self._counted = time.monotonic()
         self._seconds = 0.0  # since the look before the latest one
-        for function in self._functions:
+        self.add(prepared, rets)
+
+    def add(self, prepared: Prepared, rets: Mapping[int, ProbeGroup]) -> None:
+        """Take over functions of the file; ``rets`` as for the first ones."""
+        calls = prepared.traced.calls if prepared.traced is not None else ()
+        results = {number for number, call in enumerate(calls) if call.reads_results}
+        selecting = {number for number, call in enumerate(calls) if call.compiled is not None}
+        floats = {number for number, call in enumerate(calls) if call.result_floats}
+        way = Way.LEARNING if self._is_asked else Way.RETS
+        more = [
+            _Function(number, sites, rets[number], way, number in results, number in selecting)
+            for number, _, sites in prepared.plan.numbered()
+            if number in rets
+        ]
+        entered = self._entered.sums()  # a number may have been another's
+        for function in more:
+            function.entered = entered[function.number]
+        self._functions += more
+        self._numbers |= {function.number for function in more}
+        self._by_number |= {function.number: function for function in more}
+        for function in more:
             if function.number in floats:
                 self._keep([function], "it returns floats")
             elif _is_one_instruction(function.sites):
@@ -369,10 +412,10 @@ class Landings:
         """Find out how often functions are called."""
         seconds = self._seconds = max(now - self._counted, 1e-3)
         self._counted = now
-        sums, before = self._entered.sums(), self._sums
-        if sums == before and not self._has_rates:
+        sums, before = self._shared.calls(now), self._sums
+        if sums is before and not self._has_rates:
             return
-        self._sums, self._has_rates = sums, sums != before
+        self._sums, self._has_rates = sums, sums is not before
         for function in self._functions:
             calls = sums[function.number]
             function.calls = calls - function.entered
@@ -440,15 +483,13 @@ class Landings:
 
     def _begin_epoch(self, functions: Iterable[_Function]) -> None:
         """Tell calls of functions that are entered from now on from those that are open."""
-        kernel.wait_for_programs()  # those that have seen the functions as they were
-        self._epoch += 1
-        self._moving.update(_EPOCH, _U64.pack(self._epoch))
+        epoch = self._shared.begin_epoch()
         for function in functions:
-            function.epoch = self._epoch
+            function.epoch = epoch
 
     def _learn(self, now: float, most: int | None = _MAX_REPORTED) -> None:
         """Give landings to callers that the kernel has reported: to all, or to the first ones."""
-        entries = islice(self._new.entries(), most)
+        entries = islice(self._reported(), most)
         reported = [(key, _U64.unpack(value)[0]) for key, value in entries]
         calls: dict[_Function, int] = {}
         wanted: dict[int, set[_Function]] = {}
@@ -470,6 +511,12 @@ class Landings:
         for key, _ in reported:
             self._new.delete(key)
         self._look_at_unreported(now)
+
+    def _reported(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the callers of the file's functions that the kernel has reported."""
+        for key, value in self._new.entries():
+            if _CALLER.unpack(key)[1] in self._by_number:
+                yield key, value
 
     def _look_at_unreported(self, now: float) -> None:
         """Wait for the end of calls that are open, if callers came for which there was no room."""
@@ -504,12 +551,18 @@ class Landings:
                 continue
             self._callers_landed += len(users)
             self._landed[place] = landed = _Landed(best, tuple(users))
-            landed.row = self._free.pop() if best.shared else 0
+            self._take_row(landed)
             fresh.append(landed)
         self._probe([landed for landed in fresh if landed.is_needed])
         for landed in fresh:
             if landed.landing.return_pc in self._landed:
                 self._set_landing(landed, landed.users)
+
+    def _take_row(self, landed: _Landed) -> None:
+        """Give it a row of passes if other ways lead there: it may have been another's."""
+        landed.row = self._free.pop() if landed.landing.shared else 0
+        if landed.row:
+            landed.ended, landed.missed = self._passes.sums(1 + landed.row)[2 * landed.row :]
 
     def _add_users(self, known: _Landed, users: set[_Function]) -> None:
         """End calls of more functions at a landing."""
@@ -578,8 +631,9 @@ class Landings:
             kind, file = self._tasks.runtime_kind(self._file)
             offset = self._file.image.offset_of(site.address)
             point = Point(offset, site.address, fault_cookie(site, kind, file))
-            self._moving.update(_FAULT, _U64.pack(site.address))
-            self._attached.change([self._group_of([point])])
+            self._shared.place_fault(self._tasks.number, site.address)
+            self.for_faults = [self._group_of([point])]
+            self._attached.change(self.for_faults)
 
     def _group(self, landed: Iterable[_Landed]) -> ProbeGroup:
         points = []
@@ -697,7 +751,10 @@ class Landings:
         known: they end at a RET. A task's row stays while it has a call open.
         """
         rows = (STACK_EPOCH.unpack_from(row) for _, row in self._stacks.entries())
-        return min((epoch for level, epoch in rows if level), default=None)
+        return min(
+            (epoch for latest, level, epoch in rows if level and latest in self._numbers),
+            default=None,
+        )
 
     def _look_at_misses(self, now: float, is_due: bool, is_new: bool = False) -> None:
         """Give up landings that are hit much more often without a call's end than with one.
@@ -750,7 +807,7 @@ class Landings:
             return False
         before = replace(landed)
         landed.landing, landed.group = other, None
-        landed.row = self._free.pop() if other.shared else 0
+        self._take_row(landed)
         if landed.is_needed:
             self._probe([landed])
         if before.row:
@@ -845,6 +902,10 @@ class Landings:
         function.has_said = True
         self._moves.append(Move(function.number, "ret", why))
 
+    def has(self, number: int) -> bool:
+        """Return whether a function is one of these."""
+        return number in self._by_number
+
     def begin_to_leave(self, number: int) -> None:
         """Expect no calls of a function any more but those that are open."""
         self._by_number[number].is_kept = self._by_number[number].is_left = True
@@ -866,6 +927,11 @@ class Landings:
             if not landed.users:
                 empty.append(landed)
         self._forget(empty)
+        for key, _ in list(self._reported()):
+            if self._by_number[_CALLER.unpack(key)[1]] in leaving:
+                self._new.delete(key)
+        for function in leaving:
+            del self._by_number[function.number]
 
     def _set(self, function: _Function, way: Way) -> None:
         function.way = way

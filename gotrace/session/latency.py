@@ -116,7 +116,7 @@ class LatencyMeter(Paired):
         )
         #: The files whose rows are kept apart where functions are not, none where nothing is.
         self.files = () if self.by_function else tasks.numbered if plan.program_names else ()
-        rows = len(plan.functions) if self.by_function else len(self.files) or 1
+        rows = prepared.functions if self.by_function else len(self.files) or 1
         halves = 2 if options.intervals else 1
         stripes = stripes_for(rows, halves, len(kernel.online_cpus()))
         settings = LatencySettings(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from enum import Enum
 
 from gotrace.kernel.program import BpfProgram
@@ -21,8 +21,8 @@ from gotrace.target.process import ended_processes, in_initial_pid_namespace
 STACK_LEVEL = struct.Struct("=48xQ40x")
 #: The latest call: when it began, and where it returns to; and how many are open.
 STACK_LATEST = struct.Struct("=8xQ8xQ16xQ")
-#: How many are open, and the epoch in which its outermost call was entered.
-STACK_EPOCH = struct.Struct("=48xQ24xQ8x")
+#: The latest call's function, how many are open, and the epoch in which the outermost was entered.
+STACK_EPOCH = struct.Struct("=16xI28xQ24xQ8x")
 
 
 class Diagnostic(Enum):
@@ -105,12 +105,25 @@ class OpenCalls:
             rows = (row for _, row in self._stacks.entries())
             open_now: int = sum(STACK_LEVEL.unpack_from(row)[0] for row in rows)
             return self._removed.total() + open_now
-        found = self._removed.copy()
+        found = self._removed + self._by_function()
+        return sum(count for function, count in found.items() if function in functions)
+
+    def has_any(self, functions: Container[int]) -> bool:
+        """Return whether calls of functions are in the tables now."""
+        return any(function in functions for function in self._by_function())
+
+    def _by_function(self) -> Counter[int]:
+        found = Counter[int]()
         for _, row in self._stacks.entries():
             if STACK_LEVEL.unpack_from(row)[0]:
                 found[_function(row)] += 1
         found.update(_function(call) for _, call in self._by_call[0].entries())
-        return sum(count for function, count in found.items() if function in functions)
+        return found
+
+    def forget(self, functions: Iterable[int]) -> None:
+        """Take note that numbers are of other functions from now on."""
+        for function in functions:
+            self._removed.pop(function, None)
 
     def remove_exited(self) -> None:
         """Remove the entries of ended processes."""

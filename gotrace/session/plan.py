@@ -280,13 +280,15 @@ class ProbePlan:
 
     ``failed`` has why each probe or pattern that comes to nothing does, where others do not: its
     request has no ``BinaryPlan`` then. ``one_program``: all files are of processes that run the
-    same program.
+    same program. ``first`` is the number of the first function: those before it are others' in a
+    program that several plans share.
     """
 
     binaries: tuple[BinaryPlan, ...]
     problems: tuple[str, ...]
     failed: tuple[GotraceError, ...] = ()
     one_program: bool = True
+    first: int = 0
 
     @property
     def files(self) -> list[TargetBinary]:
@@ -361,8 +363,8 @@ class ProbePlan:
         every, names = list(self._every()), self.names
         refused = []
         for point, error in failed.items():
-            number = point.cookie & COOKIE_INDEX_MASK
-            sites = every[number] if number < len(every) else None
+            number = (point.cookie & COOKIE_INDEX_MASK) - self.first
+            sites = every[number] if 0 <= number < len(every) else None
             text = f"no probe at {point.address:#x}: {refusal(error)}"
             if sites and sites.function.entry <= point.address < sites.function.end:
                 is_entry = sites.entry is not None and sites.entry.address == point.address
@@ -402,14 +404,14 @@ class ProbePlan:
         """
         wanted = [
             sites.returns if only is None or number in only else ()
-            for number, sites in enumerate(self._every())
+            for number, sites in enumerate(self._every(), self.first)
         ]
         returns = iter(wanted)
         return self._groups(program, pid, task, lambda sites: next(returns))
 
     def numbered(self) -> Iterator[tuple[int, BinaryPlan, FunctionSites]]:
         """Yield each function's number, with its file."""
-        number = 0
+        number = self.first
         for plan in self.binaries:
             for sites in plan.functions:
                 yield number, plan, sites
@@ -422,7 +424,8 @@ class ProbePlan:
             for address in sites.entry.faults if sites.entry else ():
                 by_file.setdefault(plan.binary, {})[address] = number
         found = []
-        for index, (file, counters) in enumerate(by_file.items(), len(self.functions)):
+        for distance, (file, counters) in enumerate(by_file.items(), self.first):
+            index = COOKIE_INDEX_MASK - distance  # above those of all functions
             site = _fault_site(file)
             assert site is not None, "Selected.sites chooses other entries then"
             # If that function is counted itself, one cookie serves both, so that it can be looked
@@ -453,7 +456,7 @@ class ProbePlan:
         task: TaskOf,
         chosen: Callable[[FunctionSites], Iterable[Site | None]],
     ) -> list[ProbeGroup]:
-        groups, start = [], 0
+        groups, start = [], self.first
         for plan in self.binaries:
             image = plan.binary.image
             entries = {sites.function.entry for sites in plan.functions}

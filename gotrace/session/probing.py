@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import Attached
+from gotrace.kernel.attach import Attached, Point
 from gotrace.kernel.methods import AttachMethod
 from gotrace.records import dataclass
 from gotrace.session.choices import ReturnMode
@@ -74,6 +74,17 @@ class Level(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class PlanRoom:
+    """The number of functions and files that programs have room for, of all plans that share them.
+
+    Each of the plans is of one file, and has a number of its own.
+    """
+
+    functions: int
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """A planned run: its probes, and how they are attached.
 
@@ -84,7 +95,7 @@ class Prepared:
     ``returns`` says where calls are seen returning; ``shows_calls``: each call is shown, also the
     first one of a caller, and as it comes. ``budget`` is what tracing may take, as a part of one
     CPU, None if the run does not mind it; ``is_minded`` if somebody else does. ``is_priced``: it
-    is said what the run's hits cost.
+    is said what the run's hits cost. ``room`` is for further plans, None if there are none to come.
     """
 
     target: Target
@@ -100,6 +111,12 @@ class Prepared:
     budget: float | None = None
     is_minded: bool = False
     is_priced: bool = False
+    room: PlanRoom | None = None
+
+    @property
+    def functions(self) -> int:
+        """Return the number of functions that programs have room for."""
+        return self.room.functions if self.room is not None else len(self.plan.names)
 
     @property
     def counts_hits(self) -> bool:
@@ -152,6 +169,14 @@ class Probing:
         time. Raises AttachError or GotraceError.
         """
         return ()
+
+    def add(self, prepared: Prepared) -> dict[Point, OSError]:
+        """Attach a further plan while hits count; return the points that the kernel refuses.
+
+        Only if there is room for it: its functions have numbers that no others have now. Raises
+        AttachError or GotraceError: ``remove`` takes away what was attached before that.
+        """
+        raise NotImplementedError
 
     def remove(self, functions: Collection[int]) -> None:
         """Remove the probes of functions, by number: their calls are not seen from now on.

@@ -27,7 +27,7 @@ from gotrace.session.plan import (
     select,
     splitting,
 )
-from gotrace.session.probing import Prepared, Probing
+from gotrace.session.probing import PlanRoom, Prepared, Probing
 from gotrace.target.target import Target
 
 if TYPE_CHECKING:  # counting does without
@@ -135,6 +135,8 @@ class FunctionRequest(RunRequest[M, C]):
     planned: Planned | None = None
     returns: ReturnMode = ReturnMode.RET
     why: WhyOptions | None = None
+    #: Room for further plans in the programs, None if there are none to come.
+    room: PlanRoom | None = None
 
     #: Whether calls are identified by their goroutines.
     BY_TASK: ClassVar[bool] = True
@@ -202,6 +204,7 @@ class FunctionRequest(RunRequest[M, C]):
             budget=self.budget,
             is_minded=self.is_minded,
             is_priced=self.is_priced or (self.is_calibrated and self.PRICES_HITS),
+            room=self.room,
         )
 
 

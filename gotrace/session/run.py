@@ -136,6 +136,18 @@ class Run(Generic[M, C]):
             text = probe.text if name is None else f"{name}: {probe.text}"
             yield Note(NoteKind.REFUSED, text, {} if name is None else {"func": name})
 
+    def extend(self, prepared: Prepared) -> list[Note]:
+        """Attach a further plan, for which the programs have room; return what is to be said of it.
+
+        Raises GotraceError: ``meter.remove`` takes away what was attached before that.
+        """
+        found = check_presence(prepared.target, prepared.plan.binaries, prepared.scheduler)
+        notes = [Note(NoteKind.PROCESS, *one) for one in found]
+        refused = prepared.plan.refused(self.meter.add(prepared))
+        if prepared.tasks is not None and prepared.tasks.warning:
+            notes.append(Note(NoteKind.TASKS, prepared.tasks.warning))
+        return notes + [Note(NoteKind.REFUSED, f"{one.function}: {one.text}") for one in refused]
+
     def inlined(self, done: str) -> Iterator[Note]:
         """Yield which calls no probe sees; ``done`` is what is done with others, in the past."""
         for one in self.plan.inlined():

@@ -38,13 +38,15 @@ class Tasks:
 
     ``layout`` is that of all files. Where these have different ones it is the first, and
     ``layouts`` has each file's, by the files' numbers in cookies. ``numbered`` are the files that
-    have such numbers, in their order, none where no program distinguishes files.
+    have such numbers, in their order, none where no program distinguishes files: then all have
+    ``number``.
     """
 
     files: tuple[TargetBinary, ...]
     layout: RuntimeLayout | None
     layouts: tuple[RuntimeLayout | None, ...] = ()
     numbered: tuple[TargetBinary, ...] = ()
+    number: int = 0
 
     def settings(self) -> TaskSettings:
         """Return the settings of bpf/goroutine.h."""
@@ -95,7 +97,7 @@ class Tasks:
         return TaskKind.G_REGISTER if in_register else TaskKind.G_TLS, number
 
     def _of(self, file: TargetBinary) -> tuple[RuntimeLayout | None, int]:
-        number = self.numbered.index(file) if file in self.numbered else 0
+        number = self.numbered.index(file) if file in self.numbered else self.number
         return self.layouts[number] if self.layouts else self.layout, number
 
     @property

@@ -89,7 +89,7 @@ def test_caller(c: CLayout) -> None:
     assert list(landings._LANDING.unpack(row)) == values
     row, values = c.fields("returning", "way", "entry")
     assert list(landings._WAY.unpack(row)) == values
-    assert c.constants("MOVING_EPOCH", "MOVING_FAULT", "MOVING") == [0, 1, 2]
+    assert c.constants("MOVING_EPOCH", "MOVING_FAULTS", "MOVING") == [0, 1, 257]
     row, _ = c.fields("passes", "ended", "missed")
     assert len(row) == 16
 
@@ -179,7 +179,7 @@ def test_slow_call(c: CLayout) -> None:
 def test_stack(c: CLayout) -> None:
     row, values = c.fields("stack", "level")
     assert list(calls.STACK_LEVEL.unpack(row)) == values
-    row, values = c.fields("stack", "level", "epoch")
+    row, values = c.fields("stack", "top.function", "level", "epoch")
     assert list(calls.STACK_EPOCH.unpack_from(row)) == values
     row, values = c.fields("stack", "top.start", "top.return_pc", "level")
     assert list(calls.STACK_LATEST.unpack_from(row)) == values

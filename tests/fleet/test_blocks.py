@@ -18,7 +18,7 @@ def planning(number: int, size: int) -> Planning:
     file = SimpleNamespace(functions=functions, key=lambda one: one)
     nothing: Any = None
     plan: Any = SimpleNamespace(functions=functions, binaries=[file])
-    return Planning(nothing, nothing, plan)
+    return Planning(nothing, nothing, plan, nothing, False)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import cast
 
@@ -14,12 +16,12 @@ import pytest
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import parse_config
-from gotrace.fleet.groups import MemberProbe
+from gotrace.fleet.groups import MemberProbe, MetricGroups
 from gotrace.fleet.jobs import Totals, attach_batch, batches, make_jobs
 from gotrace.fleet.probing import open_target
 from gotrace.fleet.targets import Finder
 from gotrace.overhead import ProbeCost
-from tests.fleet.test_gotraced import Daemon, Samples
+from tests.fleet.test_gotraced import Daemon, Samples, wait_until
 from tests.fleet.test_memory import family
 from tests.fleet.test_reload import reloaded
 from tests.toolchains import FIXTURES, build, newest
@@ -28,6 +30,8 @@ from tests.tools.harness import Fixture
 pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 FUNCTIONS = 200
+COST = ProbeCost(800, 2500)
+PROGRAMS = 12
 #: Of both processes, and at the start: without groups they were 5,400, and three minutes.
 MOST_DESCRIPTORS, MOST_SECONDS = 600, 60
 
@@ -53,12 +57,22 @@ def server(grouped: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(grouped, tmp_path / "server"))
 
 
-def configured(folder: Path, server: Path, metrics: Iterable[str], more: str = "") -> Path:
+@pytest.fixture
+def servers(grouped: Path, tmp_path: Path) -> list[Path]:
+    return [Path(shutil.copy(grouped, tmp_path / f"server{at}")) for at in range(PROGRAMS)]
+
+
+def configured(
+    folder: Path, server: Path | Sequence[Path], metrics: Iterable[str], more: str = ""
+) -> Path:
     config = folder / "gotraced.yaml"
     lines = "".join(f"  - {{{metric}}}\n" for metric in metrics)
     more = more or "budget: 100%"
+    targets = {"s": server} if isinstance(server, Path) else {one.name: one for one in server}
     config.write_text(
-        f"listen: 127.0.0.1:0\n{more}\ntargets: [{{name: s, exe: {server}}}]\nmetrics:\n{lines}"
+        f"listen: 127.0.0.1:0\n{more}\ntargets:\n"
+        + "".join(f"  - {{name: {name}, exe: {path}}}\n" for name, path in targets.items())
+        + f"metrics:\n{lines}"
     )
     config.chmod(0o600)
     return config
@@ -191,7 +205,7 @@ def test_who_is_refused_costs_itself_alone(server: Path, tmp_path: Path) -> None
     with Fixture([server]) as fixture:
         (program,) = Finder(config.targets).look().values()
         target = open_target(program, config.planning)
-        found = attach_batch(batch, target, program, ProbeCost(800, 2500))
+        found = attach_batch(batch, target, program, COST, MetricGroups(COST))
         one, other, refused = (probe for _, probe in found)
         assert isinstance(refused, GotraceError)
         assert isinstance(one, MemberProbe) and isinstance(other, MemberProbe)
@@ -203,4 +217,101 @@ def test_who_is_refused_costs_itself_alone(server: Path, tmp_path: Path) -> None
         assert counts == [5, truth[2]]
         other.close()
         target.close()
+        fixture.finish()
+
+
+def descriptors(daemon: Daemon) -> int:
+    return len(os.listdir(f"/proc/{daemon.pid}/fd"))
+
+
+def by_target(daemon: Daemon, name: str) -> dict[str, int]:
+    """Return a metric's calls in each target."""
+    found = {}
+    for line in daemon.get("/metrics").splitlines():
+        if line.startswith(f"{name}{{"):
+            labels, count = line.split()
+            found[labels.split('"')[1]] = int(float(count))
+    return found
+
+
+def test_programs_share_what_one_takes(servers: Sequence[Path], tmp_path: Path) -> None:
+    """Also one that comes in the place of another, and takes what that has left."""
+    config = configured(tmp_path, servers, [histogram(1), counter(2), histogram(3)])
+    with Daemon(config, "-v", probes=3 * PROGRAMS, patience=300.0) as daemon:
+        before = descriptors(daemon)
+        assert before < 150  # they were 35 for each
+        counted = Counter[str]()
+        for turn in range(2):
+            with ExitStack() as stack:
+                for at, server in enumerate(servers):
+                    fixture = stack.enter_context(Fixture([server]))
+                    truth = truth_of(fixture, str(at + 1))
+                    counted[server.name] += truth[1]
+                    fixture.finish()
+                for name in ("h1_count", "c2_total", "h3_count"):
+                    assert by_target(daemon, name) == counted
+            if not turn:
+                for server in servers[:5]:
+                    os.rename(shutil.copy(server, tmp_path / "other"), server)
+                for server in servers[:5]:
+                    daemon.read_until(f"gotraced: INFO: c2 in {server.name} ")
+        assert descriptors(daemon) <= before + 10
+        assert not any(daemon.samples()["gotraced_probe_lost_total"].values())
+        daemon.end()
+
+
+def test_functions_of_each_file_are_seen_returning_in_callers(tmp_path: Path) -> None:
+    """No call is missing on the way there, nor in one file when the other one is left."""
+    built = build(FIXTURES / "live_storm", newest())
+    storms = [Path(shutil.copy(built, tmp_path / f"storm{at}")) for at in range(2)]
+    metric = "name: hits, type: histogram, probe: main.hit"
+    config = parse_config("c.yaml", configured(tmp_path, storms, [metric]).read_text())
+    (batch,) = batches(make_jobs(config, Totals(), None, {}).values())
+    groups = MetricGroups(COST)
+    with ExitStack() as stack:
+        fixtures = [stack.enter_context(Fixture([storm])) for storm in storms]
+        probes = []
+        for program in Finder(config.targets).look().values():
+            target = stack.enter_context(closing(open_target(program, config.planning)))
+            ((_, probe),) = attach_batch(batch, target, program, COST, groups, programs=2)
+            assert isinstance(probe, MemberProbe)
+            probes.append(probe)
+        assert probes[0].group is probes[1].group
+        for fixture in fixtures:
+            fixture.say("1 20000")
+        moved = set[MemberProbe]()
+
+        def have_moved() -> bool:
+            probes[0].source.move()
+            moved.update(probe for probe in probes if probe.settle())
+            return len(moved) == len(probes)
+
+        wait_until(have_moved)
+        calls = {}
+        for storm, fixture, probe in zip(storms, fixtures, probes, strict=True):
+            calls[storm.name] = fixture.work()["Calls"]
+            assert not any(probe.close().lost.values())
+            points = [point for point, _ in probe.metric.points()]
+            assert calls.items() <= {point.values[0]: point.calls for point in points}.items()
+
+
+def test_metrics_that_come_by_themselves_join_the_others(server: Path, tmp_path: Path) -> None:
+    metrics = [histogram(1)]
+    config = configured(tmp_path, server, metrics)
+    with Daemon(config, "-v", probes=1) as daemon, Fixture([server]) as fixture:
+        began = Counter[str]()
+        truth = truth_of(fixture, "3")
+        before = descriptors(daemon)
+        for number in range(2, 12):
+            metrics.append(histogram(number))
+            configured(tmp_path, server, metrics)
+            reloaded(daemon)
+            daemon.read_until(f"gotraced: INFO: h{number} in s ")
+            began[f"h{number}"] = truth[number]
+            truth = truth_of(fixture, str(number))
+            found = daemon.samples()
+            for at in range(1, number + 1):
+                assert value(found, f"h{at}_count") == truth[at] - began[f"h{at}"]
+        assert descriptors(daemon) <= before + 2 * 10  # another group would take more than 20 each
+        daemon.end()
         fixture.finish()
