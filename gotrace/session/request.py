@@ -33,6 +33,7 @@ from gotrace.target.target import Target
 if TYPE_CHECKING:  # counting does without
     from gotrace.probes.spec import ProbeSpec
     from gotrace.session.scheduler import SchedulerProbes
+    from gotrace.session.tasks import Tasks
     from gotrace.session.trace_plan import TracePlan
     from gotrace.session.why.probes import WhyOptions
 
@@ -113,6 +114,26 @@ class RunRequest(abc.ABC, Generic[M, C]):
     def attach(self, prepared: Prepared) -> M:
         """Attach the planned probes. Raises AttachError or LoadError."""
 
+    def prepared(
+        self,
+        plan: ProbePlan,
+        announce: Callable[[str], None] | None,
+        tasks: Tasks | None = None,
+        scheduler: SchedulerProbes | None = None,
+    ) -> Prepared:
+        """Return a plan, to be attached as the request says."""
+        return Prepared(
+            self.target,
+            plan,
+            tasks,
+            forced=self.forced,
+            announce=announce,
+            scheduler=scheduler,
+            budget=self.budget,
+            is_minded=self.is_minded,
+            is_priced=self.is_priced,
+        )
+
     def cost(self, prepared: Prepared) -> C:
         """Measure the cost of probes, in a process of its own."""
         raise NotImplementedError
@@ -191,18 +212,13 @@ class FunctionRequest(RunRequest[M, C]):
                 why = why_probes(self.target, tasks, wanted)
                 if accept is not None:
                     accept(why)
-        return Prepared(
-            self.target,
-            plan,
-            tasks,
-            traced,
-            why,
-            AttachMethod.MULTI if plan.must_be_limited else self.forced,
-            announce,
+        return replace(
+            self.prepared(plan, announce, tasks),
+            traced=traced,
+            why=why,
+            forced=AttachMethod.MULTI if plan.must_be_limited else self.forced,
             returns=self.returns,
             shows_calls=self.SHOWS_CALLS,
-            budget=self.budget,
-            is_minded=self.is_minded,
             is_priced=self.is_priced or (self.is_calibrated and self.PRICES_HITS),
             room=self.room,
         )

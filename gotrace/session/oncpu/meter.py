@@ -212,9 +212,7 @@ class SampleRequest(RunRequest[SampleMeter, None]):
         problems = () if knows_g else (_NO_GOROUTINES,)
         if label is not None and (problems or not runtime.runtime.g_labels):
             raise GotraceError(_NO_LABELS)
-        return Prepared(
-            self.target, ProbePlan((), problems), tasks, forced=self.forced, announce=announce
-        )
+        return self.prepared(ProbePlan((), problems), announce, tasks)
 
     def attach(self, prepared: Prepared) -> SampleMeter:
         """Attach. Raises LoadError."""

@@ -17,7 +17,6 @@ from gotrace.kernel.sums import Rows
 from gotrace.records import dataclass
 from gotrace.session.budget import counting_hits
 from gotrace.session.oncpu.meter import SampleMeter, SamplePeriod, SampleRequest
-from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, RunRequest
 from gotrace.session.waits.meter import FOLLOWED_STATE, HALF_AT, WAIT_ROW, WaitMeter
@@ -146,15 +145,7 @@ class WallRequest(RunRequest[WallMeter, None]):
         probes = wait_probes(self.target, None)
         if accept is not None:
             accept(probes)
-        return Prepared(
-            self.target,
-            ProbePlan((), sampled.plan.problems),
-            probes.tasks,
-            forced=self.forced,
-            announce=announce,
-            scheduler=probes,
-            is_priced=self.is_priced,
-        )
+        return self.prepared(sampled.plan, announce, probes.tasks, probes)
 
     def attach(self, prepared: Prepared) -> WallMeter:
         """Attach. Raises AttachError or LoadError."""

@@ -229,17 +229,7 @@ class WaitRequest(RunRequest[WaitMeter, None]):
         if accept is not None:
             accept(probes)
         problems = () if probes.reasons else (_NO_REASONS,)
-        return Prepared(
-            self.target,
-            ProbePlan((), problems),
-            probes.tasks,
-            forced=self.forced,
-            announce=announce,
-            scheduler=probes,
-            budget=self.budget,
-            is_minded=self.is_minded,
-            is_priced=self.is_priced,
-        )
+        return self.prepared(ProbePlan((), problems), announce, probes.tasks, probes)
 
     def attach(self, prepared: Prepared) -> WaitMeter:
         """Attach. Raises AttachError or LoadError."""

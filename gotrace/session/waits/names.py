@@ -182,7 +182,7 @@ class SyscallRequest(RunRequest[SyscallMeter, None]):
         if self.target.has_started:
             files.check_functions(self.inside)
         tasks = Tasks((runtime,), runtime.runtime)
-        return Prepared(self.target, ProbePlan((), ()), tasks, announce=announce)
+        return self.prepared(ProbePlan((), ()), announce, tasks)
 
     def attach(self, prepared: Prepared) -> SyscallMeter:
         """Attach. Raises LoadError."""

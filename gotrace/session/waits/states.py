@@ -218,14 +218,7 @@ class StateRequest(RunRequest[StateMeter, None]):
         if accept is not None:
             accept(probes)
         problems = () if probes.quota else (_NO_QUOTA,)
-        return Prepared(
-            self.target,
-            ProbePlan((), problems),
-            forced=self.forced,
-            announce=announce,
-            scheduler=probes,
-            is_minded=self.is_minded,
-        )
+        return self.prepared(ProbePlan((), problems), announce, scheduler=probes)
 
     def attach(self, prepared: Prepared) -> StateMeter:
         """Attach. Raises AttachError or LoadError."""
