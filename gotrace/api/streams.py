@@ -270,7 +270,7 @@ class RequestStream(_Stream[Request[Call]]):
         return ()
 
     def _rest(self, *, is_last: bool = False) -> Iterable[Request[Call]]:
-        for request in self._assembler.take(time.monotonic(), is_last):
+        for request in self._assembler.take(self._reader.complete, is_last):
             yield request.mapped(lambda call: call.as_call(self._epoch))
 
     def _losses(self) -> dict[str, int]:

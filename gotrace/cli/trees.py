@@ -187,7 +187,7 @@ class _Printer:
             self._assembler.drop(self._reader.dropped[FIRST + EdgeKind.BEGIN])
 
     def _write(self, until: float, is_over: Callable[[], bool]) -> None:
-        requests = self._assembler.take(time.monotonic(), self._reader.is_done)
+        requests = self._assembler.take(self._reader.complete, self._reader.is_done)
         while self._left != 0 and not is_over() and takes_more(self._out, until):
             request = next(requests, None)
             if request is None:

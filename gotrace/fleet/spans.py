@@ -392,7 +392,7 @@ class SpanProbe(RecordProbe):
             self._missing = missing
             self._traces.lose(time.monotonic_ns())
         moment = self._tracer.window.complete
-        self._traces.turn(time.monotonic(), moment)
+        self._traces.turn(moment)
         self._forget_ended(moment)
         if self._left_out:
             self._sink.left_out(self._left_out)

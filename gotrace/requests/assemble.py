@@ -212,7 +212,8 @@ class Assembler:
     ) -> Generator[Request[DecodedCall], None, None]:
         """Yield the requests that are whole by ``now`` (``time.monotonic``), all if ``is_over``.
 
-        Those that are not taken then are yielded the next time.
+        All records up to ``now`` have been taken. Requests that are not taken then are yielded the
+        next time.
         """
         if is_over and self._gaps and not self._is_blind:
             self._forget()

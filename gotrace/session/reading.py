@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from gotrace.records import dataclass
 from gotrace.session.decode import Undecided
+from gotrace.session.events import HEADER
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.trace import CallTracer
 
@@ -76,6 +77,17 @@ class RecordReader:
     def is_done(self) -> bool:
         """Return whether the run is over, and all records have been taken."""
         return self.tracer.exhausted and not self._due
+
+    @property
+    def complete(self) -> float:
+        """Return up to when all records have been taken, in seconds of ``time.monotonic``.
+
+        That may be long ago if this process was stopped meanwhile.
+        """
+        until = self.tracer.window.complete
+        if self._due:
+            until = min(until, HEADER.unpack_from(self._due[-1])[0])
+        return until / 1e9
 
     def turn(self) -> Iterator[bytes]:
         """Read, and return the records that are due, in order; to be called 40 times a second."""

@@ -90,7 +90,7 @@ class Played:
 
     def wait(self, seconds: float) -> None:
         self.time += int(seconds * _SECOND)
-        self.traces.turn(self.now, self.time)
+        self.traces.turn(self.time)
 
     def pass_on(self, sender: int, receiver: int) -> None:
         """Send through the first slot of a channel's buffer."""

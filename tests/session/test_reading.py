@@ -18,8 +18,8 @@ from gotrace.session.reading import RecordReader
 from gotrace.session.trace import CallTracer
 
 
-def record(function: int) -> bytes:
-    return HEADER.pack(*[0] * 5, function, *[0] * 5)
+def record(function: int, end: int = 0) -> bytes:
+    return HEADER.pack(end, *[0] * 4, function, *[0] * 5)
 
 
 class Tracer:
@@ -32,7 +32,7 @@ class Tracer:
         self.exhausted = False
         self.dropped = 0
         self.filled = 0
-        self.window = SimpleNamespace(late=5)
+        self.window = SimpleNamespace(late=5, complete=0)
         self.counts = dict.fromkeys(Diagnostic, 0)
 
     def acquire(self, until: float) -> list[bytes]:
@@ -71,6 +71,16 @@ def test_what_is_left_of_a_turn_is_due_in_the_next(tracer: Any) -> None:
         taken += records
     assert taken == [record(number % 3) for number in range(25)]
     assert reader.is_done and reader.losses()["reader"] == 0
+
+
+def test_records_are_complete_up_to_those_that_were_taken(tracer: Any) -> None:
+    """Whatever the time is: the process may have been stopped."""
+    tracer.waiting = [record(0, second * 10**9) for second in range(1, 21)]
+    reader = RecordReader(tracer)
+    tracer.window.complete = 10 * 10**9
+    records = reader.turn()
+    assert list(islice(records, 3)) and reader.complete == 4.0
+    assert list(records) and reader.complete == 10.0
 
 
 def test_what_there_is_no_time_for_is_lost(tracer: Any) -> None:

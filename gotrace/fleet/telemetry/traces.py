@@ -189,11 +189,13 @@ class Traces(Generic[T, P]):
             waiting.root = call
             self._give_out(waiting, is_last=True)
 
-    def turn(self, now: float, moment: int) -> None:
-        """Send calls that need not wait any longer: ``now`` in seconds, ``moment`` in ns.
+    def turn(self, moment: int) -> None:
+        """Send calls that need not wait any longer.
 
-        All records up to the moment have been taken.
+        All records up to the moment (ns) have been taken: that may be long ago if the daemon was
+        stopped meanwhile.
         """
+        now = moment / 1e9
         self._look_for_long(moment)
         for waiting in self._room.due(now):
             self._give_out(waiting)
