@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gotrace.cli.irregular import irregularities
+from gotrace.cli.irregular import irregularities, undecided_notices
 from gotrace.cli.latency_options import GofunclatencyOptions
 from gotrace.cli.options import CallsOptions
 from gotrace.cli.pace import pace, running
@@ -177,6 +177,7 @@ def _request(options: CallsOptions, target: Target, wanted: KeyOptions, verb: st
         of=_value_of(options),
         text_bytes=options.string_size,
         follows_returns=wanted.times,
+        decides_later=True,
         no_parts=_NO_PARTS if is_count and not options.list else None,
         options=wanted,
     )
@@ -353,14 +354,13 @@ def _write_stacks(
 
 def _footer(meter: KeyMeter, plan: ProbePlan, others: int, calls: int) -> Iterator[Notice]:
     """Yield notices of gaps in the rows; ``others`` of ``calls`` found no room in them."""
+    yield from undecided_notices(meter.undecided, has_reasons=True)
     if others:
-        yield Notice(
-            NoticeKind.SUMMARY,
-            counted(
-                "{} call{s} had values for which there was no row: raise --rows, or -Z", others
-            ),
-            {"what": "others", "calls": others},
-        )
+        text = "{} call{s} had values for which there was no row: raise --rows, or -Z"
+        if meter.decides:
+            text += "; nobody knows whether the predicate wants them"
+        fields = {"what": "others", "calls": others}
+        yield Notice(NoticeKind.SUMMARY, counted(text, others), fields)
     without = [Diagnostic.UNWOUND_UNSEEN]
     if meter.has_predicates:
         without.append(Diagnostic.UNMATCHED)  # calls that a predicate left out return as well

@@ -396,13 +396,21 @@ class CallDecoder:
             None if value is None else evaluate(value, found, specials) for value in probe.extras
         ]
 
-    def key(self, record: bytes) -> list[Value]:
-        """Return the values that a sample's calls are added up by. Raises RecordError."""
+    def key(self, record: bytes) -> tuple[list[Value], str | None]:
+        """Return the values that a sample's calls are added up by, and why these are left out.
+
+        That is "" if the predicate does not want them, a reason if that cannot be decided, and None
+        if it wants them. Raises RecordError.
+        """
         call = parse_call(record)
         entry, results = self._captured(call)
         specials = self._specials(call, self._why(call))
         operands = self._operands(entry, results)
-        return self._evaluated(operands, specials, self.traced.probe.values)
+        values = self._evaluated(operands, specials, self.traced.probe.values)
+        rest = self.traced.compiled.rest if self.traced.compiled else None
+        if rest is None or (is_wanted := decide(rest, operands, specials)):
+            return values, None
+        return values, why_undecided(rest, operands, specials) if is_wanted is None else ""
 
     def _specials(self, call: CallRecord, why: Why | None) -> Specials:
         specials: dict[SpecialName, int | str | SequenceValue] = {

@@ -268,7 +268,9 @@ class KeyMeter(Paired):
             )
             for call in traced.calls
         ]
-        self._known: dict[int, tuple[int, tuple[Value, ...]]] = {}
+        self._known: dict[int, tuple[int, tuple[Value, ...], str | None]] = {}
+        #: Calls that are left out, since nobody knows whether predicates want them.
+        self.undecided = Undecided()
         self._open_maps(prepared, options, histograms, halves, bool(measured))
 
     def _open_maps(
@@ -306,6 +308,12 @@ class KeyMeter(Paired):
     def _prepare(self, program: BpfProgram) -> None:
         super()._prepare(program)
         self._tables.fill(program, self._subplans)
+
+    @property
+    def decides(self) -> bool:
+        """Return whether it is decided here, and not in the kernel, that calls are left out."""
+        compiled = (decoder.traced.compiled for decoder in self._decoders)
+        return any(one is not None and one.rest is not None for one in compiled)
 
     def poll(self) -> None:
         """Look after open calls; to be called some times a second."""
@@ -365,7 +373,10 @@ class KeyMeter(Paired):
             if row == _OTHERS:
                 others = [what.row(None, None)]
                 continue
-            function, values = self._key(row)
+            function, values, why_not = self._key(row)
+            if why_not is not None:
+                self.undecided.reasons.update({why_not: what.calls} if why_not else {})
+                continue
             same = merged.setdefault((function, repr(values)), (function, values, what))[2]
             if same is not what:
                 same.add(what)
@@ -397,15 +408,20 @@ class KeyMeter(Paired):
                 del self._used[row]
                 self._keyless[row] = self._takes
 
-    def _key(self, row: int) -> tuple[int, tuple[Value, ...]]:
+    def _key(self, row: int) -> tuple[int, tuple[Value, ...], str | None]:
+        """Return a row's function and values, and why it is left out: see ``CallDecoder.key``."""
         if row not in self._known:
             sample = self._samples.lookup(row.to_bytes(4, "little")) or bytes(HEADER.size)
             function = HEADER.unpack_from(sample)[5]
             try:
-                values = tuple(map(_as_keyed, self._decoders[function].key(sample)))
+                found, why_not = self._decoders[function].key(sample)
+                values = tuple(map(_as_keyed, found))
             except RecordError:
-                values = (_UNKNOWN,) * len(self._decoders[function].traced.probe.values)
-            self._known[row] = function, values
+                traced, why_not = self._decoders[function].traced, None
+                values = (_UNKNOWN,) * len(traced.probe.values)
+                if traced.compiled is not None and traced.compiled.rest is not None:
+                    why_not = _UNKNOWN.why
+            self._known[row] = function, values, why_not
         return self._known[row]
 
     def has_seen(self) -> bool:
@@ -427,7 +443,8 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
 
     Texts are compared by their first ``text_bytes`` bytes. Unless ``follows_returns``, calls are
     followed to their ends only where an expression needs it. ``no_parts`` says why no expression
-    may ask what the time went into, None if it may.
+    may ask what the time went into, None if it may. ``decides_later``: what the kernel does not
+    decide of a predicate of numbers, the meter does, but of calls without a row.
     """
 
     key: KeyText = NO_KEY
@@ -435,6 +452,7 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
     text_bytes: int = MAX_KEY_TEXT
     follows_returns: bool = False
     no_parts: str | None = None
+    decides_later: bool = False
     options: KeyOptions = KeyOptions()
 
     PRICES_HITS = True
@@ -460,6 +478,7 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
             entry_only=False,
             floats=False,
             keyed=True,
+            decided_later=self.decides_later,
             return_if_needed=not self.follows_returns,
         )
         keyed = [

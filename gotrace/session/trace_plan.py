@@ -94,7 +94,8 @@ class TraceChoices:
 
     ``brief``: of receivers, and of pointers to large structs, nothing but the address, unless the
     probe's own expressions ask for more.
-    ``keyed``: calls are added up by the probes' keys. ``return_if_needed``: at the entry alone
+    ``keyed``: calls are added up by the probes' keys. ``decided_later``: predicates of numbers that
+    the kernel does not decide are a part of the keys. ``return_if_needed``: at the entry alone
     where the probe's expressions ask for nothing that is known later. ``first_alone``: of several
     probes the first one has a function alone, so that the kernel decides on its predicate.
     """
@@ -104,6 +105,7 @@ class TraceChoices:
     floats: bool
     brief: bool = False
     keyed: bool = False
+    decided_later: bool = False
     return_if_needed: bool = False
     first_alone: bool = False
 
@@ -597,9 +599,8 @@ class _Planner:
             entry = entry.with_predicate(compiled.entry)
             result = result.with_predicate(compiled.result) if result else None
         if self._spec.key is not None:
-            if compiled is not None and compiled.rest is not None:
-                raise self._not_in_kernel(compiled.rest.span)
-            entry, result = self._keyed(probe, paths, entry, result)
+            rest = self._decided_later(compiled, len(parts) == 1)
+            entry, result = self._keyed(probe, rest, paths, entry, result)
         code = self._code_at_entry(sites)
         is_branch = sites.entry is not None and sites.entry.form is SiteForm.BRANCH
         machine = machine_code(self._binary.image.arch)
@@ -788,14 +789,27 @@ class _Planner:
             room[Phase.RETURN] = 0
         return self._compiled(probe.predicate, locate, room)
 
+    def _decided_later(self, compiled: CompiledPredicate | None, is_alone: bool) -> Typed | None:
+        """Return the part of a predicate that a key has; raise SpecError if it cannot have it."""
+        rest = compiled.rest if compiled is not None else None
+        can_be_later = self._choices.decided_later and is_alone
+        if rest is not None and not (can_be_later and _is_of_numbers(rest)):
+            raise self._not_in_kernel(rest.span)
+        return rest
+
     def _keyed(
         self,
         probe: ResolvedProbe,
+        rest: Typed | None,
         paths: Mapping[Phase, Sequence[AccessPath]],
         entry: PhasePlan,
         result: PhasePlan | None,
     ) -> tuple[PhasePlan, PhasePlan | None]:
-        """Return the plans with operations for a call's key; raise SpecError if there is none."""
+        """Return the plans with operations for a call's key; raise SpecError if there is none.
+
+        The ``rest`` of a predicate, which the kernel does not decide, is a part of the key: so
+        calls of a row are all wanted, or none.
+        """
         assert self._spec.key is not None
         key: dict[Phase, list[Op]] = {Phase.ENTRY: [], Phase.RETURN: []}
         locate = _located(paths, entry, result)
@@ -822,6 +836,11 @@ class _Planner:
                     f"calls of {self._spec.pattern} cannot be added up by {shown}, {why}",
                 )
             key[phase] += ops
+        if rest is not None:
+            ops = self._keys_of_operands(rest, paths, entry, result)
+            if ops is None:
+                raise self._not_in_kernel(rest.span)
+            key[phase_of(rest)] += ops
         if probe.of is not None:
             assert self._spec.of is not None
             taken = measure_ops(probe.of, locate, self._constants)
@@ -999,6 +1018,13 @@ def _scope(
         labels,
         hashes,
         recipes=_recipes_of if places.is_bare else None,
+    )
+
+
+def _is_of_numbers(predicate: Typed) -> bool:
+    """Return whether a predicate looks at values only that a key has whole."""
+    return all(
+        one.type.kind in INTEGERS or one.type.kind is Kind.BOOL for one in operands(predicate)
     )
 
 
