@@ -8,6 +8,7 @@ import errno
 import mmap
 import os
 import re
+import shlex
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +19,6 @@ from pathlib import Path
 from gotrace.errors import GotraceError, UsageError
 from gotrace.records import dataclass
 from gotrace.target.containers import processes_in
-from gotrace.text import quote
 
 #: The beginning of a word for a container's programs; its number, or how that begins, comes after.
 _CONTAINER = "container:"
@@ -425,7 +425,7 @@ def process_numbers(words: Iterable[str | int]) -> tuple[int, ...]:
         elif called := processes_called(word):
             found += called
         elif "/" in word and processes_called(os.path.basename(word)):
-            raise UsageError(f"{word!r} is a path: type -p {quote(os.path.basename(word))}")
+            raise UsageError(f"{word!r} is a path: type -p {shlex.quote(os.path.basename(word))}")
         else:
             raise UsageError(f"no process is named {word!r}: give its number")
     return tuple(dict.fromkeys(found))
@@ -436,8 +436,9 @@ def _listed(text: str) -> list[str]:
     parts = [text] if processes_called(text) else [part.strip() for part in text.split(",")]
     words: list[str] = []
     for part in parts:
-        is_list = re.search(r"(^|\s)\d+(\s|$)", part) or any(map(processes_called, part.split()))
-        words += part.split() if is_list and not processes_called(part) else [part]
+        each = part.split()
+        is_list = all(word.isdecimal() or processes_called(word) for word in each)
+        words += each if is_list and not processes_called(part) else [part]
     return words
 
 
