@@ -142,11 +142,11 @@ class Attached:
         self._halted.update(_ZERO, _ONE)
         self.failed |= self._keep(groups)
         _need_probes(self.method, groups, self.failed)
+        self.began = time.monotonic()  # nothing that counts is earlier
         if self._stopped is None:
             self._halted.update(_ZERO, _ZERO)
             if self._stopped is not None:  # a signal's handler stopped it in between
                 self._halted.update(_ZERO, _ONE)
-        self.began = time.monotonic()
 
     def _keep(self, groups: Sequence[ProbeGroup]) -> dict[Point, OSError]:
         """Attach groups, by as few processes as can hand over what they have; return refusals."""

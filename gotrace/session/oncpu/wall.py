@@ -46,6 +46,15 @@ class WallRow:
     ns: int
 
 
+def since_begin(began: int, count: int, ends: int) -> int:
+    """Return the time from ``began`` to so many ends, in ns, of which the kernel has the sum.
+
+    The sum is modulo 2^64. Ends that are earlier by another clock's rounding have no time.
+    """
+    ns = (ends - count * began) % (1 << 64)
+    return ns if ns < 1 << 63 else 0
+
+
 class WallMeter(Probing):
     """The probes of the scheduler, and the clocks; a context manager that detaches both."""
 
@@ -104,8 +113,8 @@ class WallMeter(Probing):
         table = Rows(program.map("wait_rows"), program.map("other_waits"), HALF_AT)
         for row, (count, ns, _) in table.take(0):
             stack, _, created_by, reason, how, _, status = WAIT_ROW.unpack(row)
-            if how == BEGAN_BEFORE:  # their ends are added up
-                ns = (ns - count * began) % (1 << 64)
+            if how == BEGAN_BEFORE:
+                ns = since_begin(began, count, ns)
             why = self._reason(reason) if status == 4 else ""
             add(created_by, STATUSES[status], why, stacks.find(stack), count, ns)
         seen = set()
