@@ -22,7 +22,7 @@ from gotrace.cli.run import (
     target_of,
 )
 from gotrace.cli.stream import takes_more
-from gotrace.cli.trees import left_out_notices, with_own_functions
+from gotrace.cli.trees import check_roots, left_out_notices, with_own_functions
 from gotrace.cli.why import PriceWatch
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
@@ -68,6 +68,7 @@ def _traced(
     run: Callable[[_W, TraceRequest, Output], ProbePlan],
 ) -> int:
     with target_of(options) as target:
+        check_roots(options, target)
         if options.shows_own:
             options = with_own_functions(options, target)
         request, output = _request(options, target, *trace_of(options, target)), run_output(options)

@@ -44,6 +44,10 @@ class RequestOptions(CapturedOptions, ForceOptions):
     #: Those that are called too often.
     left_out: Sequence[str] = ()
 
+    def roots(self) -> Sequence[str]:
+        """Return the probes that come before the patterns. Raises UsageError."""
+        return ()
+
     def prepared(self: _Q, parser: OptionParser[_Q]) -> _Q:
         """Return the options as they are meant. Raises GotraceError, UsageError among these."""
         shows_own = not self.patterns
@@ -103,10 +107,6 @@ class RecordOptions(RequestOptions):
         " for Perfetto, or .json",
     )
     short: bool = False
-
-    def roots(self) -> Sequence[str]:
-        """Return the probes that come before the patterns. Raises UsageError."""
-        return ()
 
     def _files(self) -> Files:
         if not self.output:

@@ -46,6 +46,7 @@ _MAX_NAMES = 5  # of functions that are left out
 def tree(options: TreeOptions) -> int:
     """Show requests, or list the functions, and return the exit status. Raises GotraceError."""
     with target_of(options) as target:
+        check_roots(options, target)
         if options.shows_own:
             options = with_own_functions(options, target)
         request, output = _request(options, target), run_output(options)
@@ -104,6 +105,17 @@ def _run(
             fields = {"what": "file", "path": written.path}
             output.notice(Notice(NoticeKind.SUMMARY, text, fields))
     return run.plan
+
+
+def check_roots(options: RequestOptions, target: Target) -> None:
+    """Plan the probes whose calls begin requests, before anything is attached.
+
+    Nothing is traced in place of one that comes to nothing. Raises GotraceError.
+    """
+    asked = asked_of(options)
+    roots, _ = request_probes(asked, target, len(options.roots()))
+    if roots:
+        TraceRequest(target=target, asked=asked, probes=roots, choices=options.choices).plan()
 
 
 def left_out_notices(options: RequestOptions) -> Iterator[Notice]:
