@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from gotrace.cli.fleet_options import GofleetOptions
 from gotrace.cli.options import files_of, is_json
-from gotrace.cli.stream import result_file, result_stream
+from gotrace.cli.stream import ResultFile, result_stream
 from gotrace.errors import GotraceError, UsageError
 from gotrace.hosts.bundle import Bundle, read_bundles
 from gotrace.hosts.kubernetes import Kubernetes
@@ -270,7 +270,7 @@ def _write(options: GofleetOptions, merged: Merged) -> None:
         _say(f"wrote {counted('{:,} stack{s}', len(profile.rows))} to {path}")
     if files.table is not None:
         path = files.table
-        with result_file(path) as file:
+        with ResultFile(path) as file:
             as_json = options.json or is_json(path)
             output = JsonOutput(file) if as_json else TextOutput(file, sys.stderr, options.quiet)
             write_merged(output, merged, options.top)

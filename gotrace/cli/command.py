@@ -17,6 +17,8 @@ _INTERRUPTED = 130  # what shells make of an end by SIGINT
 
 #: Actions at the end, the last first: results' files are closed.
 to_end: list[Callable[[], None]] = []
+#: Actions before these, if an error ends the command: files without results stay what they were.
+if_failed: list[Callable[[], None]] = []
 
 
 def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
@@ -34,7 +36,12 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
         _open_standard_streams()
         try:
             return run(arguments)
+        except BaseException:
+            for act in if_failed:
+                act()
+            raise
         finally:
+            if_failed.clear()
             while to_end:
                 to_end.pop()()
     except GotraceError as error:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from gotrace.cli.command import to_end
+from gotrace.cli.command import if_failed, to_end
 from gotrace.cli.options import FunctionOptions, Named, Options, RunOptions
 from gotrace.cli.progress import Progress
-from gotrace.cli.stream import result_file, result_stream
+from gotrace.cli.stream import ResultFile, result_stream
 from gotrace.errors import GotraceError
 from gotrace.report.durations import duration
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, Patience, TextOutput
@@ -118,8 +118,9 @@ def open_output(
             return JsonOutput(out, None, before, patience)
         # Folded stacks are alone on standard output.
         return TextOutput(out, err, quiet, err if folded else out, before, patience)
-    file = result_file(path)
+    file = ResultFile(path)
     to_end.append(file.close)
+    if_failed.append(file.give_up)
     words = TextOutput(file, err, quiet, out, before, patience)
     return JsonOutput(file, words, patience=patience) if as_json else words
 

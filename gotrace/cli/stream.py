@@ -11,6 +11,7 @@ import select
 import stat
 import time
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 from gotrace.report.output import Patience
@@ -44,11 +45,54 @@ def result_stream(stream: TextIO, patience: Patience, must: bool = True) -> Text
     return stream
 
 
-def result_file(path: str) -> TextIO:
-    """Create a file for results, compressed where its name ends in ``.gz``. Raises OSError."""
-    if not path.endswith(".gz"):
-        return open(path, "w", encoding="utf-8", errors="backslashreplace")
-    return io.TextIOWrapper(_Compressed(path), encoding="utf-8", errors="backslashreplace")
+class ResultFile(io.TextIOWrapper):
+    """A file for results, compressed where its name ends in ``.gz``.
+
+    It keeps what it has until the first ``flush`` or the end.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Open the file. Raises OSError."""
+        self._file = _Kept(path)
+        kept: io.BufferedWriter = io.BufferedWriter(self._file)
+        writer = _Compressed(path, kept) if path.endswith(".gz") else kept
+        super().__init__(writer, encoding="utf-8", errors="backslashreplace")
+
+    def flush(self) -> None:
+        self._file.begin()
+        super().flush()
+
+    def give_up(self) -> None:
+        """Leave the file as it was, if nothing has been flushed, and do not write any more."""
+        self._file.give_up()
+
+
+class _Kept(io.FileIO):
+    """A file whose earlier content is there until ``begin``, or until the first bytes."""
+
+    def __init__(self, path: str) -> None:
+        self._new = None if os.path.exists(path) else os.path.realpath(path)
+        super().__init__(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "w")
+        self._has_begun = self._is_given_up = False
+
+    def begin(self) -> None:
+        if self._has_begun or self._is_given_up:
+            return
+        self._has_begun = True
+        if stat.S_ISREG(os.fstat(self.fileno()).st_mode):
+            self.truncate(0)
+
+    def give_up(self) -> None:
+        if self._has_begun or self._is_given_up:
+            return
+        self._is_given_up = True
+        if self._new is not None:
+            with suppress(OSError):
+                os.unlink(self._new)
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        self.begin()
+        return memoryview(data).nbytes if self._is_given_up else super().write(data)
 
 
 class _Compressed(gzip.GzipFile):
@@ -57,9 +101,14 @@ class _Compressed(gzip.GzipFile):
     _LEVEL = 6
     _PERIOD = 1.0  # seconds
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path, "wb", self._LEVEL)
+    def __init__(self, path: str, file: io.BufferedWriter) -> None:
+        self._below = file
+        super().__init__(path, "wb", self._LEVEL, file)
         self._flushed = time.monotonic()
+
+    def close(self) -> None:
+        super().close()
+        self._below.close()
 
     def flush(self, zlib_mode: int = zlib.Z_SYNC_FLUSH) -> None:
         now = time.monotonic()

@@ -108,6 +108,8 @@ class TextOutput:
         """Write a notice as a line."""
         if self._before is not None:
             self._before()
+        if notice.kind is NoticeKind.ATTACHED:
+            self.out.flush()  # a file begins with the run, whether it gets results or not
         if self._quiet and notice.kind not in (NoticeKind.LOST, NoticeKind.WARNING):
             return
         framing = notice.kind in (NoticeKind.ATTACHED, NoticeKind.DETACHED)
@@ -136,6 +138,7 @@ class JsonOutput:
         self.patience = patience or Patience()
         self._before = before
         self._also = also
+        self._has_begun = False
 
     def write(self, kind: str, fields: Mapping[str, object]) -> None:
         """Write one object."""
@@ -155,7 +158,10 @@ class JsonOutput:
         if self._before is not None:
             self._before()
         self.write(notice.kind.value, {"message": notice.message, **notice.fields})
-        self.out.flush()
+        # A file that has other results is not lost to warnings before a run that fails.
+        self._has_begun = self._has_begun or notice.kind is not NoticeKind.WARNING
+        if self._has_begun or self._also is None:
+            self.out.flush()
         if self._also is not None:
             self._also.notice(notice)
 

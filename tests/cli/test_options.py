@@ -14,7 +14,7 @@ import gotrace.cli
 from gotrace.cli.gofunclatency import _parser
 from gotrace.cli.latency_options import GofunclatencyOptions
 from gotrace.cli.options import Files, Heading, duration, parse, seconds
-from gotrace.cli.stream import result_file
+from gotrace.cli.stream import ResultFile
 from gotrace.errors import UsageError
 from gotrace.report.listing import by_kind
 
@@ -56,7 +56,7 @@ def test_a_files_name_says_what_is_in_it(tmp_path: Path) -> None:
     for name, as_json in (("a.txt", False), ("a.ndjson", True), ("a.ndjson.gz", True)):
         assert parse(_parser(), ["-o", name, "main.f"]).json is as_json
     for name in ("a", "a.gz"):
-        with result_file(str(tmp_path / name)) as file:
+        with ResultFile(str(tmp_path / name)) as file:
             for _ in range(1000):
                 file.write("grüße\n")
                 file.flush()

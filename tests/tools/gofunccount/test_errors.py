@@ -57,6 +57,27 @@ def test_inlined_function_is_explained(fixture: Fixture) -> None:
     assert_error(result, 3, "main.inlined is inlined into main.onThread (main.go:", "-gcflags=-l")
 
 
+@pytest.mark.parametrize("name", ["x.ndjson", "x.txt", "x.json.gz"])
+def test_a_run_that_fails_keeps_an_earlier_recording(
+    name: str, fixture: Fixture, tmp_path: Path
+) -> None:
+    earlier, new = tmp_path / name, tmp_path / f"new-{name}"
+    earlier.write_bytes(b"results of an earlier run\n" * 999)
+    words = ("-p", str(fixture.ready), "-d", "0.1", "-o")
+    for command, *asked in (
+        *((command, "main.nosuch") for command in TOOLS),
+        ("gotrace", "main.leaf (nope > 3)"),
+        ("gooffcpu", "--reason", "mutex"),
+    ):
+        for file in (earlier, new):
+            assert run_tool(command, *words, file, *asked).status in (2, 3)
+        assert earlier.read_bytes() == b"results of an earlier run\n" * 999 and not new.exists()
+    result = run_tool("gofunccount", *words, "/nowhere/x.txt", "main.nosuch")
+    assert_error(result, 1, "/nowhere/x.txt: No such file or directory")
+    assert run_tool("gofunccount", *words, earlier, "main.leaf").status == 0
+    assert b"earlier run" not in earlier.read_bytes()
+
+
 def test_one_of_several_patterns_may_match_nothing(fixture: Fixture) -> None:
     with tool("gofunccount", "-p", str(fixture.ready), "main.leaf", "main.none") as counting:
         result = counting.end()
