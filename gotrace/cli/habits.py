@@ -138,8 +138,10 @@ _COMMANDS = frozenset(
 )
 #: Of these a pattern chooses what is printed, and all is read without any.
 _READING = ("gooncpu", "gostacks")
+_ALIKE = 0.75  # one letter of four, or two of a longer word
 _LEAST_PID = 300  # kernel threads have those below it; nobody asks for as many seconds
 _NUMBER = re.compile(r"\d+(?:\.\d*)?(?:ms|s|m)?")
+_UNITS = frozenset(("ns", "us", "ms", "s", "sec", "m", "min", "h"))
 _VERB = re.compile(r"%[-+# \d.]*[a-z],?")
 _SHELL = frozenset(("&&", "||", "|", ";", "&", ">", "<", ">>"))
 
@@ -149,7 +151,9 @@ def mistake(parser: argparse.ArgumentParser, message: str) -> str:
     help = f"(see {parser.prog} --help)"
     if found := re.match(r"unrecognized arguments: (\S+)", message):
         word = found[1]
-        is_option = word.startswith("-") and not _traces_nothing(parser.prog)
+        if parser.prog.partition(" ")[2] in _PLAIN:
+            return f"{parser.prog} traces nothing: leave out {quote(word)} {help}"
+        is_option = word.startswith("-")
         advice = _instead(parser, word) if is_option else _stray(parser.prog, word)
         if advice:
             return f"there is no {word} here: {advice} {help}"
@@ -164,10 +168,6 @@ def mistake(parser: argparse.ArgumentParser, message: str) -> str:
     if message.startswith("one of the arguments -p/--pid"):
         return f"which process? Type {parser.prog} -p PID, or {parser.prog} --core CORE PROGRAM"
     return f"{message} {help}"
-
-
-def _traces_nothing(tool: str) -> bool:
-    return tool.partition(" ")[2] in _PLAIN
 
 
 def _instead(parser: argparse.ArgumentParser, word: str) -> str:
@@ -186,8 +186,6 @@ def _instead(parser: argparse.ArgumentParser, word: str) -> str:
 
 def _stray(tool: str, word: str) -> str:
     """Return advice on a word that no option takes, for a tool that has no patterns."""
-    if _traces_nothing(tool):
-        return f"it traces nothing: type {tool}"
     if tool == "gotop":
         return f"type {tool} -p {quote(word)}"
     if tool != "gooffcpu":
@@ -260,17 +258,20 @@ def _check_patterns(
     first, *others = patterns
     if first in ("help", "version"):
         raise UsageError(f"type {tool} --{first}")
-    if tool == "gotrace" and first in SUBCOMMANDS:
-        text = f"{quote(first)} is the first word, before options: type {tool} {first}"
-        raise UsageError(f"{text} (a function of this name is BINARY:{first})")
+    if tool == "gotrace":
+        _check_subcommands(patterns)
     if first in _COMMANDS and (others or not has_process or tool in _READING):
         process = "" if has_process else ", and give the process by -p PID"
-        raise UsageError(f"{tool} has no subcommands: leave out {quote(first)}{process}")
+        raise UsageError(f"{tool} has no such subcommand: leave out {quote(first)}{process}")
     for word in patterns:
         others = [other for other in patterns if other != word]
         if _NUMBER.fullmatch(word):
             advice = _number(word, has_interval)
             raise UsageError(f"{quote(word)} is not a function: {advice}")
+        if word in _UNITS:
+            raise UsageError(
+                f"{quote(word)} is not a function: a time and its unit are one word, 5s"
+            )
         if _VERB.fullmatch(word):
             raise UsageError(
                 f"{quote(word)} is a part of a format: put the whole probe into single quotes, as"
@@ -283,6 +284,32 @@ def _check_patterns(
             )
         if others and not has_process and word.isidentifier() and _is_process(word):
             raise UsageError(f"{quote(word)} is not a function: -p {word} is for the process")
+
+
+def _check_subcommands(patterns: Sequence[str]) -> None:
+    for word in patterns:
+        if word in SUBCOMMANDS:
+            text = f"{quote(word)} is the first word, before options: type gotrace {word}"
+            raise UsageError(f"{text} (a function of this name is BINARY:{word})")
+        if _NUMBER.fullmatch(word) and (meant := meant_subcommand(patterns)):
+            raise UsageError(f"{quote(word)} is not a function: type {meant}")
+
+
+def meant_subcommand(patterns: Sequence[str]) -> str:
+    """Return the line with the subcommand that the first word resembles, "" if it does not."""
+    import difflib
+    from shlex import join
+
+    first, *others = patterns
+    if not first.isidentifier():
+        return ""
+    alike = difflib.get_close_matches(first.lower(), SUBCOMMANDS, 1, _ALIKE)
+    if not alike:
+        return ""
+    if alike == ["flight"] and not (others and _NUMBER.fullmatch(others[0])):
+        others = ["TIME", *others]
+    words = [] if alike[0] in _PLAIN else others
+    return join(["gotrace", *alike, *words])
 
 
 def completed_word() -> str:

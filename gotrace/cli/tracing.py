@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
+from gotrace.cli.habits import meant_subcommand
 from gotrace.cli.irregular import CALLS, irregularities, undecided_notices, unread_notices
 from gotrace.cli.pace import read, running
 from gotrace.cli.run import (
@@ -22,6 +23,7 @@ from gotrace.cli.run import (
 from gotrace.cli.stream import takes_more
 from gotrace.cli.trace_options import GotraceOptions
 from gotrace.cli.why import PriceWatch, why_of
+from gotrace.errors import NoMatchError, UsageError
 from gotrace.overhead import ProbeCost
 from gotrace.profiles.folded import folded
 from gotrace.profiles.rows import StackProfile
@@ -33,16 +35,18 @@ from gotrace.report.fast_calls import line_of
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.session.calibrate import Calibration
 from gotrace.session.choices import MAX_STACK_FRAMES
+from gotrace.session.count import CountRequest
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, function_of, is_unwound
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan
 from gotrace.session.reading import RecordReader
+from gotrace.session.request import Asked
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.trace import TraceOptions, TraceRequest
 from gotrace.session.trace_plan import TracePlan
 from gotrace.target.target import Target
-from gotrace.text import counted
+from gotrace.text import counted, quote
 
 _PIECE = 3072  # bytes; with the line that exceeds it a pipe usually takes it whole
 _MAX_WAIT = 0.5  # seconds, for the cost of probes, whose measurement began before attaching
@@ -52,11 +56,25 @@ _SAMPLED = 16  # one call in this many is looked at
 def trace(options: GotraceOptions) -> int:
     """Trace as the options say, or list the functions; return the exit status."""
     with target_of(options) as target:
+        _check_first(options, target)
         request = _request(options, target)
         output = run_output(options)
         if options.list:
             return list_probes(request, output)
         return status_of(_trace(options, request, output).failed)
+
+
+def _check_first(options: GotraceOptions, target: Target) -> None:
+    """Raise NoMatchError if the first word is no function, but a subcommand that was mistyped."""
+    meant = "" if options.regexp else meant_subcommand(options.patterns)
+    if not meant:
+        return
+    first = options.patterns[0]
+    try:
+        CountRequest(target=target, asked=Asked([first])).select()
+    except (NoMatchError, UsageError):
+        text = f"there is no function {quote(first)}; if the subcommand is meant: {meant}"
+        raise NoMatchError(text) from None
 
 
 def _request(options: GotraceOptions, target: Target) -> TraceRequest:

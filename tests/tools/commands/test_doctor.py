@@ -289,7 +289,7 @@ def test_target_that_has_ended(kept: Mapping[str, str]) -> None:
 def test_doctor_traces_nothing(words: list[str]) -> None:
     result = run_tool("gotrace", "doctor", *words)
     assert (result.status, result.lines) == (2, [])
-    assert "it traces nothing" in result.errors
+    assert "gotrace doctor traces nothing" in result.errors
 
 
 def test_debug_shows_what_the_compiler_said(tmp_path: Path) -> None:
