@@ -51,6 +51,11 @@ def compare(options: SummaryOptions, parser: OptionParser[_S]) -> int:
     for one in (found.a, found.b):
         for text in one.lost:
             output.notice(Notice(NoticeKind.WARNING, f"{printable(one.name)}: {text}"))
+    asked = [one.patterns for one in (found.a, found.b)]
+    if all(asked) and asked[0] != asked[1]:
+        each = (f"{one.name} is of {', '.join(sorted(one.patterns))}" for one in (found.a, found.b))
+        text = f"{printable(', '.join(each))}: a function that is new or gone may be one not traced"
+        output.notice(Notice(NoticeKind.WARNING, text))
     if file or options.json or not pages:
         write_diff(output, found, options.top)
     for page in pages:

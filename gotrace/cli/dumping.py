@@ -154,6 +154,10 @@ def _write_json(
         "goroutines": len(dump.goroutines),
         "shown": len(chosen),
         "moved": dump.moved,
+        "states": [state.value for state in options.state],
+        "reason": options.reason,
+        "functions": options.patterns,
+        "system": options.system,
     }
     output.write("dump", fields)
     chosen.sort(key=lambda goroutine: goroutine.goid)

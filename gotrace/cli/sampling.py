@@ -101,7 +101,8 @@ def _run_off(options: GooncpuOptions, request: SampleRequest, output: Output) ->
 
 def _begun(options: GooncpuOptions, run: Run[_M, None], output: Output) -> None:
     hertz = options.frequency
-    say_begun(run, output, f"Sampling {{}} at {hertz} Hz", hertz=hertz)
+    asked = {"in": options.inside, "kernel": options.kernel, "off": options.off, "hertz": hertz}
+    say_begun(run, output, f"Sampling {{}} at {hertz} Hz", **asked)
 
 
 class _Writer(StackWriter[GooncpuOptions, SampleRow, NamedSamples]):

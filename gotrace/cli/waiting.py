@@ -68,9 +68,10 @@ def _watch(options: GooffcpuOptions, request: RunRequest[_M, None], output: Outp
     with running(request, output, watch.accept) as run:
         meter = run.meter
         writer = _Writer(options, meter, run.target, output, choice)
-        method, state = meter.attached.method.value, options.state
-        text = f"Tracing {_STATES[state]} of {{}}"
-        say_begun(run, output, text, state=state.value, attach=method)
+        asked = {name: getattr(options, name) for name in ("reason", "names", "open", "system")}
+        asked |= {"in": options.inside, "attach": meter.attached.method.value}
+        text = f"Tracing {_STATES[options.state]} of {{}}"
+        say_begun(run, output, text, state=options.state.value, **asked)
         for length in pace(options, run, output, watch=watch):
             writer.write(meter.take(), meter.open() if meter.stopped else [], length)
         writer.finish()

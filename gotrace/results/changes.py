@@ -21,8 +21,17 @@ from dataclasses import field
 from gotrace.errors import GotraceError, UsageError
 from gotrace.histogram import fraction_of
 from gotrace.records import dataclass
-from gotrace.results.kinds import DETACHED, HEADS, KINDS, kind_of
-from gotrace.results.rows import Json, Key, RowKind, Source, checked, rows_of
+from gotrace.results.kinds import (
+    ATTACHED,
+    DETACHED,
+    HEADS,
+    KINDS,
+    MERGED,
+    agree,
+    compared,
+    kind_of,
+)
+from gotrace.results.rows import Json, Key, Row, RowKind, Source, checked, rows_of
 from gotrace.tables import Table
 from gotrace.text import counted
 
@@ -97,8 +106,9 @@ class Rates:
     unit: str = ""  # of amounts that are not numbers of calls: ns, bytes
     units: float = 0.0
     amounts: dict[Key, Amount] = field(default_factory=dict)
-    #: The expressions that rows are by.
-    by: set[str] = field(default_factory=set)
+    #: What it was asked, and of which functions if it says that.
+    asked: Row = field(default_factory=dict)
+    patterns: set[str] = field(default_factory=set)
     #: Lengths of intervals by when they ended.
     intervals: dict[float, float] = field(default_factory=dict)
     #: The parts that are missing from it, in words.
@@ -129,6 +139,11 @@ class Rates:
             name = row.get("kind")
             if name == "lost":
                 self.lost.append(str(row.get("message")))
+            elif name in ("attached", "merged"):
+                asked = checked(MERGED, row, "merged")["options"] if name == "merged" else row
+                asked = checked(ATTACHED, asked, str(name))
+                self.patterns.update(asked.get("patterns", ()))
+                self._ask(asked)
             elif name == "detached":  # of each run, if there are several
                 units += checked(DETACHED, row, "detached").get("seconds", 0.0)
             elif (kind := kind_of(row)) is None:
@@ -136,6 +151,7 @@ class Rates:
             elif kind.is_head:
                 self._set_kind(KINDS[HEADS[kind.name]])
                 given = kind.checked(row)
+                self._ask(kind.asked(given))
                 when = given["ts"]
                 self.intervals[when] = given.get(kind.length, 1.0)
             elif kind.named is not None:
@@ -143,7 +159,7 @@ class Rates:
                 given = kind.checked(row)
                 self.unit = given.get("unit") or "" if "of" in given else kind.unit
                 key = kind.named(given)
-                self.by.update(given.get("by") or ())
+                self._ask(kind.asked(given))
                 if "host" in row:
                     key = key._replace(name=f"{row['host']}: {key.name}")
                 amount = self.amounts.setdefault(key, Amount())
@@ -155,6 +171,9 @@ class Rates:
         self.units = units
         if self.kind in HEADS.values():
             self.units = sum(self.intervals.values())
+
+    def _ask(self, asked: Json) -> None:
+        agree(self.asked, compared(asked), self.name, "and before", "compare")
 
     def _set_kind(self, kind: RowKind) -> None:
         if self.kind not in ("", kind.name):
@@ -266,17 +285,13 @@ class Diff(Table):
 def diff(a: Source, b: Source) -> Diff:
     """Return the changes between two recordings: files, or their lines.
 
-    Raises GotraceError if one cannot be read, UsageError if they are not of one kind.
+    Raises GotraceError if one cannot be read, UsageError if they were asked different questions.
     """
     first, second = Rates.read(a, "the first"), Rates.read(b, "the second")
-    for is_of, other_is_of in (
-        (first.tool, second.tool),
-        (f"{first.tool}'s {first.events}", f"{second.tool}'s {second.events}"),
-        *([(_keys(first), _keys(second))] if first.amounts and second.amounts else ()),
-    ):
-        if is_of != other_is_of:
-            text = f"{first.name} is of {is_of} and {second.name} of {other_is_of}"
-            raise UsageError(f"{text}: compare two of one command with the same options")
+    if first.tool != second.tool:
+        text = f"{first.name} is of {first.tool} and {second.name} of {second.tool}"
+        raise UsageError(f"{text}: compare two of one command")
+    agree(dict(second.asked), first.asked, first.name, second.name, "compare")
     keys = {**first.amounts, **second.amounts}
     none = Amount()
     pairs = {k: (first.amounts.get(k, none), second.amounts.get(k, none)) for k in keys}
@@ -319,9 +334,3 @@ def _common_noise(first: Rates, second: Rates, pairs: Sequence[tuple[Amount, Amo
         for ratio, chance in zip(ratios, chances, strict=True)
     ]
     return _MAD * math.sqrt(statistics.median(beyond))
-
-
-def _keys(recording: Rates) -> str:
-    """Return the keys of a recording's rows as the options that ask for them."""
-    keys = ", ".join(sorted(recording.by))
-    return f"{recording.tool} --by {keys}" if keys else f"{recording.tool} without --by"

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gotrace.errors import UsageError
 from gotrace.records import dataclass
 from gotrace.results.rows import (
     Json,
@@ -38,6 +39,7 @@ from gotrace.results.rows import (
     summed,
     total,
 )
+from gotrace.text import printable
 
 
 def _add_buckets(mine: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -62,10 +64,15 @@ def _add_returns(mine: str, other: str) -> str:
 
 
 def _asked_calls(row: Json) -> dict[str, Any]:
-    """Return the keys that calls were grouped by, and the measured value."""
-    found = {"of": row["of"], "unit": row["unit"]} if "of" in row else {}
+    """Return the expressions that rows are by; those of all others together do not say it."""
     by = row.get("by", {})
-    return found | ({"by": list(by)} if by is not None else {})
+    return {"by": list(by)} if by is not None else {}
+
+
+def _asked_times(row: Json) -> dict[str, Any]:
+    """Return the keys of rows, goroutines among them, and the value in place of the time."""
+    found = {"of": row.get("of"), "unit": row.get("unit"), "goroutines": "goid" in row}
+    return found | _asked_calls(row)
 
 
 def frames_of(stack: Any) -> Sequence[Json] | None:
@@ -133,6 +140,7 @@ _SPENT = (
     total("probe_ns", maybe(is_sum), needed=False),
 )
 _STACK = key("stack", are_frames)
+_CHOSEN = ("states", "reason", "functions")
 _MARKS = ("p50", "p90", "p99", "p999")
 
 
@@ -175,7 +183,7 @@ def _sampled(of: Sampled) -> Iterator[RowKind]:
         keys=(key(period, is_count),),
         sums=(*sums, *clock, total("others")),
         derived=("pid",),
-        asked=lambda row: {period: row[period]},
+        asked=lambda row: {"off": False, period: row[period]},
         begins=stack,
     )
     own, whole = of.field("self"), of.field("total")
@@ -201,6 +209,7 @@ def _sampled(of: Sampled) -> Iterator[RowKind]:
         unit=of.unit,
         events="samples" if of.unit else of.text,
         named=_samples_name,
+        asked=_asked_calls,
     )
 
 
@@ -244,7 +253,7 @@ _DECLARED = (
         unit="ns",
         named=_call_name,
         shared="sum_ns",
-        asked=_asked_calls,
+        asked=_asked_times,
         keeps_host=lambda row: "goid" in row,
         is_timed=True,
     ),
@@ -265,7 +274,7 @@ _DECLARED = (
         order=("count",),
         compared=("count", "sum"),
         named=_call_name,
-        asked=_asked_calls,
+        asked=_asked_times,
         is_timed=True,
     ),
     RowKind(
@@ -360,6 +369,7 @@ _DECLARED = (
             summed("others", record({"count": is_count, "ns": is_sum})),
         ),
         derived=("pid",),
+        asked=lambda row: {"off": True},
         begins="wall_stack",
     ),
     RowKind(
@@ -392,9 +402,13 @@ _DECLARED = (
     RowKind(
         "dump",
         "gostacks",
-        keys=(),
+        keys=(
+            *(key(name, each(is_text), needed=False) for name in _CHOSEN),
+            key("system", is_flag, needed=False),
+        ),
         sums=(total("goroutines"), total("shown"), total("moved")),
         derived=("pid",),
+        asked=lambda row: {name: row[name] for name in (*_CHOSEN, "system") if name in row},
         begins="goroutine",
         length="dumps",
     ),
@@ -446,10 +460,58 @@ def kind_of(row: Json) -> RowKind | None:
 
 #: The fields of ``attached`` about the question, and of ``detached`` about a run's length.
 ATTACHED = (
-    RowField("patterns", each(is_text), needed=False),
-    RowField("state", is_text, needed=False),
-    RowField("hertz", is_number, needed=False),
+    key("patterns", each(is_text), needed=False),
+    key("state", needed=False),
+    key("in", each(is_text), needed=False),
+    key("reason", each(is_text), needed=False),
+    *(key(name, is_flag, needed=False) for name in ("names", "open", "system", "kernel", "off")),
+    key("hertz", is_number, needed=False),
 )
+#: What recordings were asked, as it is typed.
+_TYPED = {
+    **{name: f"--{name}" for name in ("by", "in", "names", "of", "off", "open", "reason")},
+    **{name: f"--{name}" for name in ("state", "system")},
+    "goroutines": "-g",
+    "hertz": "-F",
+    "kernel": "-K",
+    "states": "--state",
+}
+#: Of these, what recordings need not agree on to be compared: figures are per second all the same.
+_NOT_COMPARED = {"patterns", "hertz", *(of.field("period") for of in SAMPLED.values())}
+
+
+def compared(asked: Json) -> Row:
+    """Return the part of what was asked that recordings have to agree on to be compared."""
+    return {name: value for name, value in asked.items() if name not in _NOT_COMPARED}
+
+
+def agree(asked: Row, given: Json, name: str, others: str, to: str) -> None:
+    """Take note of what the recording ``name`` was asked, if others were asked the same.
+
+    What either does not say is taken to be the same: ``asked`` is what others were asked, called
+    ``others``. ``to`` is the verb of the command. Raises UsageError.
+    """
+    for option, value in given.items():
+        known = asked.setdefault(option, value)
+        if known != value:
+            raise UsageError(
+                f"{name} has {_said(option, value)}, {others} {_said(option, known)}: {to}"
+                " recordings of one question"
+            )
+
+
+def _said(option: str, value: Any) -> str:
+    """Return an option with its value, as it is typed."""
+    typed = _TYPED.get(option, option)
+    if value is None or value is False or value == []:
+        return f"no {typed}"
+    if value is True:
+        return typed
+    values = value if isinstance(value, list) else [value]
+    words = [one if isinstance(one, str) else _shown(one) for one in values]
+    return printable(f"{typed} {', '.join(words)}")
+
+
 DETACHED = (RowField("seconds", is_number, needed=False),)
 #: The beginning of recordings that are added up.
 MERGED = (

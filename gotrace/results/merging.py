@@ -16,7 +16,6 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from gotrace.errors import GotraceError, UsageError
@@ -24,11 +23,11 @@ from gotrace.histogram import Histogram, ValueHistogram, bucket_between
 from gotrace.results.kinds import (
     ATTACHED,
     DETACHED,
-    HEADS,
     KINDS,
     MERGED,
     NOTICES,
     TOOLS,
+    agree,
     is_notice,
     kind_of,
 )
@@ -85,7 +84,7 @@ class Merged:
 
     def rows(self, kind: str) -> list[Row]:
         """Return the results of a kind, in the order in which the command has them."""
-        how = KINDS["values" if kind == "histogram" and "of" in self.options else kind]
+        how = KINDS["values" if kind == "histogram" and self.options.get("of") else kind]
         found = [_finished(how, row) for row in self._found.get(kind, {}).values()]
         found.sort(key=lambda row: (*how.rank(row), _key(row)))
         if not how.sums:
@@ -255,39 +254,18 @@ class _Reader:
 
     def _agree(self, options: Json) -> None:
         """Take note of what was asked, the same of all recordings."""
-        for key, value in options.items():
-            known = self.merged.options.setdefault(key, value)
-            if known != value:
-                raise UsageError(
-                    f"{self.name} has {key} {json.dumps(value)}, and others have"
-                    f" {json.dumps(known)}: merge recordings of one question"
-                )
+        agree(self.merged.options, options, self.name, "others have", "merge")
 
     def _end(self, ended: float | None) -> None:
         if ended is not None:
             self.merged.ended = max(ended, self.merged.ended or ended)
 
-    def _be_of_head(self, kind: str) -> None:
-        """Take note of how readings begin: rows of two questions would stand in one table."""
-        others = HEADS.keys() & self.merged._found.keys() - {kind}
-        if others:
-            raise UsageError(
-                f"{self.name} has rows of {kind}, and others have those of {min(others)}: merge"
-                " recordings of one question"
-            )
-
     def _add(self, how: RowKind, row: Json) -> None:
         kind = row["kind"]
         given = how.checked(row)
         self._be_of(how.tool)
-        if how.is_head:
-            self._be_of_head(kind)
         found = self.merged._found.setdefault(kind, {})
         self._agree(how.asked(given))
-        if any(("of" in one) != ("of" in given) for one in islice(found.values(), 1)):
-            raise UsageError(
-                f"{self.name}: only a part is of --of: merge recordings of one question"
-            )
         ended: float | None = given.get("ts")
         self._end(ended)
         if ended is not None and not self.is_merged and (how.is_head or how.is_timed):

@@ -345,23 +345,113 @@ def test_a_file_with_two_runs_is_as_long_as_both() -> None:
     assert change.before == change.after == 50
 
 
+def _counted(count: int) -> Row:
+    return {"kind": "count", "func": "main.f", "count": count, "ts": 1.0, "interval_s": 2.0}
+
+
+_HEAD = {"pid": 1, "ts": 1.0, "seconds": 1.0}
+_CPU = {"kind": "cpu", **_HEAD, "period_ns": 10, "samples": 1, "cpu_ns": 10, "others": 0}
+_CPU["clock_ns"] = None
+_WALL = {"kind": "wall", **_HEAD, "wall_ns": 10, "others": {"count": 0, "ns": 0}}
+_SAMPLES = {"kind": "cpu_stack", "work": "program", "group": "g", "samples": 1, "cpu_ns": 10}
+_SAMPLES["stack"] = frames("main.f")
+_DUMP = {"kind": "dump", "pid": 1, "ts": 1.0, "goroutines": 1, "shown": 1, "moved": 0}
+_VALUES: Row = {
+    "kind": "histogram",
+    "func": "main.f",
+    "of": "id",
+    "unit": None,
+    "count": 1,
+    "sum": 5,
+}
+_VALUES |= {"ts": 1.0, "min": 5, "max": 5, "buckets": [[5, 6, 1]], "unknown": 0}
+
+
+def _wait(state: str) -> Row:
+    row = next(row for row in waits(random.Random(1), {"main.f": 5}) if row["kind"] == "wait")
+    return {**row, "state": state, "ts": 1.0}
+
+
+def _attached(**asked: object) -> Row:
+    return {"kind": "attached", "message": "", **asked}
+
+
 @pytest.mark.parametrize(
-    ("rows", "others", "text"),
+    ("row", "a", "b", "said"),
     [
-        ({"by": {"x": 1}}, {}, "gofunccount --by x and the second of gofunccount without --by"),
-        ({"by": {"x": 1}}, {"by": {"y": 1}}, "--by x and the second of gofunccount --by y"),
+        (None, {**(one := _counted(1)), "by": {"x": 1}}, one, "--by x, b no --by"),
+        (None, {**one, "by": {"x": 1}}, {**one, "by": {"y": 1}}, "--by x, b --by y"),
+        (None, _wait("runnable"), _wait("waiting"), "--state runnable, b --state waiting"),
+        (None, _wait("waiting"), _wait("syscall"), "--state waiting, b --state syscall"),
+        (None, _VALUES, histogram(0), "--of id, b no --of"),
+        (None, _VALUES, {**_VALUES, "of": "n"}, "--of id, b --of n"),
+        (None, histogram(0), histogram(0, pid=1, goid=1), "no -g, b -g"),
+        (None, _CPU, _WALL, "no --off, b --off"),
+        (_CPU, _SAMPLES, {**_SAMPLES, "by": {"k": "v"}}, "no --by, b --by k"),
+        (_CPU, _attached(kernel=True), _attached(kernel=False), "-K, b no -K"),
+        (_CPU, _attached(**{"in": ["main.*"]}), _attached(**{"in": []}), "--in main.*, b no --in"),
+        (
+            _wait("waiting"),
+            _attached(reason=["select"]),
+            _attached(reason=["chan *"]),
+            "--reason select, b --reason chan *",
+        ),
+        (_wait("syscall"), _attached(names=False), _attached(names=True), "no --names, b --names"),
+        (_wait("waiting"), _attached(open=True), _attached(open=False), "--open, b no --open"),
+        (
+            None,
+            {**_DUMP, "states": ["waiting"]},
+            {**_DUMP, "states": ["running", "syscall"]},
+            "--state waiting, b --state running, syscall",
+        ),
     ],
 )
-def test_recordings_of_different_options_are_refused(
-    rows: dict[str, object], others: dict[str, object], text: str
+def test_recordings_of_different_questions_are_refused(
+    row: Row | None, a: Row, b: Row, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = [[json.dumps(_counted(1) | more)] for more in (rows, others)]
-    with pytest.raises(gotrace.UsageError, match=text):
-        gotrace.diff(*lines)
+    """Neither compared nor added up; also if one was added up before."""
+    monkeypatch.chdir(tmp_path)
+    rows = [[one, *([row] if row else []), ended(1)] for one in (a, b)]
+    for name, found in zip("ab", rows, strict=True):
+        write(Path(name), found)
+        write(Path(f"sum-{name}"), list(map(json.loads, gotrace.merge(lines(found)))))
+    said = f"a has {said}: compare recordings of one question"
+    for prefix in ("", "sum-"):
+        with pytest.raises(UsageError) as caught:
+            gotrace.diff(f"{prefix}a", "b")
+        assert str(caught.value) == prefix + said
+    with pytest.raises(UsageError, match="merge recordings of one question"):
+        gotrace.merge("a", "b")
+    # A recording that does not say what it was asked may be of the same question.
+    if row:
+        silent = [row, ended(1)]
+        gotrace.diff("a", lines(silent))
+        gotrace.merge("a", lines(silent))
 
 
-def _counted(count: int) -> dict[str, object]:
-    return {"kind": "count", "func": "main.f", "count": count, "ts": 1.0, "interval_s": 2.0}
+def test_rows_that_may_not_have_been_traced_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def recording(name: str, function: str, *patterns: str) -> str:
+        rows = [_attached(patterns=patterns), {**_counted(1), "func": function}, ended(1)]
+        return write(tmp_path / name, rows)
+
+    a, b = recording("a", "main.f", "main.f", "net.*"), recording("b", "main.g", "net.*", "main.f")
+    assert gofunccount.main(["--diff", a, b]) == 0
+    assert capsys.readouterr().err == ""  # the same patterns, of another release
+    assert gofunccount.main(["--diff", a, recording("b", "main.g", "main.g")]) == 0
+    said = f"{a} is of main.f, net.*, {b} is of main.g: a function that is new or gone"
+    assert capsys.readouterr().err == f"{said} may be one not traced\n"
+    assert gofunccount.main(["--diff", a, write(tmp_path / "c", [_counted(1), ended(1)])]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_frequencies_do_not_matter(tmp_path: Path) -> None:
+    """Time is per second; numbers of samples are not added up."""
+    a, b = ([_attached(hertz=h), {**_CPU, "period_ns": 10**9 // h}, _SAMPLES] for h in (49, 99))
+    gotrace.diff(lines(a), lines(b))
+    with pytest.raises(UsageError, match="has -F 99, others have -F 49"):
+        gotrace.merge(lines(a), lines(b))
 
 
 def test_results_are_short_in_a_notebook() -> None:

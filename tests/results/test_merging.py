@@ -297,15 +297,15 @@ def test_all_time_and_cpu_time_are_two_questions() -> None:
     when = {"pid": 1, "ts": 1.0, "seconds": 1.0}
     cpu = {"kind": "cpu", **when, "period_ns": 10, "samples": 1, "cpu_ns": 10, "others": 0}
     wall = {"kind": "wall", **when, "wall_ns": 10, "others": {"count": 0, "ns": 0}}
-    with pytest.raises(UsageError, match="has rows of wall, and others have those of cpu"):
+    with pytest.raises(UsageError, match="has --off, others have no --off"):
         gotrace.merge(lines([cpu | {"clock_ns": 10}]), lines([wall]))
 
 
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
-        (count("main.f", 1, by={"k": 2}), "has by"),
-        ({"kind": "attached", "patterns": ["main.g"]}, "has patterns"),
+        (count("main.f", 1, by={"k": 2}), "has --by k, others have --by key"),
+        ({"kind": "attached", "patterns": ["main.g"]}, "has patterns main.g, others"),
         ({"kind": "cpu_function", "func": "main.f", "self_ns": 1, "total_ns": 1}, "is of gooncpu"),
         ({"kind": "call", "func": "main.f"}, "calls of gotrace are not added up"),
         ({"kind": "function", "func": "main.f"}, "leave out -l"),

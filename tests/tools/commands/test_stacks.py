@@ -52,6 +52,10 @@ def test_all_forms_have_the_same_stacks(parked: Fixture, tmp_path: Path) -> None
     each = run_tool("gostacks", "--all", "--json", "-p", str(parked.ready))
     assert [row["goid"] for row in of_kind(each, "goroutine")] == [row["goid"] for row in rows]
     assert head[0]["shown"] == len(rows) > 25 and head[0]["moved"] == 0
+    assert [head[0][name] for name in ("states", "reason", "functions")] == [[], [], []]
+    words = ("--state", "waiting", "--json", "-p", str(parked.ready), "main.*")
+    (chosen,) = of_kind(run_tool("gostacks", *words), "dump")
+    assert (chosen["states"], chosen["functions"]) == (["waiting"], ["main.*"])
     by_json: Counter[str] = Counter()
     for row in rows:
         names = [frame["func"] for frame in reversed(row["stack"])]

@@ -262,6 +262,9 @@ def test_stacks_are_those_that_the_runtime_has() -> None:
         assert fixture.finish() == 0
     (row,) = of_kind(result, "wait")
     assert row["stack"] == parked
+    (asked,) = of_kind(result, "attached")
+    assert (asked["state"], asked["in"], asked["reason"]) == ("waiting", ["main.receives"], [])
+    assert not (asked["names"] or asked["open"] or asked["system"])
 
 
 def test_only_waits_inside_of_functions() -> None:

@@ -250,6 +250,8 @@ def test_a_label_is_a_table_of_its_own() -> None:
 def test_the_kernels_functions_are_there_if_asked_for() -> None:
     _, result = sampled(program(), "read 1s", "-K", "--json")
     check_sums(result)
+    (asked,) = of_kind(result, "attached")
+    assert (asked["kernel"], asked["in"], asked["off"], asked["hertz"]) == (True, [], False, 997)
     rows = [row for row in of_kind(result, "cpu_stack") if "main.reads" in names(row)]
     within = [row for row in rows if row["stack"][0]["file"] == "[kernel]"]
     assert sum(row["samples"] for row in within) > sum(row["samples"] for row in rows) / 4
