@@ -109,15 +109,20 @@ class GoFiles:
     def check_functions(self, patterns: Iterable[str]) -> None:
         """Raise NoMatchError for a pattern that no function can match, inlined ones included.
 
-        UsageError for a bad pattern; GotraceError.
+        UsageError for a bad pattern; GotraceError. A command that waits may still load plugins: if
+        its program can, their functions are not known, and nothing is refused.
         """
         from gotrace.probes.pattern import Pattern
         from gotrace.probes.select import Selector
 
+        target = self._target
         for text in patterns:
-            pattern, program = Pattern(text), self._target.binary(None)
-            files = chain([program], self._target.libraries())
+            pattern, program = Pattern(text), target.binary(None)
+            others = target.libraries() if target.has_started else target.linked()
+            files = [program, *others]
             names = chain.from_iterable(_all_names(file.functions) for file in files)
+            if not target.has_started and "plugin.open" in program.functions.names:
+                continue
             if not any(pattern.match(each).rows for each in names):
                 Selector([text]).select(program.functions, verb="find")
 

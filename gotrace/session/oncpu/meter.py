@@ -205,8 +205,7 @@ class SampleRequest(RunRequest[SampleMeter, None]):
         label = self.label
         files = GoFiles(self.target)
         runtime = files.runtime()
-        if self.target.has_started:
-            files.check_functions(self.inside)
+        files.check_functions(self.inside)
         tasks = Tasks((runtime,), runtime.runtime)
         knows_g = runtime.image.arch.keeps_g or tasks.settings().task_fsbase is not None
         problems = () if knows_g else (_NO_GOROUTINES,)

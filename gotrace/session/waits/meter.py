@@ -224,8 +224,7 @@ class WaitRequest(RunRequest[WaitMeter, None]):
         """Return the probes to attach. Raises GotraceError, UsageError among these."""
         probes = wait_probes(self.target, self.state)
         check_reasons(self.reasons, probes.reasons)
-        if self.target.has_started:
-            GoFiles(self.target).check_functions(self.inside)
+        GoFiles(self.target).check_functions(self.inside)
         if accept is not None:
             accept(probes)
         problems = () if probes.reasons else (_NO_REASONS,)

@@ -179,8 +179,7 @@ class SyscallRequest(RunRequest[SyscallMeter, None]):
             raise UsageError("system calls need one process: give -p PID or a command")
         files = GoFiles(self.target)
         runtime = files.runtime()
-        if self.target.has_started:
-            files.check_functions(self.inside)
+        files.check_functions(self.inside)
         tasks = Tasks((runtime,), runtime.runtime)
         return self.prepared(ProbePlan((), ()), announce, tasks)
 

@@ -421,6 +421,19 @@ def test_the_tables() -> None:
     assert nothing.status == 3 and "main.nothing" in nothing.errors
 
 
+def test_a_function_that_a_command_lacks_is_refused_before_it_starts() -> None:
+    path = str(program())
+    for words in ("gooncpu", "gooffcpu", "gooffcpu --names --state syscall"):
+        tool_, *options = words.split()
+        result = run_tool(tool_, *options, "--in", "main.inlined", "--in", "main.fuor", "--", path)
+        assert result.status == 3 and "no function matches 'main.fuor' in" in result.errors
+        assert "did you mean 'main.four'?" in result.errors and not result.lines
+    with gotrace.start([path]) as go, pytest.raises(gotrace.NoMatchError, match=r"main\.fuor"):
+        go.on_cpu("main.fuor")
+    known = run_tool("gooncpu", "--in", "main.inlined", "--", path, stdin=subprocess.DEVNULL)
+    assert known.status == 0, known.errors
+
+
 @pytest.mark.parametrize("mode", ["default", "pie"])
 def test_a_command_from_its_first_instruction(mode: str, tmp_path: Path) -> None:
     words = tmp_path / "words"
