@@ -234,7 +234,9 @@ def check_words(tool: str, given: Mapping[str, Any]) -> None:
     for asked in files:
         if asked in ("json", "text", "ndjson"):
             raise UsageError(f"-o names a file: type --json for JSON, -o ./{asked} for such a file")
-        if files.count(asked) > 1:
+        if asked == "-":
+            raise UsageError("-o names a file: results go to standard output without -o")
+        if [os.path.realpath(one) for one in files].count(os.path.realpath(asked)) > 1:
             raise UsageError(f"-o {quote(asked)} is given twice: leave one of them out")
         from gotrace.cli.files import check_name
 

@@ -54,7 +54,7 @@ class GofunclatencyOptions(CallsOptions, PartsOptions):
         Conflict(
             "--why",
             "-f -o=profiles",
-            "folded stacks and profiles cannot show parts of the time: use --by '$stack' --why",
+            "{2} cannot show parts of the time: type --by '$stack' --why -o x.ndjson, without {2}",
         ),
     )
 

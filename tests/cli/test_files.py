@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gotrace.cli.files import check_name, is_json
+from gotrace.cli.habits import check_words
 from gotrace.errors import UsageError
 
 TOOLS = (
@@ -33,6 +34,12 @@ def test_each_end_is_known_or_refused(tool: str) -> None:
             UsageError, match=r"\.pftrace" if has_requests else r"\.html|gotrace tree"
         ):
             check_name(tool, name)
+
+
+def test_a_name_that_cannot_be_meant_is_refused() -> None:
+    for files, text in ((["-"], "standard output without -o"), (["c.pb.gz", "./c.pb.gz"], "twice")):
+        with pytest.raises(UsageError, match=text):
+            check_words("gofunccount", {"output": files})
 
 
 def test_the_message_lists_what_is_known() -> None:
