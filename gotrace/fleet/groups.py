@@ -469,7 +469,7 @@ class _Group:
                 if row > most:  # of no function of a file
                     program = files.get(row - 1 - most)
                     users = [one for one in self.members if one.program.key == program]
-                elif not row or row not in self.rows:
+                elif not row:
                     users = self.members
                 self.counted[row - 1] += hit.counted
                 _divide(users, _sites(hit), ns)

@@ -55,6 +55,16 @@ class _Held:
         self._closing.start()
         return is_dropped
 
+    @property
+    def is_closing(self) -> bool:
+        """Return whether what was to be closed is not all closed."""
+        return self._closing is not None and self._closing.is_alive()
+
+    def wait(self) -> None:
+        """Wait until all that was to be closed is closed."""
+        if self._closing is not None:
+            self._closing.join()
+
     def _close(
         self, leaving: Iterable[int], is_dropped: bool, before: threading.Thread | None
     ) -> None:
@@ -71,11 +81,16 @@ class _Held:
 
 
 def hold(control: socket.socket) -> None:
-    """Hold what comes until nobody is left that sends anything."""
+    """Hold what comes until nobody is left that sends anything, and what is to go has gone.
+
+    The end of this process kills its threads, and the kernel leaves a breakpoint in place if the
+    thread that closes a probe has a SIGKILL pending.
+    """
     with suppress(OSError, ValueError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     held: dict[int, _Held] = {}
+    ending: list[_Held] = []
     waiting = select.poll()
     waiting.register(control, select.POLLIN)
     while True:
@@ -83,10 +98,16 @@ def hold(control: socket.socket) -> None:
             if descriptor != control.fileno():
                 if not held[descriptor].obey():
                     waiting.unregister(descriptor)
-                    del held[descriptor]
+                    ending = [one for one in ending if one.is_closing]
+                    ending.append(held.pop(descriptor))
                 continue
             count, found, _, _ = socket.recv_fds(control, 1, MAX_HELD + 2)
             if not count:
+                for each, _ in waiting.poll(0):
+                    if each in held:  # its owner has ended as well
+                        held[each].obey()
+                for one in (*ending, *held.values()):
+                    one.wait()
                 return
             if len(found) != count[0]:  # there was no room for all of them
                 for each in found:

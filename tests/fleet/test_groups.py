@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -257,6 +258,15 @@ def test_programs_share_what_one_takes(servers: Sequence[Path], tmp_path: Path) 
                     daemon.read_until(f"gotraced: INFO: c2 in {server.name} ")
         assert descriptors(daemon) <= before + 10
         assert not any(daemon.samples()["gotraced_probe_lost_total"].values())
+        form = r'^gotraced_probe_hits_total{probe="(h\d)",target="(\S+)"} (\d+)'
+        hits = {
+            (probe, target): int(count)
+            for probe, target, count in re.findall(form, daemon.get("/metrics"), re.M)
+        }
+        # Each pays for its own: an entry and a RET of each call, and parts of what all have.
+        assert hits.keys() == {(name, target) for name in ("h1", "h3") for target in counted}
+        for (_, target), count in hits.items():
+            assert 2 * counted[target] <= count <= 2 * counted[target] + 200, hits
         daemon.end()
 
 
