@@ -431,21 +431,23 @@ class _Group:
         for member in self._users(row):
             member.is_cheaper = True
 
-    def losses(self) -> Counter[str]:
-        """Return how much is missing of all metrics so far."""
+    def note_losses(self) -> None:
+        """Have each metric note once for each target how much more is missing of all."""
         if not self._is_due("lost"):
-            return self._lost
+            return
         with self.lock:
             if not self.is_open:
-                return self._lost
+                return
             lost = Counter[str]()
             if isinstance(self.meter, LatencyMeter):
                 counts = self.meter.diagnostics()
                 for what in (*self.meter.LOSSES, Diagnostic.UNWOUND):
                     lost[what.name.lower()] += counts[what]
             lost[SKIPPED] = self.meter.skipped()
-            self._lost = lost
-            return lost
+            new, self._lost = lost - self._lost, lost
+            firsts = {(id(one.metric), one.program.key.target): one for one in self.members[::-1]}
+            for member in firsts.values():
+                member.lost.update(new)
 
     def look_again(self) -> None:
         """Have what is known of costs and losses be of this moment."""
@@ -582,8 +584,9 @@ class MemberProbe(Probe):
         self.problems = [*plan.problems, *notes]
         if only := plan.only_inlined():
             self.problems.append(only.text("counted"))
+        self.lost = Counter[str]()
+        group.note_losses()
         group.add(self)
-        self._lost = group.losses()
         self._pod = partial(of_pod, planned.metric.spec, self.program)
         self.metric.begin(self.program.key.target)
         self._is_present = True
@@ -636,13 +639,12 @@ class MemberProbe(Probe):
 
     def _figures(self) -> Figures:
         self.group.look()
-        lost = self.group.losses().copy()
-        lost.subtract(self._lost)
+        self.group.note_losses()
         unmeasured = 0
         if self.state is ProbeState.COUNTED:
             own = self.rows if self.group.by_row else [-1]
             unmeasured = self._unmeasured + sum(self.group.counted[row] for row in own)
-        return Figures(Spent(self.hits, self.ns), lost, unmeasured)
+        return Figures(Spent(self.hits, self.ns), self.lost.copy(), unmeasured)
 
     def spent(self) -> Spent:
         if (final := self._final) is not None:
