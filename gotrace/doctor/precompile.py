@@ -266,6 +266,9 @@ def _keyed() -> Iterator[ProgramSettings]:
             counted = KeySettings(times=False, durations=_TIMES, **shared)
             for more in saved[: 3 if returns and predicates else 1]:
                 yield _trace(payload, returns, False, by=counted, **values, **more)
+            if returns and predicates and not interfaces:  # of @http.server, what is after it
+                both: dict[str, Any] = {"saved_words": True, "saved_blocks": True}
+                yield _trace(payload, returns, False, by=counted, **values, **both)
             if not predicates:
                 yield _trace(payload, returns, False, by=counted, has_stacks=True, **values)
             if predicates and not interfaces:

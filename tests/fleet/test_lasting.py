@@ -46,7 +46,7 @@ def spoil():
 threading.Thread(target=spoil, daemon=True).start()
 sys.exit(main(sys.argv[2:]))
 """
-THREADS = {"control", "flights", "otlp-metrics", "otlp-spans", "spans", "web"}
+THREADS = {"control", "flights", "landings", "otlp-metrics", "otlp-spans", "spans", "web"}
 """Those that the daemon has beside its pools."""
 
 
