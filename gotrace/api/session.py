@@ -134,7 +134,7 @@ def attach(process: int | str, *others: int | str) -> Session:
     """Return a session on a running process, or on several, of one program or of more.
 
     Each is given by its number or by its name, which stands for all processes that are called so.
-    Raises ProcessError if there is no such process, UsageError if there are more than eight.
+    Raises ProcessError if a process is not there, and UsageError for more than eight.
     """
     pids = process_numbers((process, *others))
     return Session(Target.of(pids[0], None) if len(pids) == 1 else Target.of(None, None, pids=pids))

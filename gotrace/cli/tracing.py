@@ -65,7 +65,7 @@ def trace(options: GotraceOptions) -> int:
 
 
 def _check_first(options: GotraceOptions, target: Target) -> None:
-    """Raise NoMatchError if the first word is no function, but a subcommand that was mistyped."""
+    """Raise NoMatchError if the first word is a mistyped subcommand and names no function."""
     meant = "" if options.regexp else meant_subcommand(options.patterns)
     if not meant:
         return
@@ -73,7 +73,7 @@ def _check_first(options: GotraceOptions, target: Target) -> None:
     try:
         CountRequest(target=target, asked=Asked([first])).select()
     except (NoMatchError, UsageError):
-        text = f"there is no function {quote(first)}; if the subcommand is meant: {meant}"
+        text = f"no function is called {quote(first)}: if you mean the subcommand, type {meant}"
         raise NoMatchError(text) from None
 
 

@@ -409,7 +409,7 @@ class Engine:
         try:
             running.trial = self._trial(untried, running.program, self.config)
             running.trying = frozenset(job.name for job in untried)
-        except GotraceError as error:  # there is no process for it
+        except GotraceError as error:  # no process runs the program
             self._say_once(_Place(untried[0].name, key), str(error))
 
     @staticmethod

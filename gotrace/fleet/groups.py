@@ -255,7 +255,7 @@ class _Group:
     def take_in(
         self, planned: Sequence[Planning], prepared: Prepared
     ) -> list[Probe | Exception] | None:
-        """Attach metrics of a program, which are planned together; None if there is no room.
+        """Attach metrics of a program that are planned together; return None without room for them.
 
         Raises GotraceError or OSError.
         """

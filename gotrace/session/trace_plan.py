@@ -218,11 +218,15 @@ def _taken(name: str, spec: ProbeSpec, earlier: ProbeSpec) -> str:
     Calls that are added up have one key and one predicate: a second one would be ignored.
     """
     if spec.key is not None and (spec.predicate is not None or earlier.predicate is not None):
-        raise UsageError(
-            f"two probes are for {name}, and calls are added up by one condition: give one probe,"
-            " with conditions joined by ||"
-        )
+        raise _two_conditions(name)
     return f"{name} is traced by an earlier probe"
+
+
+def _two_conditions(name: str) -> UsageError:
+    return UsageError(
+        f"two probes are for {name}, and one condition decides on its calls: give one probe,"
+        " with conditions joined by ||"
+    )
 
 
 def parse_probes(
@@ -361,11 +365,14 @@ class _Assembly:
     def _is_shared(self, spec: ProbeSpec, key: FunctionKey, name: str) -> bool:
         """Return whether a function is planned for this probe with an earlier one.
 
-        If it is not, the earlier one has it alone, and that is among the problems.
+        If it is not, the earlier one has it alone, and that is among the problems. Raises
+        UsageError if this probe's predicate would be decided by nobody.
         """
         earlier = self._wanted_by[key][0]
         if spec.recipe is not None and spec.recipe == earlier.recipe:
             return True
+        if self._choices.first_alone and spec.predicate is not None:
+            raise _two_conditions(name)
         if spec.key is not None or spec.signature not in (None, earlier.signature):
             self._problems.append(_taken(name, spec, earlier))
             return False

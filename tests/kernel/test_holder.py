@@ -31,21 +31,25 @@ def test_all_is_closed_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     answer, told = os.pipe()
     # As when it is received: its numbers are the holder's own.
     kept = {os.open("/dev/null", os.O_RDONLY) for _ in range(3)}
-    messages: list[tuple[bytes, list[int], int, None]] = [
-        (bytes([5]), [told, theirs.detach(), *kept], 0, None),
-        (b"", [], 0, None),
-    ]
-    monkeypatch.setattr(socket, "recv_fds", lambda *_: messages.pop(0))
+
+    def received(control: socket.socket, *_: int) -> tuple[bytes, list[int], int, None]:
+        if control.recv(1):
+            return bytes([5]), [told, theirs.detach(), *kept], 0, None
+        return b"", [], 0, None
+
+    monkeypatch.setattr(socket, "recv_fds", received)
     monkeypatch.setattr(os, "close", close_slowly)
     ours.send(b"x")
     ending = threading.Thread(target=holder.hold, args=(control,))
     ending.start()
     assert os.read(answer, 1) == holder.HELD
     channel.close()  # the owner has been killed
-    assert slow.wait(60)
-    ours.close()
-    ending.join(0.2)
-    assert ending.is_alive()
-    go_on.set()
+    try:
+        assert slow.wait(60)
+        ours.close()
+        ending.join(0.2)
+        assert ending.is_alive()
+    finally:
+        go_on.set()
     ending.join(60)
     assert not ending.is_alive() and sorted(closed) == sorted(kept)
