@@ -394,6 +394,28 @@ def api_examples() -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
+def test_type_checkers_accept_the_api_examples(tmp_path: Path) -> None:
+    """Each as a script of a user, and frames of all results that have them."""
+    results = "count", "latency", "syscalls", "waits", "on_cpu", "wall"
+    calls = [*(f"go.{name}()" for name in results), 'go.count(by="x")', 'go.latency(of="x")']
+    calls += ["go.latency(by_goroutine=True)", 'gotrace.diff("a", "b")']
+    frames = "".join(f"    {call}.to_frame()\n" for call in calls)
+    scripts = []
+    for number, example in enumerate([f"{api_examples()[0]}{frames}", *api_examples()]):
+        scripts.append(tmp_path / f"example{number}.py")
+        scripts[-1].write_text(f"pid = 1\n{example}")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--scripts-are-modules", *map(str, scripts)],
+        cwd=CLONE,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.returncode) == (
+        f"Success: no issues found in {len(scripts)} source files\n",
+        0,
+    )
+
+
 @pytest.mark.live
 @pytest.mark.apart
 @pytest.mark.parametrize("example", api_examples())

@@ -372,7 +372,7 @@ class Latencies(dict[str, Histogram], Table):
         return ("function", *_TIMES), ((name, *_times(times)) for name, times in rows)
 
 
-class _GoroutineLatencies(dict[Goroutine, Histogram], Table):
+class GoroutineLatencies(dict[Goroutine, Histogram], Table):
     """Histograms by goroutine."""
 
     def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
@@ -387,8 +387,7 @@ class _GoroutineLatencies(dict[Goroutine, Histogram], Table):
 class Group:
     """Calls of a function that have the same values: ``calls`` of them.
 
-    ``by`` has the values by their expressions. ``times`` are the durations in ns, and ``values``
-    those of ``of``, each None if that was not asked for. ``program`` is the name of the function's
+    ``by`` has the values by their expressions. ``program`` is the name of the function's
     program, None where only one is traced. ``own_ns`` is the calls' time without the calls within
     them that are in groups, for durations by ``$stack``: profiles have it.
     """
@@ -396,10 +395,24 @@ class Group:
     function: str
     by: Mapping[str, Any]
     calls: int
-    times: Histogram | None = None
-    values: ValueHistogram | None = None
+    _times: Histogram | None = None
+    _values: ValueHistogram | None = None
     program: str | None = None
     own_ns: int | None = None
+
+    @property
+    def times(self) -> Histogram:
+        """Return the durations in ns. Raises UsageError if they were not measured."""
+        if self._times is None:
+            raise UsageError("these calls have no times: use latency(), without of")
+        return self._times
+
+    @property
+    def values(self) -> ValueHistogram:
+        """Return the values of ``of``. Raises UsageError if it was not given."""
+        if self._values is None:
+            raise UsageError("these calls have no values: give latency() an expression as of")
+        return self._values
 
 
 class Groups(list[Group], Table, _Profiled):
@@ -439,11 +452,11 @@ class Groups(list[Group], Table, _Profiled):
 
     def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
         """Return a row for each group: its function, its values, its calls, and its times."""
-        times = self[0].times is not None if self else False
+        times = bool(self) and self[0]._times is not None
         return ("function", *self._key, "calls", *(_TIMES[1:] if times else ())), (
             (
                 *(one.function, *map(str, one.by.values()), one.calls),
-                *(_times(one.times)[1:] if one.times is not None else ()),
+                *(_times(one.times)[1:] if times else ()),
             )
             for one in self
         )
@@ -502,9 +515,7 @@ def _stack_frame(frame: Frame) -> StackFrame:
     return StackFrame(frame.function, frame.file, frame.line)
 
 
-def function_latencies(
-    names: Sequence[ProgramFunction], period: Measurement
-) -> dict[str, Histogram]:
+def function_latencies(names: Sequence[ProgramFunction], period: Measurement) -> Latencies:
     """Return a histogram for each name, which functions of several files may share."""
     histograms = Latencies(name.text for name in names)
     for row, times in period.rows.items():
@@ -523,8 +534,8 @@ def _add_parts(times: Histogram, bands: Iterable[PartSums]) -> None:
 
 def goroutine_latencies(
     names: Sequence[ProgramFunction], period: Measurement
-) -> dict[Goroutine, Histogram]:
-    histograms = _GoroutineLatencies()
+) -> GoroutineLatencies:
+    histograms = GoroutineLatencies()
     for key, goroutine in period.goroutines.items():
         function = names[key.row]
         task = Goroutine(function.name, key.pid, key.goid, function.program)

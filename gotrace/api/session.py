@@ -33,9 +33,10 @@ from gotrace.api.rows import (
     Counts,
     CpuTime,
     Function,
-    Goroutine,
+    GoroutineLatencies,
     GoroutineState,
     Groups,
+    Latencies,
     Syscalls,
     Waits,
     WallTime,
@@ -56,7 +57,6 @@ from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import GoroutineFilter
 from gotrace.goroutines.live import GoFiles
-from gotrace.histogram import Histogram
 from gotrace.requests.assemble import Assembler, request_probes
 from gotrace.requests.flight import flight_of, flight_size, probes_in
 from gotrace.requests.recording import Recording
@@ -488,12 +488,12 @@ class Session:
         *patterns: str,
         by_goroutine: Literal[False] = False,
         **options: Unpack[_LatencyOptions],
-    ) -> dict[str, Histogram]: ...
+    ) -> Latencies: ...
 
     @overload
     def latency(
         self, *patterns: str, by_goroutine: Literal[True], **options: Unpack[_LatencyOptions]
-    ) -> dict[Goroutine, Histogram]: ...
+    ) -> GoroutineLatencies: ...
 
     @overload
     def latency(
@@ -524,7 +524,7 @@ class Session:
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
-    ) -> dict[str, Histogram] | dict[Goroutine, Histogram] | Groups:
+    ) -> Latencies | GoroutineLatencies | Groups:
         """Measure calls and return a histogram, in ns, of each function that was called.
 
         ``by_goroutine``: of each goroutine that called one. ``why``: histograms have what the time
@@ -569,7 +569,7 @@ class Session:
             options=LatencyOptions(per_function=True, per_goroutine=by_goroutine),
         )
 
-        def read(run: Run[LatencyMeter, Any]) -> Callable[[], dict[str, Histogram] | Any]:
+        def read(run: Run[LatencyMeter, Any]) -> Callable[[], Latencies | GoroutineLatencies]:
             names, period = run.plan.names, run.meter.take()
             made = goroutine_latencies if by_goroutine else function_latencies
             return _warning(run.meter, lambda: made(names, period))
