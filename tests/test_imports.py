@@ -59,8 +59,7 @@ MAX_SHARE = 0.15  # of all lines, with the packages within it
 #: Package or module directly under gotrace -> those it may import besides itself.
 ALLOWED = {room: set(ROOMS[:at]) for at, room in enumerate(ROOMS)}
 #: The library's names come from the rooms that define them.
-ALLOWED["__init__"] = {"api", "calls", "errors", "histogram", "kernel", "requests"}
-ALLOWED["__init__"] |= {"results", "target", "values"}
+ALLOWED["__init__"] = ALLOWED["api"] | {"api"}
 #: The daemon is built on the sessions, not on the commands.
 ALLOWED["fleet"] -= {"report", "doctor", "cli"}
 
