@@ -15,7 +15,8 @@ from gotrace.fleet.probing import Probe, ProbeSource
 from gotrace.fleet.threads import LastingThread, apart
 
 _LONGEST = 1.0  # seconds between two looks for new probes
-_SHARE = 200  # times the CPU time of a look until the next
+_SHARE = 200  # times the CPU time of looks that passes until they may go on
+_AT_ONCE = 1.0  # seconds of CPU time that are saved up: a search for callers takes some of these
 
 
 class Mover:
@@ -35,9 +36,10 @@ class Mover:
 
     def _move(self, thread: LastingThread) -> None:
         due: dict[Probe | ProbeSource, float] = {}
-        pause = 0.0
+        pause, saved, last = 0.0, _AT_ONCE, time.monotonic()
         while not self._closing.wait(pause):
             began, now = time.thread_time(), time.monotonic()
+            saved, last = min(saved + (now - last) / _SHARE, _AT_ONCE), now
             due = {one: due.get(one, now) for one in self._sources}
             for one, at in due.items():
                 if now >= at:
@@ -45,7 +47,8 @@ class Mover:
                     with apart("landings", "where calls are seen returning"):
                         due[one] = now + one.move()
             rest = min(due.values(), default=now + _LONGEST) - time.monotonic()
-            pause = max(_SHARE * (time.thread_time() - began), min(rest, _LONGEST))
+            saved -= time.thread_time() - began
+            pause = max(-saved * _SHARE, min(rest, _LONGEST))
             thread.back_in(pause)
 
     def close(self) -> None:
