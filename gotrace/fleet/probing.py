@@ -450,7 +450,10 @@ def metric_request(spec: MetricSpec, target: Target, program: Program) -> Metric
             is_minded=True,
             no_parts="a metric cannot group by parts of the time",
             options=KeyOptions(
-                times=times, intervals=True, rows=spec.series, open_calls=spec.open_calls
+                *(times, False, True),
+                rows=spec.series,
+                open_calls=spec.open_calls,
+                alike=False,
             ),
         )
     if is_counter:

@@ -38,6 +38,7 @@ from gotrace.results.rows import (
     record,
     summed,
     total,
+    with_kinds,
 )
 from gotrace.text import printable
 
@@ -96,7 +97,7 @@ def _call_name(row: Json) -> Key:
     if by is None:
         return Key("(others)")
     texts = []
-    for text, value in by.items():
+    for text, value in with_kinds(by).items():
         if text == "$stack" and (frames := frames_of(value)) is not None:
             stack = _functions(frames)
         else:
@@ -105,6 +106,9 @@ def _call_name(row: Json) -> Key:
 
 
 def _shown(value: object) -> str:
+    """Return a value of a call, of an error its text and type."""
+    if isinstance(value, dict) and "$error" in value:
+        return f"{_shown(value['$error'])} ({value.get('$type')})"
     return json.dumps(value, ensure_ascii=False)
 
 

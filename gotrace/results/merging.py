@@ -31,7 +31,7 @@ from gotrace.results.kinds import (
     is_notice,
     kind_of,
 )
-from gotrace.results.rows import Json, Row, RowKind, Source, checked, rows_of
+from gotrace.results.rows import Json, Row, RowKind, Source, checked, rows_of, with_kinds
 from gotrace.text import counted
 
 #: The percentiles of histograms, as the commands write them.
@@ -276,7 +276,7 @@ class _Reader:
         if self.merged.by_host or how.keeps_host(given):
             made["host"] = self._host_of(row)
         made |= {one.name: given[one.name] for one in how.keys if one.name in given}
-        key = _key(made)
+        key = _key({**made, "by": with_kinds(made["by"])} if made.get("by") else made)
         made |= {one.name: given[one.name] for one in how.sums if one.name in given}
         for name, value in how.filled(given).items():
             made.setdefault(name, value)
@@ -285,6 +285,8 @@ class _Reader:
         if "rate" in row:
             made["rate"] = 0.0
         if key in found:
+            if "by" in made:  # of a kind of errors the same example, whatever the order
+                found[key]["by"] = min(found[key]["by"], made["by"], key=_key)
             _add_up(how, found[key], made)
         else:
             found[key] = made

@@ -221,6 +221,16 @@ def checked(fields: Iterable[RowField], row: Json, what: str) -> Row:
     return found
 
 
+def with_kinds(by: Json) -> Json:
+    """Return values of calls with errors by their kind, of which a row has an example."""
+    return {
+        text: {"$type": value.get("$type"), "$error": value["$kind"]}
+        if isinstance(value, dict) and "$kind" in value
+        else value
+        for text, value in by.items()
+    }
+
+
 class Key(NamedTuple):
     """The key of a row: ``name`` in words, and its stack, innermost first, if it has one."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 
@@ -46,6 +46,7 @@ from gotrace.session.why.parts import BandRows, PartSums, max_report_size
 from gotrace.settings import HistogramSettings, KeySettings
 from gotrace.sites.records import SiteForm
 from gotrace.values.error_messages import address_of
+from gotrace.values.go_syntax import as_alike
 from gotrace.values.model import (
     BytesValue,
     NamedValue,
@@ -69,7 +70,8 @@ class KeyOptions:
     Where the probes have a value that histograms are to be of, they are of that. ``parts``: rows
     have what the time of their calls went into, beside ``times``. ``rows`` is how
     many there are at most, beside that of all other calls. ``open_calls`` is for how many
-    goroutines with open calls there is room, None for the most.
+    goroutines with open calls there is room, None for the most. ``alike``: errors that differ by
+    numbers and quoted parts alone share a row.
     """
 
     times: bool = False
@@ -78,6 +80,7 @@ class KeyOptions:
     unit: int = 1
     rows: int = 1024
     open_calls: int | None = None
+    alike: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +272,7 @@ class KeyMeter(Paired):
             for call in traced.calls
         ]
         self._known: dict[int, tuple[int, tuple[Value, ...], str | None]] = {}
+        self._alike = options.alike
         #: Calls that are left out, since nobody knows whether predicates want them.
         self.undecided = Undecided()
         self._open_maps(prepared, options, histograms, halves, bool(measured))
@@ -284,6 +288,9 @@ class KeyMeter(Paired):
         self._used: dict[int, float] = {}
         self._keyless: dict[int, int] = {}
         self._takes = 0
+        #: The first row of each kind of errors, and calls that were taken from the others.
+        self._firsts: dict[object, int] = {}
+        self._before: Counter[int] = Counter()
         #: Rows that were given back and not taken since, and their calls until then.
         self._vacant: dict[int, int] = {}
         self._row_calls = program.map("row_calls")
@@ -319,15 +326,40 @@ class KeyMeter(Paired):
         """Look after open calls; to be called some times a second."""
         if self._asks_names:
             # While the processes that made the calls live: addresses mean nothing without them.
-            for row, calls in self._used_rows().items():
-                if row != _OTHERS and self._vacant.get(row) != calls:
-                    self._key(row)
+            for row in self._live_rows():
+                self._key(row)
+        if self._alike and self._times is None:
+            self._make_room()
         self._look_after()
+
+    def _live_rows(self) -> set[int]:
+        """Return the rows that have a key and calls."""
+        calls = self._used_rows().items()
+        return {row for row, n in calls if row != _OTHERS and self._vacant.get(row) != n}
+
+    def _make_room(self) -> None:
+        """Give rows back of errors whose kind has another one, if there may be too few."""
+        live = self._live_rows()
+        if 2 * len(live) < self._rows:
+            return
+        self._takes += 1
+        taken = _numbered(self._calls.take())
+        spare = set()
+        for row in live | taken.keys():
+            first = row
+            if row != _OTHERS:
+                function, values, why_not = self._key(row)
+                first = self._firsts.setdefault((function, repr(values), why_not), row)
+            self._vacant.pop(row, None)
+            self._before[first] += taken.get(row, 0)
+            spare |= {row} - {first}
+        self._forget(spare - self._keyless.keys())
 
     def take(self) -> KeyPeriod:
         """Return the sums since the last take; nothing that comes meanwhile is lost."""
         if self._times is None:
-            counts = _numbered(self._calls.take())
+            counts, self._before = self._before, Counter()
+            counts.update(_numbered(self._calls.take()))
             return KeyPeriod(self._merged({row: _Found(n) for row, n in counts.items()}))
         if self._halves.count == 1:
             self.stop()
@@ -386,8 +418,17 @@ class KeyMeter(Paired):
     def forget_idle(self, seconds: float) -> None:
         """Free the rows of keys of which no take has found a call for so long.
 
-        To be called now and then, by who takes. A row that has lost its key is given to another one
-        after two more takes: calls that had found it are counted by then.
+        To be called now and then, by who takes.
+        """
+        before = time.monotonic() - seconds
+        idle = {row for row, at in self._used.items() if at < before and row != _OTHERS}
+        self._forget(idle - self._keyless.keys())
+
+    def _forget(self, rows: Set[int]) -> None:
+        """Take rows from their keys, and free those that were taken from theirs before.
+
+        A row that has lost its key is given to another one after two more takes: calls that had
+        found it are counted by then.
         """
         free = [row for row, takes in self._keyless.items() if self._takes >= takes + 2]
         calls = self._used_rows() if free else {}
@@ -397,15 +438,13 @@ class KeyMeter(Paired):
             for known in (self._known, self._used):
                 known.pop(row, None)
             self._free.push(row.to_bytes(4, "little"))
-        before = time.monotonic() - seconds
-        idle = {row for row, at in self._used.items() if at < before and row != _OTHERS}
-        if not idle - self._keyless.keys():
+        if not rows:
             return
         for key, value in list(self._keys.entries()):
             row = int.from_bytes(value[:4], "little")
-            if row in idle:
+            if row in rows:
                 self._keys.delete(key)
-                del self._used[row]
+                self._used.pop(row, None)
                 self._keyless[row] = self._takes
 
     def _key(self, row: int) -> tuple[int, tuple[Value, ...], str | None]:
@@ -416,6 +455,8 @@ class KeyMeter(Paired):
             try:
                 found, why_not = self._decoders[function].key(sample)
                 values = tuple(map(_as_keyed, found))
+                if self._alike:
+                    values = tuple(map(as_alike, values))
             except RecordError:
                 traced, why_not = self._decoders[function].traced, None
                 values = (_UNKNOWN,) * len(traced.probe.values)

@@ -79,7 +79,14 @@ class RowBy:
 # The modules of values are imported if there are any, so that other runs start soon.
 def _value(value: object) -> Value:
     """Return a value for text; one with parts is shown as JSON has it."""
-    from gotrace.values.model import Nil, StringValue, TextValue, UnavailableValue
+    from gotrace.values.model import (
+        AlikeValue,
+        ErrorValue,
+        Nil,
+        StringValue,
+        TextValue,
+        UnavailableValue,
+    )
 
     if value is None:
         return Nil("")
@@ -90,6 +97,10 @@ def _value(value: object) -> Value:
     if isinstance(value, dict):
         if "$unavailable" in value:
             return UnavailableValue(str(value["$unavailable"]))
+        if "$error" in value and isinstance(value["$error"], str):
+            name, known = str(value.get("$type")), "" if "$cut" in value else None
+            error = ErrorValue(name, value["$error"], Nil(""), known, guessed="$guessed" in value)
+            return AlikeValue(name, str(value["$kind"]), error) if "$kind" in value else error
         if "$string" in value:
             return StringValue(str(value["$string"]).encode(), value.get("$len"))
     return TextValue("", json.dumps(value, ensure_ascii=False))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from gotrace.gotypes.symbols import display_name
 from gotrace.values.model import (
+    AlikeValue,
     BytesValue,
     ChanValue,
     DurationValue,
@@ -55,6 +56,25 @@ def by_text(value: Value) -> str:
     if isinstance(value, UnavailableValue):
         return f"unknown ({value.why})"
     return go_syntax(value)
+
+
+#: The parts by which errors of one kind differ: quoted texts, and numbers, also in base 16.
+_DETAIL = (
+    r'"(?:[^"\\]|\\.)*(?:"|$)|`[^`]*`|(?<!\w)\'[^\']*\'(?!\w)|'
+    r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b0x[0-9a-f]+|\b(?=[a-f]*\d)[0-9a-f]{6,}\b|\d+"
+)
+
+
+def as_alike(value: Value) -> Value:
+    """Return an error as an example of its kind, if it has any part by which such errors differ."""
+    if isinstance(value, ErrorValue):
+        text, name = value.message, value.type
+    elif isinstance(value, InterfaceValue) and value.type == "error" and value.dynamic:
+        text, name = go_syntax(value), value.dynamic
+    else:
+        return value
+    kind = re.sub(_DETAIL, "#", text, flags=re.IGNORECASE)
+    return value if kind == text else AlikeValue(name, kind, value)
 
 
 def go_syntax(value: Value, depth: int = MAX_DEPTH) -> str:
@@ -275,6 +295,7 @@ _SHOW: Mapping[type, _Show] = {
     FuncValue: _func,
     InterfaceValue: _interface,
     ErrorValue: _error,
+    AlikeValue: lambda value, depth, outer: f"like {go_syntax(value.example, depth)}",
     DurationValue: lambda value, depth, outer: duration_text(value.nanoseconds),
     TimeValue: lambda value, depth, outer: plain_text(time_text(value).encode()),
     TextValue: lambda value, depth, outer: plain_text(value.text.encode()),

@@ -34,6 +34,7 @@ Value = Union[
     "FuncValue",
     "InterfaceValue",
     "ErrorValue",
+    "AlikeValue",
     "DurationValue",
     "TimeValue",
     "TextValue",
@@ -204,6 +205,18 @@ class ErrorValue:
     def is_cut(self) -> bool:
         """Return whether not all of the message is known."""
         return self.known is not None
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeValue:
+    """One of the errors that differ by numbers and quoted parts alone, as an example of them all.
+
+    ``kind`` is their text with ``#`` in place of these parts, and ``type`` their dynamic type.
+    """
+
+    type: str
+    kind: str
+    example: Value = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from gotrace.values.go_syntax import GUESSED, go_syntax
 from gotrace.values.model import (
+    AlikeValue,
     BytesValue,
     ChanValue,
     DurationValue,
@@ -414,6 +415,7 @@ _PYTHON: Mapping[type, Callable[..., Any]] = {
     FuncValue: lambda value: Func(value.name),
     InterfaceValue: _interface,
     ErrorValue: _error,
+    AlikeValue: lambda value: to_python(value.example),
     DurationValue: lambda value: Duration(value.nanoseconds),
     TimeValue: _time,
     TextValue: lambda value: value.text,

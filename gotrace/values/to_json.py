@@ -38,6 +38,7 @@ from collections.abc import Callable, Mapping
 
 from gotrace.values.go_syntax import MAX_DEPTH, is_text, ordered
 from gotrace.values.model import (
+    AlikeValue,
     BytesValue,
     ChanValue,
     DurationValue,
@@ -186,6 +187,11 @@ def _error(value: ErrorValue, depth: int) -> object:
     return found
 
 
+def _alike(value: AlikeValue, depth: int) -> object:
+    example = to_json(value.example, depth)
+    return {**example, "$kind": value.kind} if isinstance(example, dict) else example
+
+
 def _time(value: TimeValue, depth: int) -> object:
     # "2006-01-02 15:04:05.5 +0100 CET m=+1.5" has all that RFC 3339 wants.
     date, clock, offset = time_text(value).split(" ")[:3]
@@ -212,6 +218,7 @@ _JSON: Mapping[type, Callable[..., object]] = {
     FuncValue: lambda value, depth: {"$func": value.name},
     InterfaceValue: _interface,
     ErrorValue: _error,
+    AlikeValue: _alike,
     DurationValue: lambda value, depth: value.nanoseconds,
     TimeValue: _time,
     TextValue: lambda value, depth: value.text,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import random
 import signal
@@ -16,6 +17,8 @@ import pytest
 import gotrace
 from gotrace.cli import gofunccount, gofunclatency, gooffcpu, gooncpu, gostacks
 from gotrace.errors import GotraceError, UsageError
+from gotrace.report.merged import write_merged
+from gotrace.report.output import TextOutput
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, tool
 
@@ -199,6 +202,20 @@ def test_values_and_stacks_are_rows_of_their_own() -> None:
         ("shop:main.f, key = 3", 9),
         ("(others)", -1),
     }
+
+
+def test_errors_of_one_kind_are_one_row() -> None:
+    errors = [{"$type": "*e", "$error": f"no user {n}", "$kind": "no user #"} for n in (7, 12)]
+    row = {"kind": "count", "func": "main.f", "ts": 1.0, "interval_s": 1.0}
+    a, b = ([{**row, "count": n, "by": {"$err": errors[n % 2]}}] for n in (4, 9))
+    (one,) = gotrace.diff(lines(a), lines(b)).changes
+    assert (one.key.name, one.change) == ('main.f, $err = "no user #" (*e)', 5)
+    for merged in gotrace.merge(lines(a), lines(b)), gotrace.merge(lines(b), lines(a)):
+        (both,) = merged.rows("count")
+        assert (both["by"]["$err"], both["count"]) == (errors[1], 13)
+        out = io.StringIO()
+        write_merged(TextOutput(out, out), merged, None)
+        assert 'like "no user 12" (*e)' in out.getvalue()
 
 
 def goroutines(numbers: dict[str, int], dumps: int) -> Rows:

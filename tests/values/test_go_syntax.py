@@ -8,8 +8,9 @@ import math
 
 import pytest
 
-from gotrace.values.go_syntax import go_syntax
+from gotrace.values.go_syntax import as_alike, go_syntax
 from gotrace.values.model import (
+    AlikeValue,
     BytesValue,
     ChanValue,
     DurationValue,
@@ -171,6 +172,11 @@ SHOWN: list[tuple[Value, str, object]] = [
             "$value": {"n": 3},
         },
     ),
+    (
+        as_alike(InterfaceValue("error", "main.e", StructValue("main.e", (("n", 3),)))),
+        "like main.e{n: 3}",
+        {"$type": "main.e", "$value": {"n": 3}, "$kind": "main.e{n: #}"},
+    ),
     (DurationValue(31_200), "31.2\u00b5s", 31_200),
     (TimeValue(0, 5, "CET", 3600), "1970-01-01 01:00:00.000000005 +0100 CET", None),
     (TextValue("net.IP", "10.0.0.1"), "10.0.0.1", "10.0.0.1"),
@@ -225,3 +231,20 @@ def test_hostile_names_are_escaped() -> None:
     assert go_syntax(StructValue("a\x1bb", (("f\n", 1),))) == r"a\x1bb{f\n: 1}"
     assert go_syntax(FuncValue("func()", 1, "main.\x1b[0m")) == r"main.\x1b[0m"
     assert go_syntax(TextValue("net/netip.Addr", "fe80::1%\x1b")) == r"fe80::1%\x1b"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('store: key "user:105": not found', "store: key #: not found"),
+        ('open "a \\" b": gone, then "cut', "open #: gone, then #"),
+        ("can't read `x` and 'y': isn't there", "can't read # and #: isn't there"),
+        ("dial tcp 10.0.0.1:80: refused", "dial tcp #.#.#.#:#: refused"),
+        ("at 0xc000012f40, sha1 of deadbeef1", "at #, sha# of #"),
+        ("order 0b9c1f7e-12ab-4c3d-9aef-00ff00ff00ff: faded", "order #: faded"),
+        ("EOF", None),
+    ],
+)
+def test_errors_of_a_kind_differ_by_numbers_and_quoted_parts(text: str, kind: str | None) -> None:
+    error = ErrorValue("*e", text, STORE)
+    assert as_alike(error) == (AlikeValue("*e", kind, error) if kind else error)

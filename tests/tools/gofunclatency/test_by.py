@@ -7,12 +7,19 @@ import json
 import re
 import subprocess
 from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import gotrace
+from gotrace.session.keys import KeyOptions, KeyRequest, key_of
+from gotrace.session.request import Asked
+from gotrace.session.run import open_run
+from gotrace.target.target import Target
+from gotrace.values.to_json import to_json
 from tests.toolchains import (
     BUILD_MODES,
     FIXTURES,
@@ -71,9 +78,17 @@ def counts_by(result: Result, *expressions: str) -> Counter[str]:
 def shown(value: object) -> str:
     """Return the text that the fixture knows a value by."""
     if isinstance(value, dict):
-        known = value.get("$error") or value.get("$string")
+        known = value.get("$kind") or value.get("$error") or value.get("$string")
         return str(known or f"unknown: {value['$unavailable']}")
     return "nil" if value is None else str(value)
+
+
+def kinds(errors: Mapping[str, int]) -> Counter[str]:
+    """Return errors by their texts without numbers."""
+    found: Counter[str] = Counter()
+    for text, calls in errors.items():
+        found[re.sub("[0-9]+", "#", text)] += calls
+    return found
 
 
 @each_toolchain
@@ -88,7 +103,7 @@ def test_texts_errors_and_callers(toolchain: Toolchain) -> None:
         order=order,
         toolchain=toolchain,
     )
-    assert counts_by(result, "$ret2") == truth["Errors"]
+    assert counts_by(result, "$ret2") == kinds(truth["Errors"])
     types: Counter[str] = Counter()
     for text, calls in truth["Errors"].items():
         (name,) = (name for start, name in ERROR_TYPES.items() if text.startswith(start))
@@ -116,7 +131,38 @@ def test_without_debug_information(mode: str) -> None:
     probe = SIGNATURE if mode == "stripped" else HANDLE
     truth, result = run("gofunccount", "--by", "key, $ret2", probe, "-Z", "256", mode=mode)
     assert counts_by(result, "key") == truth["Keys"]
-    assert counts_by(result, "$ret2") == truth["Errors"]
+    assert counts_by(result, "$ret2") == kinds(truth["Errors"])
+
+
+def test_errors_of_one_kind_take_no_more_room_than_two() -> None:
+    """Each file has a number of its own, as requests have."""
+    with (
+        Fixture([build(FIXTURES / "live_keys", newest())]) as fixture,
+        closing(Target.of(fixture.ready, None)) as target,
+    ):
+        request = KeyRequest(
+            target=target,
+            asked=Asked([HANDLE]),
+            verb="count",
+            done="counted",
+            key=key_of(["$ret2"]),
+            options=KeyOptions(rows=60),
+        )
+        wanted: Counter[str] = Counter()
+        with open_run(request) as run:
+            run.begin()
+            for keys in range(50, 350, 6):
+                wanted += kinds(fixture.work(f"1 50 {keys}")["Errors"])
+                run.meter.poll()
+            period = run.meter.take()
+        assert fixture.finish() == 0
+    # A text that is longer than a key is of the others.
+    wanted["others"] = wanted.pop(next(text for text in wanted if "-long" in text))
+    found = [
+        (shown(to_json(row.values[0])) if row.values else "others", row.calls)
+        for row in period.rows
+    ]
+    assert dict(found) == wanted and len(found) == len(wanted)
 
 
 def test_durations() -> None:
