@@ -10,7 +10,7 @@ import select
 import signal
 import sys
 import termios
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from types import FrameType
 
@@ -53,7 +53,8 @@ class Terminal:
         self._has_colour = False
         self._has_resized = False
         self._is_ours = False
-        self._ahead: list[str] = []
+        #: Keys that have been pressed, and wait for ``key``.
+        self.ahead: list[str] = []
         #: Whether only ASCII can be shown.
         self.is_ascii = True
 
@@ -137,15 +138,16 @@ class Terminal:
         events.register(self._fd, select.POLLIN)
         return any(what & (select.POLLHUP | select.POLLERR) for _, what in events.poll(0))
 
-    def has_ahead(self, key: str) -> bool:
-        """Return whether a key is among those that have been pressed, which stay for ``key``."""
+    def look_ahead(self, now: Container[str]) -> list[str]:
+        """Return the pressed keys that are among ``now``; from the first other one on all wait."""
+        found: list[str] = []
         while (pressed := self._pressed()) is not None:
-            self._ahead.append(pressed)
-        return key in self._ahead
+            (found if pressed in now and not self.ahead else self.ahead).append(pressed)
+        return found
 
     def key(self) -> str | None:
         """Return a pressed key: a letter, or a name as ``KEY_UP``; None if there is none."""
-        return self._ahead.pop(0) if self._ahead else self._pressed()
+        return self.ahead.pop(0) if self.ahead else self._pressed()
 
     def _pressed(self) -> str | None:
         try:

@@ -60,13 +60,11 @@ _MAX_ASKED = 4
 _HELP = """\
 g        goroutines, those alike together; ! marks groups that leak
 w        waits: says what that takes, and attaches if you agree
-f        functions: asks for a pattern, says what that takes, and attaches
-F        another pattern
-r        requests: asks for their root, says what that takes, and attaches
-R        another root
+f, F     functions: asks for a pattern, as that does; F for another one
+r, R     requests: asks for their root, as that does; R for another one
 d        detach what this pane has attached
-Enter    into a group, a goroutine, a stack of waits, a request; Esc or Left goes back
-Enter    on a function: its callers, what its time goes into, and its latest calls,
+Enter    into a group, a goroutine, a stack of waits, a request; Esc goes back
+Enter    on a function: its callers, what its time goes into, its latest calls,
          after it has said what that takes
 /        show only lines with a text; Enter with nothing shows all again
 s        sort by the next column
@@ -75,6 +73,8 @@ p        pause, and go on
 h        this help
 q        leave
 """.splitlines()
+#: Keys that do their work also while something is asked or attached.
+_AT_ONCE = frozenset({"h", "?", "p", "s"})
 
 
 class _Pane(Enum):
@@ -207,6 +207,21 @@ class _View:
         #: The attaching of probes in another thread, and its question to the user.
         self._attaching: Meanwhile[None] | None = None
         self._asking = _Asking()
+        self._actions: Mapping[str, Callable[[], None]] = {
+            "h": self._help,
+            "?": self._help,
+            "g": lambda: self._show(_Pane.GROUPS),
+            "w": self._waits,
+            "f": self._functions,
+            "F": self._ask_functions,
+            "r": self._requests,
+            "R": self._ask_requests,
+            "d": self._detach,
+            "/": self._ask_filter,
+            "s": self._sort,
+            "p": self._pause,
+            "\t": self._next,
+        }
 
     def run(self, start: Callable[[Monitor], None]) -> list[int]:
         """Show, until the end."""
@@ -282,24 +297,18 @@ class _View:
         reverse: set[int] = set()
         asked = wrap(self._entry or self._message, max(width - 1, 10))[-_MAX_ASKED:]
         body = max(1, height - len(lines) - 1 - max(1, len(asked)))
-        if self._shows_help:
-            lines += [ScreenLine(text) for text in _HELP[: body + 1]]
-        else:
-            heading, rows = self._table()
-            at, top = self._scrolled(len(rows), body)
-            lines.append(ScreenLine(heading))
-            bold = len(lines) - 1
-            shown = rows[top : top + body]
-            if rows and self._has_choice():
-                reverse.add(len(lines) + at - top)
-            lines += shown or [ScreenLine(self._nothing())]
-            bottom = asked or [self._bottom(len(rows))]
-            above = height - len(bottom)
-            lines += [ScreenLine("")] * (above - len(lines))
-            lines = [*lines[:above], *map(ScreenLine, bottom)]
-            self._terminal.draw(lines, reverse, {0, bold})
-            return
-        self._terminal.draw(lines, reverse, {0})
+        heading, rows = self._table()
+        at, top = (0, 0) if self._shows_help else self._scrolled(len(rows), body)
+        lines.append(ScreenLine(heading))
+        bold = len(lines) - 1
+        if rows and self._has_choice():
+            reverse.add(len(lines) + at - top)
+        lines += rows[top : top + body] or [ScreenLine(self._nothing())]
+        bottom = asked or [self._bottom(len(rows))]
+        above = height - len(bottom)
+        lines += [ScreenLine("")] * (above - len(lines))
+        lines = [*lines[:above], *map(ScreenLine, bottom)]
+        self._terminal.draw(lines, reverse, {0, bold})
 
     def _head(self) -> list[ScreenLine]:
         snapshot = self._current.snapshot
@@ -323,6 +332,8 @@ class _View:
         return [ScreenLine(text) for text in texts]
 
     def _table(self) -> tuple[str, list[ScreenLine]]:
+        if self._shows_help:
+            return "KEY", [*map(ScreenLine, _HELP)]
         if self._levels:
             level = self._levels[-1]
             if level.root is not None:
@@ -378,6 +389,8 @@ class _View:
         return ""
 
     def _bottom(self, count: int) -> str:
+        if self._shows_help:
+            return "any key goes back, q leaves"
         order = self._orders[self._pane]
         title = "groups" if self._pane is _Pane.GROUPS else self._pane.value
         shown = f"{count:,} {self._levels[-1].title if self._levels else title}"
@@ -393,7 +406,7 @@ class _View:
         return f"{shown}{by}{wanted} -- h help, q leave"
 
     def _has_choice(self) -> bool:
-        return not self._levels or self._levels[-1].has_choice
+        return not self._shows_help and (not self._levels or self._levels[-1].has_choice)
 
     def _scrolled(self, count: int, body: int) -> tuple[int, int]:
         """Return the chosen line, and the first that is shown, so that the former is."""
@@ -433,23 +446,7 @@ class _View:
         elif key in ("\x1b", "KEY_LEFT", "KEY_BACKSPACE", "\x7f", "\b"):
             self._leave(1)
         else:
-            action = {
-                "h": self._help,
-                "?": self._help,
-                "g": lambda: self._show(_Pane.GROUPS),
-                "w": self._waits,
-                "f": self._functions,
-                "F": self._ask_functions,
-                "r": self._requests,
-                "R": self._ask_requests,
-                "d": self._detach,
-                "/": self._ask_filter,
-                "s": self._sort,
-                "p": self._pause,
-                "\t": self._next,
-            }.get(key)
-            if action is not None:
-                action()
+            self._actions.get(key, lambda: None)()
         return True
 
     def _move(self, key: str) -> None:
@@ -605,13 +602,14 @@ class _View:
         self._asking, self._attaching = asking, Meanwhile(attach)
         while not done.is_set():
             if asking.price is not None:
-                answer = self._answer(f"{asking.price.text}. Attach? (y/n)")
-                asking.answer(answer in ("y", "Y"))
+                asking.answer(self._agrees(f"{asking.price.text}. Attach?"))
             else:
                 self._message = "counting what that takes, and placing probes (q leaves)..."
                 self._draw()
                 self._waiter.wait(time.monotonic() + _MOMENT, also=self._terminal.input)
-                if self._leaves():
+                for key in self._terminal.look_ahead({*_AT_ONCE, *_MOVES}):
+                    self._do(key)
+                if "q" in self._terminal.ahead or self._terminal.is_gone:
                     self._waiter.ask()
             if self._waiter.asked is not None:
                 return
@@ -625,10 +623,6 @@ class _View:
             self._message = str(error)
         self._look()
 
-    def _leaves(self) -> bool:
-        """Return whether the user wants to leave, or is gone; other keys are for later."""
-        return self._terminal.has_ahead("q") or self._terminal.is_gone
-
     def finish(self) -> None:
         """Wait until nothing is being attached any more."""
         if self._attaching is not None:
@@ -636,17 +630,22 @@ class _View:
             with suppress(GotraceError):
                 self._attaching.result()
 
-    def _answer(self, question: str) -> str | None:
-        """Ask for one key, and return it; None if a signal has come."""
-        self._entry = question
+    def _agrees(self, question: str) -> bool:
+        """Return whether the user says yes: no is the default, and what another key stands for."""
+        self._entry = f"{question} (y/N)"
         try:
             while True:
                 self._draw()
                 key = self._wait_for_key()
-                if key is None or key in ("y", "Y", "n", "N", "q", "\x1b", "\n"):
-                    return key
+                if key is None or key in ("y", "Y", "n", "N", "\x1b", "\n", "\r", "KEY_ENTER"):
+                    return key in ("y", "Y")
+                if key in _AT_ONCE or key in _MOVES:
+                    self._do(key)
+                elif key in self._actions or key == "q":
+                    self._terminal.ahead.insert(0, key)
+                    return False
         finally:
-            self._entry = None
+            self._entry, self._shows_help = None, False
 
     def _ask(self, question: str) -> str | None:
         """Return a line that the user types, None if it is given up."""
@@ -664,6 +663,8 @@ class _View:
                     text = text[:-1]
                 elif key == "\x15":  # Ctrl-U
                     text = ""
+                elif key in _MOVES and len(key) > 1:
+                    self._move(key)
                 elif len(key) == 1 and key.isprintable():
                     text += key
         finally:

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from gotrace.report.top import fitted
+from gotrace.screen.view import _HELP
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, code_of, tool_command
 from tests.tools.screens import Screen
@@ -108,6 +109,8 @@ def test_filter_sort_pause_and_help() -> None:
             screen.until(r"^ +47 .*main\.forget")
             screen.press("h")
             screen.until(r"^q +leave")
+            for text in _HELP:
+                assert f"\n{text}\n" in screen.text  # none is cut
             screen.press("x")
             screen.until(r"^ +COUNT")
             screen.press("?")
@@ -130,7 +133,21 @@ def test_waits_say_their_price_first() -> None:
             screen.until(r"^not attached: press w")
             assert code_of(fixture.ready) == code
             screen.press("w")
-            screen.until(r"Attach\?\s\(y/n\)")
+            screen.until(r"Attach\?\s\(y/N\)$")
+            screen.press("h")  # keys do their work while something is asked
+            screen.until(r"^q +leave(.*\n)+.*Attach\?\s\(y/N\)$")
+            screen.press("s")
+            screen.until(r"^not attached: press w(.*\n)+.*Attach\?\s\(y/N\)$")
+            screen.press("\r")  # no is the default
+            screen.until(r"^not attached$")
+            screen.press("w")
+            screen.until(r"Attach\?\s\(y/N\)$")
+            screen.press("g")  # which needs no answer
+            screen.until(r"^ +COUNT")
+            assert code_of(fixture.ready) == code
+            screen.press("wh")
+            screen.until(r"^q +leave(.*\n)+counting what that takes|Attach\?\s\(y/N\)$")
+            screen.until(r"Attach\?\s\(y/N\)")
             screen.press("y")
             screen.until(r"^attached: waits \(about ")
             fixture.work("call 20")
@@ -158,7 +175,7 @@ def test_functions_have_calls_and_errors() -> None:
             screen.press("main.absent\r")
             screen.until(r"main\.absent")
             screen.press("Fmain.work\r")
-            screen.until(r"1 function is called 0 times a second: .*\n?.*Attach\?\s\(y/n\)")
+            screen.until(r"1 function is called 0 times a second: .*\n?.*Attach\?\s\(y/N\)")
             screen.press("y")
             screen.until(r"^attached: calls of main\.work")
             fixture.work("call 300")
@@ -229,7 +246,7 @@ def test_requests_down_to_a_tree() -> None:
             screen.until(r"^not attached$")
             assert code_of(fixture.ready) == code
             screen.press("rmain.handle\r")
-            screen.until(r"Attach\?\s\(y/n\)")
+            screen.until(r"Attach\?\s\(y/N\)")
             screen.press("y")
             screen.until(r"^attached: requests of main\.handle \(about ")
             screen.until(r"^no request is whole yet")
