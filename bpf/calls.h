@@ -10,6 +10,7 @@
  * file, what is to be done when a call ends without a return:
  *   CALL_DROPPED(owner, level)             it was not seen how
  *   CALL_UNWOUND(ctx, owner, level, call)  by a panic or runtime.Goexit; a struct unwound
+ * One that defines COUNTS_UNWOUND as 1 has these calls counted in their functions' rows of hits.
  *
  * With GOTRACE_WHY, where their time goes is kept as well: why.h.
  */
@@ -28,6 +29,9 @@
 #define REPORTS_UNWOUND 0
 #else
 #define REPORTS_UNWOUND 1
+#endif
+#ifndef COUNTS_UNWOUND
+#define COUNTS_UNWOUND 0
 #endif
 
 /* The levels of open calls fit in this many bits: outer_calls has at most 2^17 rows. */
@@ -123,12 +127,13 @@ static __always_inline void count_rows(u64 more)
         __sync_fetch_and_add(rows, more);
 }
 
-/* Return the row of a task that has none yet, 0 where the table is full. */
-static __always_inline struct stack *insert_task(struct task_key *owner)
+/* Return the row of a task that has none yet, 0 where the table is full: a call is missing then. */
+static __always_inline struct stack *insert_task(struct task_key *owner, u32 function)
 {
     struct stack none = {};
     if (stacks.update(owner, &none)) {
         diagnostics_count(STACKS_FULL, 1);
+        site_count_missing(function, HIT_STACKS_FULL);
         return 0;
     }
     count_rows(1);
@@ -201,6 +206,7 @@ static __always_inline bool drop_deeper(struct pt_regs *ctx, struct task *task,
                                         u32 how)
 {
     u64 open = stack->level;
+    u32 function = stack->top.function;
     bool is_left = false;
     if (!open || stack->top.depth <= depth)
         return false;
@@ -240,12 +246,17 @@ static __always_inline bool drop_deeper(struct pt_regs *ctx, struct task *task,
         diagnostics_count(UNWOUND_UNSEEN, open - *stays);
 #pragma clang loop unroll(disable)
     for (int i = 0; i < (how ? MAX_UNWOUND : MAX_CLEARED) && open > *stays; i++) {
-        if (REPORTS_UNWOUND && how) {
+        if (COUNTS_UNWOUND)
+            site_count_missing(function, HIT_UNWOUND);
+        if (REPORTS_UNWOUND && how)
             CALL_UNWOUND(ctx, owner, open, &call);
+        if (COUNTS_UNWOUND ? GOTRACE_BUDGET != 0 : REPORTS_UNWOUND && how) {
             key.level = open - 1;
             struct open_call *outer = outer_calls.lookup(&key);
-            if (outer)
+            if (outer) {
                 describe(&call, stack, outer);
+                function = outer->function;
+            }
         }
         CALL_DROPPED(owner, open);
         key.level = open;
@@ -254,6 +265,8 @@ static __always_inline bool drop_deeper(struct pt_regs *ctx, struct task *task,
         key.level = open;
         outer_calls.delete(&key);
     }
+    if (COUNTS_UNWOUND)
+        site_count_unknown(open - *stays, HIT_UNWOUND);
     return is_left;
 }
 
@@ -358,7 +371,7 @@ static __always_inline struct stack *calls_enter(struct pt_regs *ctx, struct tas
 {
     struct stack *stack = stacks.lookup(owner);
     if (!stack) {
-        stack = insert_task(owner);
+        stack = insert_task(owner, cookie & COOKIE_INDEX_MASK);
         if (!stack)
             return 0;
     }
@@ -382,6 +395,7 @@ static __always_inline struct stack *calls_enter(struct pt_regs *ctx, struct tas
         struct open_call outer = stack->top;
         if (outer_calls.update(&key, &outer)) {
             diagnostics_count(OUTER_CALLS_FULL, 1);
+            site_count_missing(function, HIT_OUTER_CALLS_FULL);
             return 0;
         }
     }

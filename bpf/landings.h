@@ -151,6 +151,7 @@ static __always_inline bool landings_can_open(u32 way, u32 function, u64 return_
     if (way != WAY_LANDINGS)
         return true;
     diagnostics_count(NEW_CALLERS, 1);
+    site_count_missing(function, HIT_NEW_CALLERS);
     return false;
 }
 

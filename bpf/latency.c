@@ -12,6 +12,7 @@
  *                        parts.h
  *   GOTRACE_HISTOGRAM_ROWS  histograms, twice where intervals are kept apart
  */
+#define COUNTS_UNWOUND 1
 #include "calls.h"
 #include "histogram.h"
 #include "parts.h"

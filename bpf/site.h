@@ -67,25 +67,35 @@ enum hit {
     HIT_CALL,    /* calls of it that were counted, and not followed */
     HIT_SWITCH,  /* in row 0: of the kernel's scheduler, which takes no trap */
     HIT_OTHER,   /* in row 0: of what belongs to no function that users ask for */
+    /* Its calls that are missing, as diagnostics.h describes; in row 0, those of any function: */
+    HIT_STACKS_FULL,
+    HIT_OUTER_CALLS_FULL,
+    HIT_NEW_CALLERS,
+    HIT_UNWOUND,
     HITS
 };
 
 /*
  * hits: key = HITS * row + enum hit; value = as often on this CPU, in processes of others as well,
- * but for HIT_CALL. Only ever added to.
+ * but for HIT_CALL and what is missing. Only ever added to.
  */
 BPF_PERCPU_ARRAY(hits, u64, (HITS * GOTRACE_HIT_ROWS));
 
 /* counted: key = row; value = 1 where calls are only counted. Written from user space alone. */
 BPF_ARRAY(counted, u32, GOTRACE_HIT_ROWS);
 
-static __always_inline void count_hit(u32 row, enum hit which)
+static __always_inline void count_hits(u32 row, enum hit which, u64 times)
 {
     u32 key = HITS * row + which;
     u64 *count = hits.lookup(&key);
     /* Atomic although per CPU: the kernel may preempt a program between load and store. */
     if (count)
-        __sync_fetch_and_add(count, 1);
+        __sync_fetch_and_add(count, times);
+}
+
+static __always_inline void count_hit(u32 row, enum hit which)
+{
+    count_hits(row, which, 1);
 }
 
 /* Return the row of a site that belongs to a function: 0 if that has none of its own. */
@@ -93,6 +103,20 @@ static __always_inline u32 hit_row(u64 cookie)
 {
     u64 row = (cookie & COOKIE_INDEX_MASK) + 1;
     return row >= GOTRACE_BUDGET ? 0 : row;
+}
+
+/* Count a call of a function that is missing. */
+static __always_inline void site_count_missing(u32 function, enum hit why)
+{
+    if (GOTRACE_BUDGET)
+        count_hit(hit_row(function), why);
+}
+
+/* The same of calls whose functions are not known. */
+static __always_inline void site_count_unknown(u64 calls, enum hit why)
+{
+    if (GOTRACE_BUDGET && calls)
+        count_hits(0, why, calls);
 }
 
 /* Return the row of a site that belongs to no function. */

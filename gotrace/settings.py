@@ -34,7 +34,7 @@ class Role(Enum):
 
 
 #: Kinds of hits that a row has: enum hit of bpf/site.h.
-HIT_KINDS = 7
+HIT_KINDS = 11
 
 _NONE: Any = dataclasses.MISSING
 _EITHER = (False, True)

@@ -61,6 +61,16 @@ _MAX_OPEN_CALLS = 1 << 17
 _MAX_WITHIN = 8
 #: Functions that there is room for beside the first ones, in bytes of their histograms as well.
 _MAX_SPARE, _MAX_SPARE_BYTES = 64, 4 << 20
+#: What is missing of functions, as rows of hits have it.
+_BY_FUNCTION = tuple(
+    what.name.lower()
+    for what in (
+        Diagnostic.STACKS_FULL,
+        Diagnostic.OUTER_CALLS_FULL,
+        Diagnostic.NEW_CALLERS,
+        Diagnostic.UNWOUND,
+    )
+)
 _FRESH = 0.5  # seconds in which what a group knows of itself is not asked for again
 
 
@@ -235,7 +245,7 @@ class _Group:
         self.can_move = isinstance(run.meter, LatencyMeter) and run.meter.landings is not None
         self._room = room
         self._files: dict[ProgramKey, int] = {}
-        self._lost: Counter[str] = Counter()
+        self._skipped = 0
         self.counted: Counter[int] = Counter()  # calls that were not followed, by function
         self._hits = Hits(run.attached.program, run.plan)
         self._cost = cost.plus(run.meter.program_ns)
@@ -269,7 +279,7 @@ class _Group:
             first, number = self._free(len(new)), self._number(program)
             if first is None or number is None or not self._goes_with(file, program, shared):
                 return None
-            self._pull()  # what was counted before is not theirs
+            self.take()  # what was counted before is not theirs
             plan = ProbePlan((replace(file, functions=tuple(new)),), (), first=first)
             tasks = prepared.tasks and replace(prepared.tasks, number=number)
             notes: list[Note] = []
@@ -432,22 +442,14 @@ class _Group:
             member.is_cheaper = True
 
     def note_losses(self) -> None:
-        """Have each metric note once for each target how much more is missing of all."""
+        """Have each metric note how many more hits of any function have been skipped."""
         if not self._is_due("lost"):
             return
         with self.lock:
-            if not self.is_open:
-                return
-            lost = Counter[str]()
-            if isinstance(self.meter, LatencyMeter):
-                counts = self.meter.diagnostics()
-                for what in (*self.meter.LOSSES, Diagnostic.UNWOUND):
-                    lost[what.name.lower()] += counts[what]
-            lost[SKIPPED] = self.meter.skipped()
-            new, self._lost = lost - self._lost, lost
-            firsts = {(id(one.metric), one.program.key.target): one for one in self.members[::-1]}
-            for member in firsts.values():
-                member.lost.update(new)
+            if self.is_open:
+                skipped = self.meter.skipped()
+                _lose(self.members, Counter({SKIPPED: skipped - self._skipped}))
+                self._skipped = skipped
 
     def look_again(self) -> None:
         """Have what is known of costs and losses be of this moment."""
@@ -456,7 +458,7 @@ class _Group:
         self.look()
 
     def look(self) -> None:
-        """Divide the cost of new hits among the metrics."""
+        """Divide the cost of new hits among the metrics, and have each note what it lacks."""
         if not self._is_due("look"):
             return
         with self.lock:
@@ -475,6 +477,7 @@ class _Group:
                     users = self.members
                 self.counted[row - 1] += hit.counted
                 _divide(users, _sites(hit), ns)
+                _lose(users, Counter({what: getattr(hit, what) for what in _BY_FUNCTION}))
 
     def is_held(self) -> bool:
         """Return whether the probes are still there."""
@@ -543,6 +546,14 @@ class _Group:
 
 def _sites(hit: HitRow) -> int:
     return hit.entries + hit.returns + hit.landings + hit.stepped + hit.others
+
+
+def _lose(members: Sequence[MemberProbe], lost: Counter[str]) -> None:
+    """Have each metric note once for each target what is missing of all its files."""
+    if any(lost.values()):
+        firsts = {(id(one.metric), one.program.key.target): one for one in members[::-1]}
+        for member in firsts.values():
+            member.lost.update(lost)
 
 
 def _divide(members: Sequence[MemberProbe], hits: int, ns: int) -> None:

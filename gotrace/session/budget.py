@@ -142,6 +142,11 @@ class HitRow(NamedTuple):
     switches: int = 0
     #: Of what belongs to no function that users ask for.
     others: int = 0
+    #: Its calls that are missing, by the names of diagnostics; in row 0, those of any function.
+    stacks_full: int = 0
+    outer_calls_full: int = 0
+    new_callers: int = 0
+    unwound: int = 0
 
 
 @dataclass(frozen=True, slots=True)

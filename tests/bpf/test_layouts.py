@@ -187,6 +187,9 @@ def test_stack(c: CLayout) -> None:
 
 def test_hits(c: CLayout) -> None:
     assert c.constants("HITS") == [HIT_KINDS] == [len(HitRow._fields)]
+    missing = ["stacks_full", "outer_calls_full", "new_callers", "unwound"]
+    places = c.constants(*(f"HIT_{name.upper()}" for name in missing))
+    assert places == [HitRow._fields.index(name) for name in missing]
 
 
 def test_resting(c: CLayout) -> None:

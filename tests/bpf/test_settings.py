@@ -121,7 +121,7 @@ def test_values_and_sizes_of_a_run_are_not_compiled_in() -> None:
     one = CountSettings(site=SiteSettings(tgid=1), counters=1)
     other = CountSettings(site=SiteSettings(tgid=4_000_000), counters=17_000)
     assert one.definitions() == other.definitions()
-    assert other.sizes() == {"counts": 17_000, "hits": 7, "counted": 1, "faults": 1}
+    assert other.sizes() == {"counts": 17_000, "hits": HIT_KINDS, "counted": 1, "faults": 1}
     assert other.values()[CountSettings.numbers()["tgid"]] == 4_000_000
     everything = replace(one, site=SiteSettings())
     assert everything.definitions() == one.definitions()
@@ -130,5 +130,6 @@ def test_values_and_sizes_of_a_run_are_not_compiled_in() -> None:
 
 def test_sites_without_cookies_have_a_map() -> None:
     settings = CountSettings(counters=1).by_address(5)
-    assert settings.sizes() == {"counts": 1, "site_by_ip": 5, "hits": 7, "counted": 1, "faults": 1}
+    sizes = {"counts": 1, "site_by_ip": 5, "hits": HIT_KINDS, "counted": 1, "faults": 1}
+    assert settings.sizes() == sizes
     assert "GOTRACE_SITE_BY_IP=1" in settings.definitions()

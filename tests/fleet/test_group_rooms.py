@@ -23,8 +23,7 @@ def test_a_target_of_two_files_has_a_loss_once() -> None:
     one, other = object(), object()
     skipped = 3
     group: Any = object.__new__(_Group)
-    group.lock, group._due, group._lost = threading.RLock(), {}, Counter()
-    group.run = SimpleNamespace(is_over=lambda: False)
+    group.lock, group._due, group._skipped = threading.RLock(), {}, 0
     group.is_open, group.meter = True, SimpleNamespace(skipped=lambda: skipped)
     group.members = [member(one, "a"), member(one, "a"), member(one, "b"), member(other, "a")]
     group.note_losses()

@@ -194,6 +194,46 @@ def test_a_metric_over_its_budget_stops_no_other(server: Path, tmp_path: Path) -
         fixture.finish()
 
 
+def test_a_missing_call_is_in_its_own_metric(tmp_path: Path) -> None:
+    """Not in those whose BPF program it shares, of this program or of another one."""
+    program = build(FIXTURES / "live_latency", newest())
+    servers = [Path(shutil.copy(program, tmp_path / name)) for name in ("losing", "other")]
+    names = ("thrown", "recovering", "short", "stay")
+    metrics = [
+        f"name: {name}, type: histogram, probe: main.{name}, open_calls: 16" for name in names
+    ]
+    config = configured(tmp_path, servers, metrics)
+    with Daemon(config, probes=8) as daemon, ExitStack() as stack:
+        losing, other = (stack.enter_context(Fixture([server])) for server in servers)
+        losing.work("deep rounds")
+        same = other.work("panics rounds")
+        truth = losing.work(" ".join(["open"] * 12))  # until the table of goroutines is full
+        counts = {name: by_target(daemon, f"{name}_count") for name in names}
+        lost = losses(daemon)
+        for name in ("recovering", "short"):
+            for target, of in (("losing", truth), ("other", same)):
+                assert counts[name][target] == of["Functions"][f"main.{name}"]["Calls"]
+        assert counts["thrown"]["other"] == same["Functions"]["main.thrown"]["Calls"]
+        # Those of the table's goroutines are open.
+        assert lost.pop(("stay", "losing", "stacks_full")) > 0
+        assert lost.pop(("thrown", "other", "unwound")) == same["Unwound"]
+        entered = truth["Functions"]["main.thrown"]["Calls"] + truth["Unwound"]
+        reasons = ("outer_calls_full", "unwound")
+        parts = [lost.pop(("thrown", "losing", reason)) for reason in reasons]
+        assert sum(parts) + counts["thrown"]["losing"] == entered and all(parts)
+        assert lost == {}
+        daemon.end()
+        losing.finish()
+        other.finish()
+
+
+def losses(daemon: Daemon) -> dict[tuple[str, str, str], int]:
+    """Return how many calls are missing, if any, by probe, target and reason."""
+    form = r'^gotraced_probe_lost_total{probe="(.*?)",reason="(.*?)",target="(.*?)"} (\d+)'
+    found = re.findall(form, daemon.get("/metrics"), re.M)
+    return {(name, at, why): int(calls) for name, why, at, calls in found if int(calls)}
+
+
 def test_who_is_refused_costs_itself_alone(server: Path, tmp_path: Path) -> None:
     config = parse_config(
         "c.yaml",
