@@ -23,12 +23,13 @@ from gotrace.text import counted, printable
 
 _S = TypeVar("_S", bound=SummaryOptions)
 #: Options that are for a comparison; it reads two files, and asks nothing else.
-_FOR_DIFF = {"--diff", "--top", "--json", "--output", "--quiet", "--debug"}
+_FOR_DIFF = {"--diff", "--stacks", "--top", "--json", "--output", "--quiet", "--debug"}
 
 
 def compare(options: SummaryOptions, parser: OptionParser[_S]) -> int:
     """Write the changes and return the exit status. Raises GotraceError, UsageError among these."""
     assert options.diff is not None
+    stacks = getattr(options, "stacks", False)  # of gooncpu
     strange = [words[-1] for words in given_options(parser, options) if not _FOR_DIFF & {*words}]
     if isinstance(options, RunOptions) and options.named.command:
         strange.append("the command")
@@ -57,7 +58,7 @@ def compare(options: SummaryOptions, parser: OptionParser[_S]) -> int:
         text = f"{printable(', '.join(each))}: a function that is new or gone may be one not traced"
         output.notice(Notice(NoticeKind.WARNING, text))
     if file or options.json or not pages:
-        write_diff(output, found, options.top)
+        write_diff(output, found, options.top, stacks)
     for page in pages:
         if not any(one.key.stack for one in found.changes):
             text = f"-o {page} draws stacks, and there are none: record with --by '$stack'"

@@ -16,18 +16,20 @@ from gotrace.text import counted, encodable, printable
 _TOP = 20
 _COLUMN = "{:>11} {:>10} {:>10} {:>10} {:>7} {:>6}  {}\n"
 _FEW_PARTS = 4
+_RATES = ("change", "noise", "before", "after")
 
 
-def write_diff(output: Output, found: Diff, top: int | None) -> None:
-    """Write the ``top`` largest changes, the largest first."""
-    whole = sum(abs(one.change) for one in found.changes)
-    changed = [one for one in found.changes if one.change]
+def write_diff(output: Output, found: Diff, top: int | None, stacks: bool = False) -> None:
+    """Write the ``top`` largest changes, the largest first: of functions, unless ``stacks``."""
     if isinstance(output, JsonOutput):
-        _write_json(output, found, changed[:top], whole)
+        _write_json(output, found, top, stacks)
         return
+    by_function = bool(found.functions) and not stacks
+    changed, whole = _changed(found.functions if by_function else found.changes)
     out = output.out
+    what = "FUNCTION" if by_function else "WHAT"
     output.heading(f"{_lengths(found)}\n\n")
-    output.heading(_COLUMN.format("CHANGE", "NOISE", "BEFORE", "AFTER", "RATIO", "SHARE", "WHAT"))
+    output.heading(_COLUMN.format("CHANGE", "NOISE", "BEFORE", "AFTER", "RATIO", "SHARE", what))
     shown = changed[: top or _TOP]
     for one in shown:
         change = _amount(found, abs(one.change))
@@ -43,9 +45,17 @@ def write_diff(output: Output, found: Diff, top: int | None) -> None:
         out.write(counted("and {:,} smaller change{s}: --top says how many\n", rest))
     if any(not one.certain for one in shown):
         out.write("~ less than the noise\n")
+    if by_function:
+        out.write("--stacks compares stacks\n")
     if not changed:
         out.write("nothing has changed\n")
     out.flush()
+
+
+def _changed(changes: Sequence[Change]) -> tuple[list[Change], float]:
+    """Return the changes that are any, and their sum without signs."""
+    found = [one for one in changes if one.change]
+    return found, sum(abs(one.change) for one in found)
 
 
 def _lengths(found: Diff) -> str:
@@ -72,9 +82,14 @@ def _ratio(one: Change) -> str:
 
 def _details(found: Diff, one: Change) -> Iterator[str]:
     """Yield calls and percentiles, the parts of the time, and the stack."""
+    if one.whole is not None:
+        rates = [_amount(found, rate) for rate in (one.whole.before, one.whole.after)]
+        if one.whole.change != one.change:
+            yield f"with what it calls {' to '.join(rates)}"
+        return
     if one.first.total is not None or one.second.total is not None:
-        rates = [amount.count / run.units for amount, run in _sides(found, one)]
-        line = [f"{found.a.events} {four_digits(rates[0])} to {four_digits(rates[1])} a second"]
+        counts = [four_digits(amount.count / run.units) for amount, run in _sides(found, one)]
+        line = [f"{found.a.events} {' to '.join(counts)} a second"]
         for name, fraction in (("p50", 0.5), ("p99", 0.99)):
             marks = [amount.percentile(fraction) for amount, _ in _sides(found, one)]
             if any(mark is not None for mark in marks):
@@ -95,37 +110,42 @@ def _sides(found: Diff, one: Change) -> tuple[tuple[Amount, Rates], ...]:
     return (one.first, found.a), (one.second, found.b)
 
 
-def _write_json(output: JsonOutput, found: Diff, shown: Sequence[Change], whole: float) -> None:
+def _write_json(output: JsonOutput, found: Diff, top: int | None, stacks: bool) -> None:
     sides = {
         name: {"path": one.name, "units": round(one.units, 6), "lost": one.lost}
         for name, one in (("a", found.a), ("b", found.b))
     }
     unit = found.a.unit or None
     output.write("diff", {"of": found.a.tool, "per": found.per, "unit": unit, **sides})
-    for one in shown:
-        output.write(
-            "change",
-            {
-                "name": encodable(one.key.name),
-                "stack": [encodable(function) for function in one.key.stack],
-                "change": one.change,
-                "noise": one.noise,
-                "before": one.before,
-                "after": one.after,
-                "share": round(abs(one.change) / whole, 6) if whole else 0.0,
-                "certain": one.certain > 0,
-                "parts": one.parts,
-                **{
-                    side: {
-                        "count": amount.count,
-                        "sum": amount.total,
-                        "p50": amount.percentile(0.5),
-                        "p99": amount.percentile(0.99),
-                    }
-                    for side, amount in (("a", one.first), ("b", one.second))
+    kinds = {} if stacks else {"function_change": found.functions}
+    kinds["change"] = found.changes
+    for kind, changes in kinds.items():
+        shown, whole = _changed(changes)
+        for one in shown[:top]:
+            output.write(
+                kind,
+                {
+                    "name": encodable(one.key.name),
+                    "stack": [encodable(function) for function in one.key.stack],
+                    "change": one.change,
+                    "noise": one.noise,
+                    "before": one.before,
+                    "after": one.after,
+                    "share": round(abs(one.change) / whole, 6) if whole else 0.0,
+                    "certain": one.certain > 0,
+                    "parts": one.parts,
+                    **{f"total_{r}": getattr(one.whole, r) for r in _RATES if one.whole},
+                    **{
+                        side: {
+                            "count": amount.count,
+                            "sum": amount.total,
+                            "p50": amount.percentile(0.5),
+                            "p99": amount.percentile(0.99),
+                        }
+                        for side, amount in (("a", one.first), ("b", one.second))
+                    },
                 },
-            },
-        )
+            )
     output.out.flush()
 
 

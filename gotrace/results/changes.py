@@ -16,7 +16,7 @@ import os
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
 from gotrace.errors import GotraceError, UsageError
 from gotrace.histogram import fraction_of
@@ -27,6 +27,7 @@ from gotrace.results.kinds import (
     HEADS,
     KINDS,
     MERGED,
+    SAMPLED,
     agree,
     compared,
     kind_of,
@@ -35,6 +36,8 @@ from gotrace.results.rows import Json, Key, Row, RowKind, Source, checked, rows_
 from gotrace.tables import Table
 from gotrace.text import counted
 
+#: Kinds whose stacks are of functions at work.
+_BY_FUNCTION = {f"{name}_stack" for name in SAMPLED}
 #: Standard errors that are taken for noise: of a thousand rows none changes by more.
 _SURE = 4.0
 #: Of a table of changes.
@@ -74,6 +77,12 @@ class Amount:
             self.buckets[low, high] += number
         for part, known in row.get("why", {}).get("parts", {}).items():
             self.parts[part] += known["ns"]
+
+    def merge(self, other: Amount) -> None:
+        """Add the rows of another key, without what their values are spread over."""
+        self.count += other.count
+        self.total = (self.total or 0) + (other.total or 0)
+        self.each.update(other.each)
 
     def percentile(self, percentile: float) -> float | None:
         """Return the value that so many percent are not above, None if that is not known.
@@ -226,7 +235,8 @@ class Rates:
 class Change:
     """How a row changed: ``before`` and ``after`` are rates, ``noise`` is how exact the change is.
 
-    ``parts`` are the changes of what the time went into, by part, the largest first.
+    ``parts`` are the changes of what the time went into, by part, the largest first. ``whole`` is
+    the change of a function with what it calls.
     """
 
     key: Key
@@ -236,6 +246,7 @@ class Change:
     first: Amount
     second: Amount
     parts: Mapping[str, float] = field(default_factory=dict)
+    whole: Change | None = None
 
     @property
     def change(self) -> float:
@@ -255,11 +266,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Diff(Table):
-    """Changes between two recordings; ``changes`` are the largest first."""
+    """Changes between two recordings; ``changes`` are the largest first.
+
+    ``functions`` are those of each function's own CPU time, if it is CPU time.
+    """
 
     a: Rates
     b: Rates
     changes: Sequence[Change]
+    functions: Sequence[Change] = ()
 
     def __repr__(self) -> str:
         """Return how many changes there are: a notebook shows this."""
@@ -292,9 +307,35 @@ def diff(a: Source, b: Source) -> Diff:
         text = f"{first.name} is of {first.tool} and {second.name} of {second.tool}"
         raise UsageError(f"{text}: compare two of one command")
     agree(dict(second.asked), first.asked, first.name, second.name, "compare")
-    keys = {**first.amounts, **second.amounts}
+    functions: list[Change] = []
+    if first.kind in _BY_FUNCTION:
+        own, whole = (
+            _changes(first, second, *(_by_function(run, is_whole) for run in (first, second)))
+            for is_whole in (False, True)
+        )
+        wholes = {one.key: one for one in whole}
+        functions = [replace(one, whole=wholes[one.key]) for one in own]
+    return Diff(first, second, _changes(first, second, first.amounts, second.amounts), functions)
+
+
+def _by_function(rates: Rates, is_whole: bool) -> dict[Key, Amount]:
+    """Return the amounts of functions: their own, or with what they call."""
+    found: dict[Key, Amount] = {}
+    for key, amount in rates.amounts.items():
+        for at, function in enumerate(dict.fromkeys(key.stack)):
+            one = found.setdefault(Key(function), Amount(total=0))
+            if is_whole or at == 0:
+                one.merge(amount)
+    return found
+
+
+def _changes(
+    first: Rates, second: Rates, before_of: Mapping[Key, Amount], after_of: Mapping[Key, Amount]
+) -> list[Change]:
+    """Return the changes of amounts, the largest first."""
     none = Amount()
-    pairs = {k: (first.amounts.get(k, none), second.amounts.get(k, none)) for k in keys}
+    keys = {**before_of, **after_of}
+    pairs = {k: (before_of.get(k, none), after_of.get(k, none)) for k in keys}
     common = _common_noise(first, second, list(pairs.values()))
     changes = []
     for key, (one, other) in pairs.items():
@@ -313,7 +354,7 @@ def diff(a: Source, b: Source) -> Diff:
         noise = _SURE * math.sqrt(spread)
         changes.append(Change(key, before, after, noise, one, other, ranked))
     changes.sort(key=lambda one: (-one.certain, -one.times_noise, -abs(one.change), one.key))
-    return Diff(first, second, changes)
+    return changes
 
 
 def _common_noise(first: Rates, second: Rates, pairs: Sequence[tuple[Amount, Amount]]) -> float:

@@ -17,6 +17,7 @@ import pytest
 import gotrace
 from gotrace.cli import gofunccount, gofunclatency, gooffcpu, gooncpu, gostacks
 from gotrace.errors import GotraceError, UsageError
+from gotrace.report.diff import write_diff
 from gotrace.report.merged import write_merged
 from gotrace.report.output import TextOutput
 from tests.toolchains import FIXTURES, build, newest
@@ -346,6 +347,16 @@ def test_samples_are_time_on_the_cpu_and_all_time_its_states() -> None:
     more = [first, {"kind": "cpu_stack", **one, "cpu_ns": 3 * 10**9}]
     (change,) = gotrace.diff(lines(cpu), lines(more)).changes
     assert (change.key.name, change.change) == ("[program]", 1e9)
+    out = io.StringIO()
+    other = {"kind": "cpu_stack", **one, "stack": frames("main.g", "main.main")}
+    found = gotrace.diff(lines(cpu), lines([*more, other]))
+    changed = {
+        one.key.name: (one.change, one.whole and one.whole.change) for one in found.functions
+    }
+    assert changed == {"main.f": (1e9, 1e9), "main.g": (5e8, 5e8), "main.main": (0, 1.5e9)}
+    write_diff(TextOutput(out, out), found, None)
+    shown = [line.split()[-1] for line in out.getvalue().splitlines()[2:5]]
+    assert (shown[0], sorted(shown[1:])) == ("FUNCTION", ["main.f", "main.g"])
     wall: dict[str, Any] = {"kind": "wall_stack", "state": "runnable", "reason": None}
     wall |= {"group": "main", "count": 3, **stack}
     first = {"kind": "wall", **head, "wall_ns": 10, "others": {"count": 0, "ns": 0}}
