@@ -148,9 +148,10 @@ def _write_json(
     output: JsonOutput,
     arguments: Arguments | None = None,
 ) -> None:
+    ts = round(time.time(), 6)
     fields = {
         "pid": options.pid,
-        "ts": round(time.time(), 6),
+        "ts": ts,
         "goroutines": len(dump.goroutines),
         "shown": len(chosen),
         "moved": dump.moved,
@@ -161,7 +162,7 @@ def _write_json(
     }
     output.write("dump", fields)
     chosen.sort(key=lambda goroutine: goroutine.goid)
-    write_json(output, dump.program, chosen, arguments, dump.labels)
+    write_json(output, dump.program, chosen, arguments, dump.labels, ts)
 
 
 def _warn_moved(chosen: list[DumpedGoroutine], output: Output) -> None:

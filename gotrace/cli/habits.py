@@ -43,7 +43,7 @@ _ELSEWHERE: dict[str, str] = {
     "-L": "--tid N is for one thread, -p PID for a process",
     "-V": "--version prints the version",
     "-a": "a program's path is for all processes that run it, as in ./shop:main.handle",
-    "-i": "-i TIME is for the tools that add up: gofunccount, gofunclatency, gooffcpu",
+    "-i": "-i TIME is for the tools that add up: gofunccount, gofunclatency, gooffcpu, gooncpu",
     "-s": "-Z BYTES shows more of strings, --stack-depth N prints N frames",
     "-u": "--uid USER is for the processes of a user",
 }

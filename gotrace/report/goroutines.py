@@ -161,10 +161,11 @@ def write_json(
     goroutines: Iterable[DumpedGoroutine],
     arguments: Arguments | None = None,
     labels: Mapping[int, Labels] | None = None,
+    ts: float | None = None,
 ) -> None:
     """Write one object a goroutine; its stack has all frames, the runtime's included.
 
-    ``arguments`` reads those of frames, where they are wanted.
+    ``ts`` is when (s since 1970). ``arguments`` reads those of frames, where they are wanted.
     """
     stacks: dict[Stack, str] = {}
     creations: dict[int, dict[str, object] | None] = {}
@@ -195,6 +196,7 @@ def write_json(
             "system": one.is_system,
             "moved": one.has_moved,
             "whole": one.is_whole,
+            "ts": ts,
         }
         text = json.dumps(fields, separators=(",", ":"))
         stack = stacks[one.stack] if arguments is None else _stack_json(program, one, arguments)

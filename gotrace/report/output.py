@@ -148,9 +148,12 @@ class JsonOutput:
         self.out.write(line + "\n")
 
     def rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write results, each of which has its kind."""
+        """Write results, each of which has its kind, and when: that of the head before it."""
+        when: dict[str, Any] = {}
         for row in rows:
-            self.write(row["kind"], row)
+            if "seconds" in row:
+                when = {"ts": row["ts"], "interval_s": round(row["seconds"], 6)}
+            self.write(row["kind"], row if "ts" in row else {**row, **when})
         self.out.flush()
 
     def notice(self, notice: Notice) -> None:

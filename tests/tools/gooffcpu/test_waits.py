@@ -159,6 +159,7 @@ def test_each_interval_has_its_own_longest_wait() -> None:
         assert fixture.finish() == 0
     rows = within(intervals, "main.lingers")
     assert [row["count"] for row in rows] == [1, 1, 1]
+    assert len({row["ts"] for row in rows}) == 3
     for row, truth in zip(rows, truths, strict=True):
         assert truth["least"] * 0.9 <= row["max_ns"] == row["delay_ns"] <= truth["most"]
     (every,) = within(run, "main.lingers")

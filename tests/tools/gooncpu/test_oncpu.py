@@ -367,7 +367,11 @@ def test_all_forms_have_the_same_sums(tmp_path: Path) -> None:
     words = ("--json", "-o", profile, "-o", flame, "-i", "0.3")
     # A second by the clock, at least: two threads have the time.
     _, result = sampled(program(), "hot 2s", *words)
-    assert len(of_kind(result, "cpu")) > 2
+    heads = of_kind(result, "cpu")
+    assert len(heads) > 2
+    intervals = {(row["ts"], round(row["seconds"], 6)) for row in heads}
+    for kind in "cpu_stack", "cpu_function":
+        assert {(row["ts"], row["interval_s"]) for row in of_kind(result, kind)} == intervals
     raw = raw_profile(profile)
     assert raw.types == ("samples/count", "cpu/nanoseconds[dflt]")
     (period,) = {row["period_ns"] for row in of_kind(result, "cpu")}
