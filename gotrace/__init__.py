@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from gotrace.errors import GotraceError as GotraceError
     from gotrace.errors import NoMatchError as NoMatchError
     from gotrace.errors import UsageError as UsageError
+    from gotrace.errors import WrongTypeError as WrongTypeError
     from gotrace.goroutines.model import Frame as Frame
     from gotrace.goroutines.model import State as State
     from gotrace.histogram import Histogram as Histogram
@@ -111,7 +112,7 @@ _HOMES = {
     "gotrace.api.session": "Session attach path start",
     "gotrace.api.streams": "CallStream FlightStream RequestStream SnapshotStream",
     "gotrace.calls": "Call LongestWait LostCalls StackFrame Why read write",
-    "gotrace.errors": "GotraceError NoMatchError UsageError",
+    "gotrace.errors": "GotraceError NoMatchError UsageError WrongTypeError",
     "gotrace.goroutines.model": "Frame State",
     "gotrace.histogram": "Histogram ValueHistogram",
     "gotrace.kernel.attach": "AttachError",

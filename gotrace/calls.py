@@ -10,13 +10,14 @@ import datetime
 import gzip
 import json
 import os
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
+from gotrace.arguments import held_to_annotations
 from gotrace.errors import GotraceError
 from gotrace.records import dataclass
+from gotrace.results.rows import lines_of
 from gotrace.values.python import GoError, MapKey, Unavailable, as_json, from_json
 
 
@@ -223,6 +224,7 @@ def _plain_key(key: Any) -> Any:
     return str(key) if isinstance(plain, dict | list) else plain
 
 
+@held_to_annotations
 def read(source: str | os.PathLike[str] | Iterable[str], *, lossy: bool = False) -> Iterator[Call]:
     """Yield the calls of a trace that ``gotrace --json`` wrote: a file's, or some lines'.
 
@@ -232,24 +234,14 @@ def read(source: str | os.PathLike[str] | Iterable[str], *, lossy: bool = False)
     calls are missing, unless ``lossy``; GotraceError where a file cannot be read or a line is not
     of such a trace.
     """
-    if not isinstance(source, str | os.PathLike):
+    if isinstance(source, str | os.PathLike):
+        with lines_of(source, "gotrace --json") as lines:
+            yield from _calls(lines, os.fspath(source), lossy)
+    else:
         yield from _calls(source, "the trace", lossy)
-        return
-    name = os.fspath(source)
-    try:
-        opening = gzip.open if name.endswith(".gz") else open
-        with opening(name, "rt", encoding="utf-8") as lines:
-            yield from _calls(cast(Iterable[str], lines), name, lossy)
-    except EOFError as error:
-        raise GotraceError(f"cannot read {name}: its end is missing") from error
-    except zlib.error as error:
-        raise GotraceError(f"cannot read {name}: {error}") from error
-    except OSError as error:
-        raise GotraceError(f"cannot read {name}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise GotraceError(f"cannot read {name}: not UTF-8, as gotrace --json writes") from error
 
 
+@held_to_annotations
 def write(path: str | os.PathLike[str], calls: Iterable[Call]) -> None:
     """Write calls to a file that ``read`` reads, compressed if its name ends in ``.gz``.
 
@@ -262,6 +254,8 @@ def write(path: str | os.PathLike[str], calls: Iterable[Call]) -> None:
                 file.write(call.to_json())
     except OSError as error:
         raise GotraceError(f"cannot write {name}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise GotraceError(f"cannot write {name!r}: {error}") from error
 
 
 def _calls(lines: Iterable[str], name: str, lossy: bool) -> Iterator[Call]:

@@ -319,7 +319,7 @@ def test_errors_are_those_of_the_commands(fixture: Fixture) -> None:
             go.count("main.nest", seconds=-1)
     with gotrace.path(program()) as every:
         for ask in (every.on_cpu, every.waits):
-            with pytest.raises(gotrace.UsageError, match=r"needs one process: use attach\(pid\)"):
+            with pytest.raises(gotrace.UsageError, match=r"needs? one process: use attach\(pid\)"):
                 ask(seconds=1)
     with pytest.raises(gotrace.GotraceError, match="no_such_program"):
         gotrace.start(["no_such_program"])

@@ -23,6 +23,7 @@ GOTRACE = Path(__file__).parent.parent / "gotrace"
 ROOMS = (
     "records",
     "errors",
+    "arguments",
     "text",
     "units",
     "tables",
@@ -163,6 +164,7 @@ LAYER = {"session", "requests", "live", "goroutines", "target", "profiles"}
 LAYER |= {
     "records",
     "errors",
+    "arguments",
     "text",
     "units",
     "tables",

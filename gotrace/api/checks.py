@@ -6,13 +6,12 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
 from gotrace.calls import LostCalls
 from gotrace.errors import GotraceError, UsageError
-from gotrace.session.choices import ReturnMode
 from gotrace.session.keys import MAX_KEY_TEXT, KeyText, key_of
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.run import NoteKind, Run
@@ -50,14 +49,6 @@ def check_lost(run: Run[Any, Any], lossy: bool, lost: Mapping[str, int]) -> None
         raise LostCalls(found)
 
 
-def return_mode(wanted: str) -> ReturnMode:
-    """Return where calls are seen returning, by its name. Raises UsageError."""
-    names = [each.value for each in ReturnMode]
-    if wanted not in names:
-        raise UsageError(f"returns is {wanted!r}: give one of {', '.join(map(repr, names))}")
-    return ReturnMode(wanted)
-
-
 def checked_text_size(size: int) -> int:
     """Return how many bytes of a text are compared; raise UsageError if they are too many."""
     if size > MAX_KEY_TEXT:
@@ -80,7 +71,7 @@ def check_numbers(seconds: float | None, depth: int = 0, **numbers: int | None) 
     if seconds is not None and not 0 < seconds < 1e9:
         raise UsageError(f"seconds is {seconds}: give a positive number, or leave it out")
     for name, number in numbers.items():
-        if number is not None and (not isinstance(number, int) or number <= 0):
+        if number is not None and not 0 < number <= sys.maxsize:
             raise UsageError(f"{name} is {number}: give a positive whole number, or leave it out")
     if not 0 <= depth <= 5:
         raise UsageError(f"depth is {depth}: give 0 to 5")
@@ -91,13 +82,6 @@ def some_patterns(patterns: Sequence[str]) -> Sequence[str]:
     if not patterns:
         raise UsageError("no functions were given: type a pattern, such as 'main.*'")
     return patterns
-
-
-def several_patterns(name: str, patterns: Iterable[str]) -> tuple[str, ...]:
-    """Return patterns; raise UsageError for one string, whose letters they would be."""
-    if isinstance(patterns, str):
-        raise UsageError(f"{name} takes several patterns: {name}=[{patterns!r}]")
-    return tuple(patterns)
 
 
 @contextmanager

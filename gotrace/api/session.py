@@ -23,8 +23,6 @@ from gotrace.api.checks import (
     checked_text_size,
     one_value,
     os_errors,
-    return_mode,
-    several_patterns,
     some_patterns,
     warn_of_notes,
     warn_of_unwound,
@@ -53,6 +51,7 @@ from gotrace.api.streams import (
     RequestStream,
     SnapshotStream,
 )
+from gotrace.arguments import check_arguments, held_to_annotations
 from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import GoroutineFilter
@@ -60,7 +59,7 @@ from gotrace.goroutines.live import GoFiles
 from gotrace.requests.assemble import Assembler, request_probes
 from gotrace.requests.flight import flight_of, flight_size, probes_in
 from gotrace.requests.recording import Recording
-from gotrace.session.choices import HERTZ, MAX_STACK_FRAMES, WaitState
+from gotrace.session.choices import HERTZ, MAX_STACK_FRAMES, ReturnMode, WaitState
 from gotrace.session.count import CallCounter, CountRequest
 from gotrace.session.keys import KeyMeter, KeyOptions, KeyRequest, key_of
 from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest
@@ -130,6 +129,7 @@ def _start_afresh() -> None:
 os.register_at_fork(after_in_child=_start_afresh)
 
 
+@held_to_annotations
 def attach(process: int | str, *others: int | str) -> Session:
     """Return a session on a running process, or on several, of one program or of more.
 
@@ -140,6 +140,7 @@ def attach(process: int | str, *others: int | str) -> Session:
     return Session(Target.of(pids[0], None) if len(pids) == 1 else Target.of(None, None, pids=pids))
 
 
+@held_to_annotations
 def start(command: Sequence[str]) -> Session:
     """Return a session on a command, without a shell, that the session's first run starts.
 
@@ -153,6 +154,7 @@ def start(command: Sequence[str]) -> Session:
         return Session(Target.of(None, list(command)))
 
 
+@held_to_annotations
 def path(file: str | os.PathLike[str]) -> Session:
     """Return a session on all processes that run a file, those yet to be started included."""
     return Session(Target(), os.fspath(file))
@@ -163,6 +165,7 @@ def _in_use(method: _F) -> _F:
 
     @wraps(method)
     def run(self: Session, *args: Any, **options: Any) -> Any:
+        check_arguments(method, (self, *args), options)
         with self._opened.used("this session is closed: use it within its with block"):
             return method(self, *args, **options)
 
@@ -282,7 +285,7 @@ class Session:
         request = TraceRequest(
             target=self._target,
             asked=self._asked(probes, exclude, regexp),
-            returns=return_mode(returns),
+            returns=ReturnMode(returns),
             budget=checked_budget(budget),
             why=WhyOptions(callers=True) if why else None,
             choices=TraceChoices.of(string_size, depth, entry, floats),
@@ -548,7 +551,7 @@ class Session:
                 asked=self._asked(patterns, exclude, regexp),
                 verb="measure",
                 done="measured",
-                returns=return_mode(returns),
+                returns=ReturnMode(returns),
                 budget=checked_budget(budget),
                 why=WhyOptions() if why else None,
                 key=key_of([by] if isinstance(by, str) else list(by)),
@@ -563,7 +566,7 @@ class Session:
         request = LatencyRequest(
             target=self._target,
             asked=self._asked(patterns, exclude, regexp),
-            returns=return_mode(returns),
+            returns=ReturnMode(returns),
             budget=checked_budget(budget),
             why=WhyOptions() if why else None,
             options=LatencyOptions(per_function=True, per_goroutine=by_goroutine),
@@ -644,7 +647,7 @@ class Session:
 
         if not 0 < interval < 1e9:
             raise UsageError(f"interval is {interval}: give a positive number")
-        patterns = several_patterns("functions", functions)
+        patterns = tuple(functions)
 
         def accept(price: AttachPrice) -> None:
             if price.share > MAX_SHARE and not force:
@@ -694,8 +697,8 @@ class Session:
         ``latency``; ``budget``: see ``trace``. Raises LostCalls where waits are missing, unless
         ``lossy``; UsageError where the session is not of one process; GotraceError.
         """
-        self._check_one("waits()", seconds)
-        kind, reasons = WaitState(state), several_patterns("reasons", reasons)
+        check_numbers(seconds)
+        kind, reasons = WaitState(state), tuple(reasons)
 
         request = WaitRequest(
             target=self._target,
@@ -730,7 +733,7 @@ class Session:
         label apart. ``ready``: see ``latency``. Raises LostCalls if samples are not whole, unless
         ``lossy``; UsageError where the session is not of one process; GotraceError.
         """
-        self._check_one("on_cpu()", seconds)
+        check_numbers(seconds)
         request = SampleRequest(
             target=self._target, hertz=hertz, kernel=kernel, inside=inside, by=by
         )
@@ -755,7 +758,7 @@ class Session:
         selects. The runtime's own calls count, too. For the others see ``waits``, also for what is
         raised.
         """
-        self._check_one("syscalls()", seconds)
+        check_numbers(seconds)
 
         def price() -> CountedPrice:
             with _STARTING:
@@ -791,7 +794,7 @@ class Session:
         running time: for ``hertz`` and ``kernel`` see ``on_cpu``. The other times, and the
         exceptions, are those of ``waits``.
         """
-        self._check_one("wall()", seconds)
+        check_numbers(seconds)
         cpu = SampleRequest(target=self._target, hertz=hertz, kernel=kernel)
         request = WallRequest(target=self._target, cpu=cpu)
 
@@ -846,9 +849,7 @@ class Session:
         self.close()
 
     def _asked(self, patterns: Sequence[str], exclude: Iterable[str], regexp: bool) -> Asked:
-        return Asked(
-            some_patterns(patterns), several_patterns("exclude", exclude), regexp, self._file
-        )
+        return Asked(some_patterns(patterns), tuple(exclude), regexp, self._file)
 
     def _check_open(self) -> None:
         """Raise UsageError if it was closed meanwhile."""
@@ -862,11 +863,6 @@ class Session:
         if self._opened.is_closing:
             stream.close()
         return stream
-
-    def _check_one(self, what: str, seconds: float | None) -> None:
-        check_numbers(seconds)
-        if self._target.process is None and self._target.command is None:
-            raise UsageError(f"{what} needs one process: use attach(pid) or start(command)")
 
     def _result(
         self,

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, speak_as_command
 from gotrace.report.colour import Colour, paint, wants_colour
 from gotrace.text import printable
 
@@ -27,6 +27,7 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
     Prints an error as one line on stderr, with a traceback only under ``--debug``. A reader that
     has closed standard output ends the command quietly.
     """
+    speak_as_command()
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     debug = "--debug" in own
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from gotrace import __version__
-from gotrace.errors import GotraceError, UsageError
+from gotrace.errors import GotraceError, UsageError, speak_as_command
 from gotrace.text import printable
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
+    speak_as_command()
     words = sys.argv[1:] if arguments is None else list(arguments)
     debug = "--debug" in words
     try:

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import accumulate
 
 from gotrace.elf.image import FileIdentity
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, said
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.compiler import LoadError
 from gotrace.kernel.detach_time import close_all, price
@@ -392,7 +392,7 @@ def _attach_on(
         if unknown:
             raise _MethodUnavailable(
                 f"{unknown.display} is position independent and its address is not known before"
-                " it runs: use -p PID"
+                f" it runs: use {said('-p PID', 'attach(pid)')}"
             )
         _need_own_addresses(groups)
         settings = settings.by_address(sum(len(group.points) for group in groups) or 1)
@@ -449,7 +449,7 @@ def _need_own_addresses(groups: Iterable[ProbeGroup]) -> None:
             if owner != group.display:
                 raise _MethodUnavailable(
                     f"{owner} and {group.display} have functions at the same address: trace one of"
-                    " them, or use -p PID"
+                    f" them, or use {said('-p PID', 'attach(pid)')}"
                 )
 
 

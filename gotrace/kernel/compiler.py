@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gotrace.architecture import HOST, Architecture
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, said
 from gotrace.kernel.instructions import INSTRUCTION, LD_IMM64, MAP_REFERENCE
 from gotrace.records import dataclass
 from gotrace.settings import ProgramSettings
@@ -342,7 +342,7 @@ def load_error(what: str, error: str, log: str) -> LoadError:
     if "Operation not permitted" in f"{error} {log}":
         return LoadError(f"{what}: the kernel does not permit it: {_ROOT_OR_CAPABILITIES}", log)
     why = _reason(log) or error
-    return LoadError(f"{what}: {why}: run with --debug for the whole log", log)
+    return LoadError(f"{what}: {why}: {said('run with --debug for', 'log has')} the whole log", log)
 
 
 def _reason(log: str) -> str:

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Sequence
 
+from gotrace.errors import said
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.own_function import own_code, own_function
 
@@ -66,5 +67,5 @@ def price(count: int) -> str | None:
     return (
         f"at the end the kernel will take about {duration} to remove {count} probes, one after the"
         " other, and those that are left go on costing the target: trace fewer functions;"
-        " --attach multi, from Linux 6.6 on, removes all at once"
+        f" {said('--attach multi, from Linux 6.6 on,', 'Linux 6.6 and newer')} removes all at once"
     )

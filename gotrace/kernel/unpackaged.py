@@ -5,33 +5,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: The user's options, by the settings that exist, or have another value, only with them.
-_ASKED = {
-    "WHY": "--why",
-    "WHY_CALLERS": "--why",
-    "WHY_CLASSES": "--why",
-    "WHY_PARTS": "--why",
-    "WHY_UNNAMED": "--why",
-    "WHY_BANDS": "--why",
+from gotrace.errors import said
+
+#: The user's options, by the settings that exist, or have another value, only with them; if the
+#: library has them, what they are there.
+_ASKED: dict[str, str | tuple[str, str]] = {
+    "WHY": ("--why", "why=True"),
+    "WHY_CALLERS": ("--why", "why=True"),
+    "WHY_CLASSES": ("--why", "why=True"),
+    "WHY_PARTS": ("--why", "why=True"),
+    "WHY_UNNAMED": ("--why", "why=True"),
+    "WHY_BANDS": ("--why", "why=True"),
     "SLOWER": "--slower",
-    "GOROUTINES": "-g",
+    "GOROUTINES": ("-g", "by_goroutine=True"),
     "OUTERMOST": "--outermost",
     "UNIT": "-u and -m",
-    "OF": "--of",
-    "KEY": "--by",
-    "STACK_KEY": "$stack in --by",
-    "HAS_STACKS": "-U, $stack and $caller",
+    "OF": ("--of", "of"),
+    "KEY": ("--by", "by"),
+    "STACK_KEY": ("$stack in --by", "$stack in by"),
+    "HAS_STACKS": ("-U, $stack and $caller", "stacks=True, $stack and $caller"),
     "CONTEXTS": "$trace and $sampled",
     "ARITHMETIC": "arithmetic in predicates",
     "SAVED_WORDS": "parameters in what is decided at the return",
     "LABELS": "$label",
     "SAVED_BLOCKS": "parameters in what is decided at the return",
     "NESTED": "spans",
-    "RETURNS": "--entry",
-    "PAYLOAD": "long values (-Z, --elements)",
+    "RETURNS": ("--entry", "entry=True"),
+    "PAYLOAD": ("long values (-Z, --elements)", "long values (string_size)"),
     "PREDICATES": "predicates",
     "INTERFACES": "values of interfaces",
-    "WAITING": "values of floats (--no-fp)",
+    "WAITING": ("values of floats (--no-fp)", "values of floats (floats=False)"),
     "BY_FILE": "all programs but one",
     "LAYOUTS": "all programs but one",
     "TGID_1": "all processes but one",
@@ -55,7 +58,8 @@ def _asked(shape: frozenset[str], other: frozenset[str]) -> list[str] | None:
     comes_along = _WITH_THEM | _WITH_WHY if "WHY" in own else _WITH_THEM
     if not own <= _ASKED.keys() | comes_along or not others <= own:
         return None
-    return list(dict.fromkeys(words for name, words in _ASKED.items() if name in own))
+    words = (words for name, words in _ASKED.items() if name in own)
+    return list(dict.fromkeys(one if isinstance(one, str) else said(*one) for one in words))
 
 
 def _names(definitions: frozenset[str]) -> set[str]:

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
-from gotrace.errors import UsageError
+from gotrace.errors import UsageError, said
 from gotrace.gotypes.symbols import display_name, elide_type_arguments
 from gotrace.records import dataclass
 from gotrace.text import quote
@@ -47,7 +47,8 @@ class NoFileError(UsageError):
             f"no file {quote(file)} (given in {text})"
             if "/" in file
             else f"no file {quote(file)} here or on PATH, and no program of this name is traced"
-            f" (given in {text}): type its path, or -p PROCESS {quote(pattern)}"
+            f" (given in {text}): type its path, or"
+            f" {said(f'-p PROCESS {quote(pattern)}', 'attach to its process')}"
         )
         self.file = file
         self.pattern = pattern
@@ -176,8 +177,10 @@ def _of_other_tools(head: str, rest: str) -> str:
         )
     if head.endswith(".go") and rest.isdecimal():
         return (
-            f"{quote(f'{head}:{rest}')} is a line: give the function that it is in; --list shows"
-            " where functions begin, as in --list 'main.*'"
+            f"{quote(f'{head}:{rest}')} is a line: give the function that it is in; "
+            + said("--list shows", "functions() has")
+            + " where functions begin, as in "
+            + said("--list 'main.*'", "functions('main.*')")
         )
     name = rest.lstrip(":")
     if head.isidentifier() and name.isidentifier():
@@ -356,7 +359,7 @@ def _compiled(text: str) -> re.Pattern[str]:
             return re.compile(text)
     except re.error as error:
         at = "" if error.pos is None else f" at position {error.pos}"
-        hint = "; without -r only '*' is special" if "*" in text else ""
+        hint = f"; without {said('-r', 'regexp=True')} only '*' is special" if "*" in text else ""
         raise UsageError(f"bad regular expression {quote(text)}: {error.msg}{at}{hint}") from error
     except (OverflowError, RecursionError) as error:
         raise UsageError(f"regular expression too large or too deep: {quote(text[:60])}") from error

@@ -21,7 +21,7 @@ from itertools import chain
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from gotrace.errors import NoMatchError, UsageError
+from gotrace.errors import NoMatchError, UsageError, said
 from gotrace.gotypes.symbols import display_name, elide_type_arguments, package_of
 from gotrace.probes.pattern import Match, NameList, Pattern
 from gotrace.records import dataclass
@@ -173,7 +173,8 @@ class Selector:
         matches = (self._matched(table, names, pattern) for pattern in self.excludes)
         excluded = {row for match in matches for row in match.rows} & chosen
         if excluded == chosen:
-            by = _listed([f"-x {quote(pattern.text)}" for pattern in self.excludes], "and")
+            texts = [said("-x ", "exclude ") + quote(pattern.text) for pattern in self.excludes]
+            by = _listed(texts, "and")
             raise NoMatchError(
                 f"nothing is left to {verb}: {by} excludes all {len(chosen):,} matching functions"
             )
@@ -314,7 +315,8 @@ class _Explanation:
         return f"{problem}: did you mean {_listed(suggestions, 'or')}?"
 
     def _how_many(self) -> str:
-        return f" (it has {len(self.names.names):,} in all: gofunccount -l shows them)"
+        shows = said("gofunccount -l shows", "functions('*') has")
+        return f" (it has {len(self.names.names):,} in all: {shows} them)"
 
     def _other_syntax(self) -> str:
         """Return advice for words that match as a regular expression, a shell's pattern, a list.
@@ -332,7 +334,8 @@ class _Explanation:
         for text in (self.typed, self.typed.strip("/"), braces, shell):
             with suppress(UsageError):
                 if Pattern(text, regex=True).match(self.names).rows:
-                    return f"only * is special in a pattern: for this type -r {quote(text)}"
+                    return "only * is special in a pattern: for this type "
+                    +said(f"-r {quote(text)}", f"{text!r} with regexp=True")
         return ""
 
     def _inlined(self) -> str:

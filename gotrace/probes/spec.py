@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from gotrace.errors import UsageError
+from gotrace.errors import UsageError, said
 from gotrace.gotypes.from_text import SignatureError, parse_signature
 from gotrace.probes.constants import INTEGERS, described
 from gotrace.probes.parser import (
@@ -163,7 +163,8 @@ class ProbeSpec:
         value = resolve(self.of.source, expression, scope)
         if value.type.kind not in INTEGERS:
             raise self.of.source.error(
-                expression.span, f"this is {described(value.type)}: --of needs a whole number"
+                expression.span,
+                f"this is {described(value.type)}: {said('--of', 'of')} needs a whole number",
             )
         return value
 
@@ -233,8 +234,9 @@ def parse_label(text: str) -> str:
     """Return the key of a label of goroutines, as in ``$label("user")``. Raises GotraceError."""
     found = parse_key(text).expressions
     if len(found) != 1 or not isinstance(found[0], LabelExpr):
-        text = f"--by {text}: goroutines are kept apart by one label, as"
-        raise UsageError(f"{text} --by '$label(\"user\")'")
+        by = said("--by ", "by=")
+        why = "goroutines are kept apart by one label, as"
+        raise UsageError(f"{by}{text}: {why} {by}'$label(\"user\")'")
     size = len(found[0].key.encode("utf-8", "surrogateescape"))
     if size > MAX_LABEL_KEY:
         text = f"a label's key has at most {MAX_LABEL_KEY} bytes, and this one {size}"

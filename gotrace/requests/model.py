@@ -13,6 +13,7 @@ from contextlib import closing
 from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
 
+from gotrace.arguments import held_to_annotations
 from gotrace.calls import Call, from_row
 from gotrace.errors import GotraceError, UsageError
 from gotrace.profiles.execution import (
@@ -26,6 +27,7 @@ from gotrace.profiles.execution import (
 from gotrace.profiles.perfetto import PerfettoFile, Slice, is_perfetto
 from gotrace.records import dataclass
 from gotrace.requests.critical import PathPart
+from gotrace.results.rows import lines_of
 from gotrace.text import counted
 from gotrace.values.python import as_json
 
@@ -347,6 +349,7 @@ def save(path: str | os.PathLike[str], requests: Iterable[Request[Call]]) -> Non
         raise GotraceError(f"cannot write {name}: {error.strerror or error}") from error
 
 
+@held_to_annotations
 def load(path: str | os.PathLike[str]) -> list[Request[Call]]:
     """Return the requests of a file that ``gotrace tree --json`` or ``save`` wrote.
 
@@ -355,28 +358,23 @@ def load(path: str | os.PathLike[str]) -> list[Request[Call]]:
     """
     name = os.fspath(path)
     found = []
-    try:
-        with open(name, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                place = f"{name}:{number}"
-                try:
-                    row = json.loads(line)
-                    if row.get("kind") == "request":
-                        root = _node(row["root"], place)
-                        parts = tuple(
-                            PathPart(part["func"], part["goid"], part["what"], part["ns"])
-                            for part in row.get("critical", ())
-                        )
-                        counts = row["unfinished"], row["unattributed"]
-                        states = tuple(StateChange(*state) for state in row.get("states", ()))
-                        found.append(Request(root, *counts, parts, states))
-                except (ValueError, AttributeError, KeyError, TypeError) as error:
-                    text = f"{place}: not a line of gotrace tree --json: {error!r}"
-                    raise GotraceError(text) from error
-    except OSError as error:
-        raise GotraceError(f"cannot read {name}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise GotraceError(f"cannot read {name}: not UTF-8, as gotrace --json writes") from error
+    with lines_of(name, "gotrace --json") as lines:
+        for number, line in enumerate(lines, 1):
+            place = f"{name}:{number}"
+            try:
+                row = json.loads(line)
+                if row.get("kind") == "request":
+                    root = _node(row["root"], place)
+                    parts = tuple(
+                        PathPart(part["func"], part["goid"], part["what"], part["ns"])
+                        for part in row.get("critical", ())
+                    )
+                    counts = row["unfinished"], row["unattributed"]
+                    states = tuple(StateChange(*state) for state in row.get("states", ()))
+                    found.append(Request(root, *counts, parts, states))
+            except (ValueError, AttributeError, KeyError, TypeError) as error:
+                text = f"{place}: not a line of gotrace tree --json: {error!r}"
+                raise GotraceError(text) from error
     return found
 
 

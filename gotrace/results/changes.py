@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
+from gotrace.arguments import held_to_annotations
 from gotrace.errors import GotraceError, UsageError
 from gotrace.histogram import fraction_of
 from gotrace.records import dataclass
@@ -297,6 +298,7 @@ class Diff(Table):
         return _COLUMNS, ([row[name] for name in _COLUMNS] for row in self.rows())
 
 
+@held_to_annotations
 def diff(a: Source, b: Source) -> Diff:
     """Return the changes between two recordings: files, or their lines.
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gotrace.errors import UsageError
+from gotrace.errors import UsageError, said
 from gotrace.records import dataclass
 from gotrace.results.rows import (
     Json,
@@ -506,7 +506,7 @@ def agree(asked: Row, given: Json, name: str, others: str, to: str) -> None:
 
 def _said(option: str, value: Any) -> str:
     """Return an option with its value, as it is typed."""
-    typed = _TYPED.get(option, option)
+    typed = said(_TYPED.get(option, option), option)
     if value is None or value is False or value == []:
         return f"no {typed}"
     if value is True:

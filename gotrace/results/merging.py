@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gotrace.errors import GotraceError, UsageError
+from gotrace.arguments import held_to_annotations
+from gotrace.errors import GotraceError, UsageError, said
 from gotrace.histogram import Histogram, ValueHistogram, bucket_between
 from gotrace.results.kinds import (
     ATTACHED,
@@ -84,6 +85,8 @@ class Merged:
 
     def rows(self, kind: str) -> list[Row]:
         """Return the results of a kind, in the order in which the command has them."""
+        if kind not in KINDS:
+            raise UsageError(f"rows({kind!r}): give one of {', '.join(map(repr, KINDS))}")
         how = KINDS["values" if kind == "histogram" and self.options.get("of") else kind]
         found = [_finished(how, row) for row in self._found.get(kind, {}).values()]
         found.sort(key=lambda row: (*how.rank(row), _key(row)))
@@ -155,7 +158,8 @@ class Merged:
             raise GotraceError(f"{name}: not what --json writes: {error}") from error
 
 
-def merge(*sources: Source, hosts: Sequence[str] | None = None, by_host: bool = False) -> Merged:
+@held_to_annotations
+def merge(*sources: Source, hosts: Iterable[str] | None = None, by_host: bool = False) -> Merged:
     """Return recordings added up: files, or their lines.
 
     ``hosts`` are the names of their hosts, those of the files if it is not given. ``by_host``: rows
@@ -163,7 +167,10 @@ def merge(*sources: Source, hosts: Sequence[str] | None = None, by_host: bool = 
     of one command and one question.
     """
     merged = Merged(by_host)
-    for source, host in zip(sources, hosts or _names(sources), strict=True):
+    names = _names(sources) if hosts is None else [*hosts]
+    if len(names) != len(sources):
+        raise UsageError(f"hosts are {len(names)} and recordings {len(sources)}: name each")
+    for source, host in zip(sources, names, strict=True):
         merged.add(source, host)
     return merged
 
@@ -233,7 +240,8 @@ class _Reader:
         self.is_merged = True
         if self.merged.by_host and not row["by_host"]:
             if len(row["hosts"]) != 1:
-                raise UsageError(f"{self.name}: its hosts are added up: record it with --by-host")
+                how = said("record it with --by-host", "merge it with by_host=True")
+                raise UsageError(f"{self.name}: its hosts are added up: {how}")
             self.host = row["hosts"][0]["host"]
         if row["of"] is not None:
             self._be_of(row["of"])
@@ -321,7 +329,7 @@ def _add_up(how: RowKind, mine: Row, other: Row) -> None:
 _REFUSED = {
     "call": "calls of gotrace are not added up: read them one after the other",
     "request": "requests of gotrace are not added up: read them one after the other",
-    "function": "a list of functions is no recording: leave out -l",
+    "function": "a list of functions is no recording",
     "program": "what gotop shows is not added up",
 }
 

@@ -11,6 +11,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 from gotrace.errors import GotraceError
@@ -327,26 +328,36 @@ def _needless(name: str) -> RowField:
 _TS = RowField("ts", is_number)
 
 
-def rows_of(source: Source, name: str) -> Iterator[Json]:
-    """Yield the objects of a file or of lines, called ``name``. Raises GotraceError."""
-    if not isinstance(source, str | os.PathLike):
-        yield from _parsed(source, name)
-        return
+@contextmanager
+def lines_of(path: str | os.PathLike[str], what: str = "--json") -> Iterator[Iterable[str]]:
+    """Open a file of lines, which ``what`` has written. Raises GotraceError, also while it is read.
+
+    It is compressed if its name ends in ``.gz``.
+    """
     import gzip  # not by runs that make rows, so that they start soon
     import zlib
 
+    name = os.fspath(path)
     try:
-        opening = gzip.open if name.endswith(".gz") else open
-        with opening(name, "rt", encoding="utf-8") as lines:
-            yield from _parsed(cast(Iterable[str], lines), name)
+        with (gzip.open if name.endswith(".gz") else open)(name, "rt", encoding="utf-8") as lines:
+            yield cast(Iterable[str], lines)
     except EOFError as error:
         raise GotraceError(f"cannot read {name}: its end is missing") from error
-    except zlib.error as error:
-        raise GotraceError(f"cannot read {name}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise GotraceError(f"cannot read {name}: not UTF-8, as {what} writes") from error
     except OSError as error:
         raise GotraceError(f"cannot read {name}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise GotraceError(f"cannot read {name}: not UTF-8, as --json writes") from error
+    except (zlib.error, ValueError) as error:
+        raise GotraceError(f"cannot read {name}: {error}") from error
+
+
+def rows_of(source: Source, name: str) -> Iterator[Json]:
+    """Yield the objects of a file or of lines, called ``name``. Raises GotraceError."""
+    if isinstance(source, str | os.PathLike):
+        with lines_of(source) as lines:
+            yield from _parsed(lines, name)
+    else:
+        yield from _parsed(source, name)
 
 
 def _parsed(lines: Iterable[str], name: str) -> Iterator[Json]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from gotrace.calls import Call, LongestWait, StackFrame, Why
 from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, read_phase
+from gotrace.errors import said
 from gotrace.overhead import ProbeCost
 from gotrace.probes.evaluate import NO_RESULT, Specials, decide, evaluate, why_undecided
 from gotrace.probes.scope import PART_SPECIALS, STACK_TYPE, Phase, SpecialName
@@ -48,7 +49,6 @@ from gotrace.values.model import (
 from gotrace.values.python import to_python
 
 _MAX_COMMS = 1024
-_NO_FLOATS = "in a float register; --no-fp"
 _FLOATS_MISSED = "in a float register that could not be read"
 
 
@@ -185,7 +185,8 @@ class CallDecoder:
         self.cost = cost
         self._undecided = undecided
         self._symbols = symbols
-        self._no_floats = _FLOATS_MISSED if floats else _NO_FLOATS
+        no_floats = f"in a float register; {said('--no-fp', 'floats=False')}"
+        self._no_floats = _FLOATS_MISSED if floats else no_floats
         self._comms: dict[int, str] = {}
         self._contexts: dict[int, ReadContext] = {}
         self._is_plain = all(

@@ -18,7 +18,7 @@ from functools import cached_property
 from gotrace.capture.ops import MAX_KEY_TEXT as MAX_KEY_TEXT
 from gotrace.capture.ops import CaptureLimits
 from gotrace.capture.payload import ReadContext, Subplan
-from gotrace.errors import GotraceError, UsageError
+from gotrace.errors import GotraceError, UsageError, said
 from gotrace.histogram import Histogram, ValueHistogram
 from gotrace.kernel.histograms import HistogramRows
 from gotrace.kernel.program import BpfProgram
@@ -504,7 +504,9 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
         specs, failed = self.asked.probes(self.target, formats=False)
         for spec in specs:
             if spec.format is not None:
-                raise UsageError(f"{spec.pattern}: --by takes no format: it shows the values")
+                raise UsageError(
+                    f"{spec.pattern}: {said('--by', 'by')} takes no format: it shows the values"
+                )
         return specs, failed
 
     def plan(self) -> Planned:

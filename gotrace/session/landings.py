@@ -29,7 +29,7 @@ from dataclasses import replace
 from enum import Enum
 from itertools import islice
 
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, said
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, Point, ProbeGroup
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, fault_cookie, landing_cookie
@@ -124,7 +124,7 @@ def why_not(prepared: Prepared) -> str:
     if tasks is None or plan.files[0] not in tasks.files or tasks.layout is None:
         return "the file is not Go's"
     if prepared.forced not in (None, AttachMethod.MULTI):
-        return "that takes --attach multi"
+        return f"that takes {said('--attach multi', 'uprobe multi links')}"
     if len(plan.names) > MAX_FUNCTIONS:
         return f"more than {MAX_FUNCTIONS:,} functions are traced"
     return ""

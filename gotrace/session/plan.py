@@ -16,7 +16,7 @@ from typing import NamedTuple
 from gotrace.elf import ElfError
 from gotrace.elf.functions import FuncInfo, Origin
 from gotrace.elf.pclntab.inline import InlinedCalls
-from gotrace.errors import GotraceError, NoMatchError, UsageError
+from gotrace.errors import GotraceError, NoMatchError, UsageError, said
 from gotrace.gotypes.symbols import parse_name
 from gotrace.kernel.attach import Point, ProbeGroup, refusal
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, cookie
@@ -559,7 +559,8 @@ def splitting(target: Target) -> Split:
             return split_target(text, exists, which)
         except NoFileError as error:
             if running := processes_called(error.file):
-                typed = f"-p {','.join(map(str, running))} {quote(error.pattern)}"
+                numbers = ",".join(map(str, running))
+                typed = said(f"-p {numbers}", f"attach({numbers})") + f" {quote(error.pattern)}"
                 runs = "process that runs" if len(running) == 1 else "processes that run"
                 raise UsageError(
                     f"no file {quote(error.file)} here: type {typed} for the {runs} one"

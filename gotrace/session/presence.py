@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gotrace.elf import ElfError
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, said
 from gotrace.session.plan import BinaryPlan
 from gotrace.target.process import Process, ProcessError
 from gotrace.target.target import Target, TargetBinary
@@ -43,7 +43,8 @@ def check_presence(
         if mover is not None and not (target.watched and target.has_started):
             raise GotraceError(
                 f"{file.image.display} has {mover}, which moves code away from where breakpoints"
-                " are known: the program would end by SIGTRAP: gostacks and gooncpu -p do without"
+                " are known: the program would end by SIGTRAP:"
+                f" {said('gostacks and gooncpu -p', 'goroutines() and on_cpu()')} do without"
             )
     yield from debuggers(target, set())
     for process in target.watched if target.has_started else ():
@@ -103,7 +104,8 @@ def _moved(
     moved = f"process {process.tgid} has moved code of {image.display} to other memory"
     if not is_there[True]:
         raise GotraceError(
-            f"{moved}, to large pages perhaps: no probe would be hit: gostacks and gooncpu do"
+            f"{moved}, to large pages perhaps: no probe would be hit:"
+            f" {said('gostacks and gooncpu', 'goroutines() and on_cpu()')} do"
             " without, or start it without that"
         )
     text = f"{moved}: calls of {is_there[False]:,} of {len(offsets):,} functions are not seen"

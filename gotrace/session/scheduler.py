@@ -10,7 +10,7 @@ import abc
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, said
 from gotrace.kernel.attach import ProbeGroup
 from gotrace.kernel.btf import kernel_field
 from gotrace.records import dataclass
@@ -123,7 +123,8 @@ def kernel_offsets() -> KernelOffsets:
         state = kernel_field(("task_struct", "state"))
     if pid is None or state is None:
         raise GotraceError(
-            "--why and waits need kernel BTF (/sys/kernel/btf/vmlinux): CONFIG_DEBUG_INFO_BTF"
+            f"{said('--why', 'why=True')} and waits need kernel BTF (/sys/kernel/btf/vmlinux):"
+            " CONFIG_DEBUG_INFO_BTF"
         )
     throttled = kernel_field(("task_struct", "throttled"))  # Linux 6.18
     queue = kernel_field(("task_struct", "se"), ("sched_entity", "cfs_rq"))

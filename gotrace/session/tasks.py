@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from gotrace.elf import ElfError
 from gotrace.elf.functions import FuncInfo, Origin
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, said
 from gotrace.goroutines.program import module_of
 from gotrace.gotypes.runtime import LayoutSource, RuntimeLayout
 from gotrace.kernel.attach import Point, ProbeGroup
@@ -156,7 +156,8 @@ def find_tasks(target: Target, plan: ProbePlan) -> Tasks:
             raise GotraceError(
                 f"{file.image.display}: where a thread's goroutine is kept in a library of"
                 f" {version.text if version else 'this Go'} is only known to its process: its"
-                " calls can be counted only, or give -p PID of a Go program that has it as a plugin"
+                " calls can be counted only, or"
+                f" {said('give -p PID of', 'attach to')} a Go program that has it as a plugin"
             )
     first = layouts[files[0]]
     if all(_row(layout) == _row(first) for layout in layouts.values()):

@@ -20,7 +20,7 @@ from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import FuncInfo
-from gotrace.errors import GotraceError, NoMatchError, UsageError
+from gotrace.errors import GotraceError, NoMatchError, UsageError, said
 from gotrace.gotypes.from_text import SignatureError
 from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.runtime import RuntimeLayoutError
@@ -590,7 +590,9 @@ class _Planner:
             at_entry = True
         if at_entry and _needs_return(probe):
             remedy = (
-                "leave --entry out" if self._choices.entry_only else "it is never seen to do so"
+                f"leave {said('--entry', 'entry=True')} out"
+                if self._choices.entry_only
+                else "it is never seen to do so"
             )
             raise self._spec.source.error(
                 TextRange(0, len(self._spec.source.text)),
@@ -682,13 +684,14 @@ class _Planner:
 
     def _check_specials(self, probe: ResolvedProbe) -> None:
         """Raise SpecError for names that only keys know, as who made a call, or only records."""
-        reasons = {
-            SpecialName.CALLER: "is for --by of gofunccount and gofunclatency: see also -U",
-            SpecialName.STACK: "is for --by of gofunccount and gofunclatency: see also -U",
-        }
+        by = said(
+            "is for --by of gofunccount and gofunclatency: see also -U",
+            "is for by of count() and latency(): see also stacks=True",
+        )
+        reasons = {SpecialName.CALLER: by, SpecialName.STACK: by}
         if self._spec.key is not None:
             why = "calls are added up where they return, and a panic is no return"
-            reasons = {SpecialName.PANICKED: f"is for gotrace: {why}"}
+            reasons = {SpecialName.PANICKED: f"is for {said('gotrace', 'trace()')}: {why}"}
         for expression in probe.expressions:
             for special in specials(expression):
                 if special.special in reasons:

@@ -18,9 +18,9 @@ from gotrace.sites.machine import machine_code
 
 #: Why code is kept out, and what can be done.
 HASHED = (
-    "a program in FIPS mode ends if it finds a breakpoint in this code when it starts: only a"
-    " command with -p PID can place one, of a process without that mode, whose file has no"
-    " fips140=on (--attach multi, Linux 6.10)"
+    "a program in FIPS mode ends if it finds a breakpoint in this code when it starts: one can be"
+    " placed only in a process that runs, without that mode, and whose file has no fips140=on"
+    " (from Linux 6.10 on)"
 )
 
 #: Values of Go's setting that turn the mode on (src/crypto/internal/fips140/fips140.go): it is in

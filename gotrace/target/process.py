@@ -16,7 +16,7 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
-from gotrace.errors import GotraceError, UsageError
+from gotrace.errors import GotraceError, UsageError, said
 from gotrace.records import dataclass
 from gotrace.target.containers import processes_in
 
@@ -425,7 +425,9 @@ def process_numbers(words: Iterable[str | int]) -> tuple[int, ...]:
         elif called := processes_called(word):
             found += called
         elif "/" in word and processes_called(os.path.basename(word)):
-            raise UsageError(f"{word!r} is a path: type -p {shlex.quote(os.path.basename(word))}")
+            name = os.path.basename(word)
+            what = said(f"-p {shlex.quote(name)}", f"attach({name!r})")
+            raise UsageError(f"{word!r} is a path: type {what}")
         else:
             raise UsageError(f"no process is named {word!r}: give its number")
     return tuple(dict.fromkeys(found))
@@ -436,7 +438,7 @@ def _listed(text: str) -> list[str]:
     parts = [text] if processes_called(text) else [part.strip() for part in text.split(",")]
     words: list[str] = []
     for part in parts:
-        each = part.split()
+        each = part.split() or [part]
         is_list = all(word.isdecimal() or processes_called(word) for word in each)
         words += each if is_list and not processes_called(part) else [part]
     return words
@@ -477,7 +479,7 @@ def one_process(words: Iterable[str | int], action: str) -> int:
     """
     numbers = process_numbers(words)
     if len(numbers) > 1:
-        each = [f"-p {number}" for number in numbers]
+        each = [said(f"-p {number}", f"attach({number})") for number in numbers]
         shown = " or ".join(each[:8]) + (" ..." if each[8:] else "")
         raise UsageError(f"{action} one process, and there are {len(each)}: give {shown}")
     return numbers[0]

@@ -15,7 +15,7 @@ from itertools import chain
 
 from gotrace.architecture import HOST
 from gotrace.elf.image import ElfImage, FileIdentity
-from gotrace.errors import GotraceError, UsageError
+from gotrace.errors import GotraceError, UsageError, said
 from gotrace.gotypes.binary import Binary
 from gotrace.settings import SiteSettings
 from gotrace.sites.hashed import may_hash
@@ -75,7 +75,7 @@ class TargetBinary(Binary):
             here = HOST.name if HOST else os.uname().machine
             raise GotraceError(
                 f"{self.image.display}: a program for {self.image.arch.name}: only programs for"
-                f" {here} can be traced here; -l lists its functions"
+                f" {here} can be traced here; {said('-l lists', 'functions() has')} its functions"
             )
 
     def find_bias(self) -> int | None:
@@ -210,7 +210,10 @@ class Target:
             if name is None and self.programs:
                 return self.binaries(name)[0]
             if name is None:
-                raise UsageError("nothing to trace: type -p PID, -c CMD or BINARY:PATTERN")
+                what = said(
+                    "type -p PID, -c CMD or BINARY:PATTERN", "use attach(), start() or path()"
+                )
+                raise UsageError(f"nothing to trace: {what}")
             path = _file_named(name)
             return self._opened(path, path)
         if name is None:
@@ -253,7 +256,8 @@ class Target:
                     found.append((process.tgid, os.path.basename(path)))
         if not found:
             return ""
-        typed = " or ".join(f"-p {number}" for number, _ in found[:_MAX_NAMED])
+        some = [number for number, _ in found[:_MAX_NAMED]]
+        typed = " or ".join(said(f"-p {number}", f"attach({number})") for number in some)
         number, name = found[0]
         return f"; process {number} ({name}), which it has started, {does}: type {typed}"
 

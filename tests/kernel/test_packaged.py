@@ -226,7 +226,10 @@ def test_least_is_left_out() -> None:
     wanted = replace(grouped, slower=1, outermost=1)
     others = [shape_of(plain), shape_of(grouped)]
     assert what_to_leave_out(shape_of(wanted), others) == "--slower and --outermost"
-    assert what_to_leave_out(shape_of(wanted), others[:1]) == "--slower and -g and --outermost"
+    assert (
+        what_to_leave_out(shape_of(wanted), others[:1])
+        == "--slower and by_goroutine=True and --outermost"
+    )
     assert what_to_leave_out(shape_of(wanted), []) is None
 
 

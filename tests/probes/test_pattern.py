@@ -59,7 +59,7 @@ def test_split_target(text: str, expected: tuple[str | None, str]) -> None:
         ("../gone/app v2:main.*", "no file '../gone/app v2'"),
         ("bin/gone:main.*", "no file 'bin/gone'"),
         ("nginx:main.*", "no file 'nginx' here or on PATH"),
-        ("nginx:main.*", "type its path, or -p PROCESS 'main.*'"),
+        ("nginx:main.*", "type its path, or attach to its process"),
         ("/srv/app:", "no function pattern after '/srv/app:'"),
         ("/srv/app", "'/srv/app' is a file: say what to match in it, as in '/srv/app:main.*'"),
         ("", "no function pattern in ''"),

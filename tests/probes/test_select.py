@@ -98,7 +98,7 @@ def test_program_that_is_not_go_is_called_so() -> None:
     table = FakeTable(["main", "main.cold"], has_pclntab=False, is_go=False)
     assert explain(table, "main.*x") == (
         "no function matches 'main.*x' in ./app, which is not a Go program (it has 2 in all:"
-        " gofunccount -l shows them)"
+        " functions('*') has them)"
     )
 
 
@@ -199,7 +199,9 @@ def test_patterns_are_a_union_and_excludes_apply_to_all() -> None:
     assert select(table, "a.*", "b.*", exclude=["*.G", "c.F"]) == Selection([0, 2])
     assert select(table, "a.F", "b.F", exclude=["b.F"]).rows == [0]
     assert Selector([r"[ab]\.F"], [r"a.*"], regex=True).select(table).rows == [2]
-    with pytest.raises(NoMatchError, match=r"nothing is left to trace: -x 'a\.\*' and -x '\*\.F'"):
+    with pytest.raises(
+        NoMatchError, match=r"nothing is left to trace: exclude 'a\.\*' and exclude '\*\.F'"
+    ):
         Selector(["a.F"], ["a.*", "*.F"]).select(table, verb="trace")
 
 
@@ -231,7 +233,7 @@ def test_functions_for_vectors_of_several_sizes_are_meant_together() -> None:
 def test_every_failing_pattern_is_explained() -> None:
     table = FakeTable(["main.computeE"])
     assert explain(table, "zzz", "computeE") == (
-        "no function matches 'zzz' in ./app (it has 1 in all: gofunccount -l shows them); "
+        "no function matches 'zzz' in ./app (it has 1 in all: functions('*') has them); "
         "no function matches 'computeE' in ./app: did you mean 'main.computeE'?"
     )
 
@@ -311,9 +313,7 @@ def test_a_package_is_suggested_beside_functions_of_its_name() -> None:
 
 
 def test_nothing_near_is_said_plainly() -> None:
-    message = (
-        "no function matches 'qqq.zzz' in ./app (it has 318 in all: gofunccount -l shows them)"
-    )
+    message = "no function matches 'qqq.zzz' in ./app (it has 318 in all: functions('*') has them)"
     assert explain(PROGRAM, "qqq.zzz") == message
 
 
@@ -330,7 +330,7 @@ def test_a_regular_expression_that_matches_a_part_is_explained() -> None:
         "it must match all of a name, not a part as in 'main.computeE'"
     )
     assert explain(PROGRAM, "zzz.*", regex=True).endswith(
-        "'zzz.*' in ./app (it has 318 in all: gofunccount -l shows them)"
+        "'zzz.*' in ./app (it has 318 in all: functions('*') has them)"
     )
 
 

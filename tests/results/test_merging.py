@@ -308,7 +308,7 @@ def test_all_time_and_cpu_time_are_two_questions() -> None:
         ({"kind": "attached", "patterns": ["main.g"]}, "has patterns main.g, others"),
         ({"kind": "cpu_function", "func": "main.f", "self_ns": 1, "total_ns": 1}, "is of gooncpu"),
         ({"kind": "call", "func": "main.f"}, "calls of gotrace are not added up"),
-        ({"kind": "function", "func": "main.f"}, "leave out -l"),
+        ({"kind": "function", "func": "main.f"}, "a list of functions is no recording"),
     ],
 )
 def test_other_questions_are_refused(other: Row, reason: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from gotrace.errors import GotraceError, UsageError
+from gotrace.errors import GotraceError, UsageError, needs_one_process
 from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.model import Stack
 from gotrace.kernel.attach import Attached, attach
@@ -199,7 +199,7 @@ class SampleRequest(RunRequest[SampleMeter, None]):
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
         """Find the runtime. Raises GotraceError, UsageError among these."""
         if self.target.process is None:
-            raise UsageError("sampling needs one process: give -p PID or a command")
+            raise UsageError(needs_one_process("sampling needs"))
         if not 0 < self.hertz <= _MAX_HERTZ:
             raise UsageError(f"{self.hertz} samples a second: give 1 to {_MAX_HERTZ:,}")
         label = self.label

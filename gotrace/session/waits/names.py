@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from gotrace.errors import UsageError
+from gotrace.errors import UsageError, needs_one_process
 from gotrace.goroutines.interrupted import InterruptedStacks
 from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.program import CodeNames
@@ -176,7 +176,7 @@ class SyscallRequest(RunRequest[SyscallMeter, None]):
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
         """Find the runtime. Raises GotraceError, UsageError among these."""
         if self.target.process is None:
-            raise UsageError("system calls need one process: give -p PID or a command")
+            raise UsageError(needs_one_process("system calls need"))
         files = GoFiles(self.target)
         runtime = files.runtime()
         files.check_functions(self.inside)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gotrace.errors import GotraceError, UsageError
+from gotrace.errors import GotraceError, UsageError, needs_one_process
 from gotrace.goroutines.live import GoFiles
 from gotrace.gotypes.wait_reasons import WaitReasons
 from gotrace.session.choices import WaitState
@@ -69,7 +69,7 @@ class WaitProbes(SchedulerProbes):
 def wait_probes(target: Target, state: WaitState | None) -> WaitProbes:
     """Return the probes for a state, or for all if None. Raises GotraceError if it cannot be."""
     if target.process is None:
-        raise UsageError("waits need one process: give -p PID or a command")
+        raise UsageError(needs_one_process("waits need"))
     found = GoFiles(target).all_with_runtime()
     files = scheduler_files(found, "watching waits")
     layout = found[0].runtime

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from enum import Enum, IntEnum
 
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, said
 from gotrace.gotypes.wait_reasons import WaitFor, WaitReasons, meaning_of
 from gotrace.kernel.program import Map
 from gotrace.kernel.sums import take_entries, take_rows
@@ -107,8 +107,8 @@ def part_names(reasons: WaitReasons) -> tuple[str, ...]:
     count = max(_MIN_PARTS, 1 << (_REASONS + len(reasons) - 1).bit_length())
     if count > _MAX_PARTS:
         raise GotraceError(
-            f"--why has room for {_MAX_PARTS - _REASONS} reasons of waits, and the program has"
-            f" {len(reasons)}: this release of Go is too new for this gotrace"
+            f"{said('--why', 'why=True')} has room for {_MAX_PARTS - _REASONS} reasons of waits,"
+            f" and the program has {len(reasons)}: this release of Go is too new for this gotrace"
         )
     names = [_NAMES.get(Part(n), "") if n in _KNOWN else "" for n in range(_REASONS)]
     for reason in reasons:

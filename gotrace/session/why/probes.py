@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from typing import ClassVar
 
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, said
 from gotrace.kernel.program import BpfProgram
 from gotrace.records import dataclass
 from gotrace.session.scheduler import (
@@ -133,23 +133,24 @@ _NAMED_SINCE = (1, 20)
 
 def why_probes(target: Target, tasks: Tasks, options: WhyOptions) -> WhyProbes:
     """Return the probes. Raises GotraceError if they are not possible."""
+    why = said("--why", "why=True")
     if tasks.layout is None:
         raise GotraceError(
-            "--why needs a Go runtime to watch: programs of gccgo have another one, and their"
+            f"{why} needs a Go runtime to watch: programs of gccgo have another one, and their"
             " scheduler is not known here"
         )
-    files = scheduler_files(tasks.files, "--why")
+    files = scheduler_files(tasks.files, why)
     names: tuple[str, ...] = ()
     for number, (file, _) in enumerate(files, 1):
         reasons = file.wait_reasons
         if reasons is None:
             raise GotraceError(
-                f"{file.image.display}: --why has not found why goroutines of {go_version(file)}"
+                f"{file.image.display}: {why} has not found why goroutines of {go_version(file)}"
                 " wait"
             )
         if names and (names != part_names(reasons) or not _alike(files[:number])):
             raise GotraceError(
-                f"--why cannot watch different runtimes in one run: {_described(files[0][0])} and"
+                f"{why} cannot watch different runtimes in one run: {_described(files[0][0])} and"
                 f" {_described(file)} differ: trace them one by one"
             )
         names = part_names(reasons)
