@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import field
 from typing import Generic, TypeVar
 
+from gotrace.elf.buildinfo import main_module
 from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.model import Frame
 from gotrace.goroutines.program import CodeNames
+from gotrace.gotypes.wait_reasons import WaitFor, meaning_of
 from gotrace.histogram import Histogram
-from gotrace.live.model import Attachment, FunctionRow, WaitGroupRow
+from gotrace.live.model import Attachment, FunctionRow, WaitGroupRow, WaitUse
 from gotrace.overhead import ProbeCost
+from gotrace.probes.recipes import find_recipe
 from gotrace.probes.spec import parse_key
 from gotrace.records import dataclass
 from gotrace.results.rows import Row
@@ -29,6 +32,7 @@ from gotrace.session.count import CountRequest
 from gotrace.session.keys import KeyMeter, KeyRequest
 from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest, Measurement
 from gotrace.session.request import Asked
+from gotrace.session.row_cells import RowStack
 from gotrace.session.run import Run, open_run
 from gotrace.session.scheduler import SchedulerProbes
 from gotrace.session.waits.meter import WaitMeter, WaitRequest
@@ -90,6 +94,31 @@ def _passed(since: float) -> tuple[float, float]:
     return now - since, now
 
 
+#: Recipes of functions that a server calls for each request, which its handlers are within.
+_SERVERS = ("http.server", "grpc.handler")
+#: Up to Go 1.19 a lock's reason is that of any semaphore.
+_LOCKS = frozenset({WaitFor.LOCK, WaitFor.SEMAPHORE})
+
+
+class WaitUses:
+    """The uses of waits, by their stacks in a program of this main module, None if not known."""
+
+    def __init__(self, module: str | None) -> None:
+        self._own = ("main.", *((f"{module}/", f"{module}.") if module else ()))
+        recipes = map(find_recipe, _SERVERS)
+        self._servers = {probe.function for recipe in recipes for probe in recipe.probes}
+
+    def of(self, reason: str, stack: RowStack, roots: Collection[str]) -> WaitUse:
+        """Return whose a wait is; ``roots`` begin requests, beside the functions of servers."""
+        names = [frame.function for frame in stack.frames if frame.function != "runtime.goexit"]
+        if meaning_of(reason).wait_for in _LOCKS:
+            return WaitUse.REQUEST
+        if any(name in self._servers or name in roots for name in names):
+            return WaitUse.REQUEST
+        within = names if stack.is_cut else names[:-1]  # without that which a goroutine began with
+        return WaitUse.WORK if any(n.startswith(self._own) for n in within) else WaitUse.IDLE
+
+
 class WaitWatch:
     """Where goroutines wait, from when this is made on; a context manager that detaches."""
 
@@ -111,10 +140,12 @@ class WaitWatch:
         self._run: Run[WaitMeter, None] = open_run(request, accept=accept_probes)
         self._run.begin()
         self._taken = time.monotonic()
+        self._uses = WaitUses(main_module(target.binary(None).image))
         #: How long the latest reading is of.
         self.seconds = 0.0
         self._history: _History[tuple[str, tuple[Frame, ...]]] = _History()
-        self._wakers: dict[tuple[str, tuple[Frame, ...]], str] = {}
+        #: Who ended most of their time, and whose they are.
+        self._known: dict[tuple[str, tuple[Frame, ...]], tuple[str | None, WaitUse]] = {}
         #: The latest sums, as gooffcpu prints them.
         self.latest: list[Row] = []
         self.others = (0, 0)
@@ -128,8 +159,12 @@ class WaitWatch:
     def attachment(self) -> Attachment:
         return Attachment("waits", self.share)
 
-    def take(self) -> list[WaitGroupRow]:
-        """Return the waits that ended since the last time, those that took most first."""
+    def take(self, roots: Collection[str] = ()) -> list[WaitGroupRow]:
+        """Return the waits that ended since the last time.
+
+        Those of requests come first, which calls of ``roots`` begin as well; then those that took
+        most.
+        """
         self._run.is_over(0)
         seconds, self._taken = _passed(self._taken)
         self.seconds = seconds
@@ -149,15 +184,15 @@ class WaitWatch:
             reason, frames = key
             found = groups.get(key, [])
             most = max(found, key=lambda one: one["delay_ns"], default=None)
-            if most is not None and (label := waker_label(most)) is not None:
-                self._wakers[key] = label
-            waker = self._wakers.get(key)
+            if most is not None:
+                use = self._uses.of(reason, most["stack"], roots)
+                self._known[key] = waker_label(most) or self._known.get(key, (None,))[0], use
+            waker, use = self._known[key]
             count = sum(one["count"] for one in found)
             ns = sum(one["delay_ns"] for one in found)
-            rows.append(
-                WaitGroupRow(seconds, reason, frames, waker, count, ns, self._history.of(key))
-            )
-        return sorted(rows, key=lambda row: (-row.ns, -sum(row.history)))
+            history = self._history.of(key)
+            rows.append(WaitGroupRow(seconds, reason, frames, waker, count, ns, history, use))
+        return sorted(rows, key=lambda row: row.rank)
 
     def close(self) -> None:
         self._run.close()

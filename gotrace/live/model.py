@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from gotrace.goroutines.model import DumpedGoroutine, Frame, State
@@ -84,6 +85,17 @@ class GroupRow:
         return self.reason or self.state.value
 
 
+class WaitUse(IntEnum):
+    """Whose waits they are, in the order in which a user should see them."""
+
+    #: Of a request, or for a lock, which somebody has.
+    REQUEST = 0
+    #: Of other work: within functions of the program's own.
+    WORK = 1
+    #: For work: of a goroutine that waits in the function that it began with, or in a library's.
+    IDLE = 2
+
+
 @dataclass(frozen=True, slots=True)
 class WaitGroupRow:
     """Waits on one stack for one reason: ``count`` that took ``ns``, ended in ``seconds``.
@@ -99,6 +111,12 @@ class WaitGroupRow:
     count: int
     ns: int
     history: tuple[int, ...]
+    use: WaitUse
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """Return its place among others: of those with waits, whose they are, then their time."""
+        return not self.count, self.use, -self.ns, -sum(self.history)
 
 
 @dataclass(frozen=True, slots=True)

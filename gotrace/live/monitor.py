@@ -64,7 +64,8 @@ class Monitor:
     def snapshot(self) -> Snapshot:
         """Look at the program. Raises ProcessError once it has ended; GotraceError."""
         # First what moves on while the rest is read.
-        waits = self.waits.take() if self.waits is not None else None
+        roots = self.requests.names if self.requests is not None else ()
+        waits = self.waits.take(roots) if self.waits is not None else None
         functions = self.functions.take() if self.functions is not None else None
         requests = self.requests.take() if self.requests is not None else None
         lost = self.requests.lost if self.requests is not None else 0

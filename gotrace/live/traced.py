@@ -173,16 +173,17 @@ class Requests(_Traced):
         )
         super().__init__(request, accept_probes)
         begins = {id(probe) for probe in roots}
-        names = {
+        #: The functions whose calls begin requests.
+        self.names = {
             decoder.function.name
             for decoder in self._decoders
             if any(id(probe) in begins for probe, _ in decoder.traced.parts)
         }
-        if len(names) > _MAX_ROOTS:
+        if len(self.names) > _MAX_ROOTS:
             self.close()
             raise UsageError(
-                f"{root} selects {len(names):,} functions: requests can begin with the calls of"
-                f" {_MAX_ROOTS}"
+                f"{root} selects {len(self.names):,} functions: requests can begin with the calls"
+                f" of {_MAX_ROOTS}"
             )
         self._assembler = Assembler(self._decoders, roots, self._run.meter.wait_reasons)
         self._seconds: dict[str, dict[int, _Second]] = {}

@@ -127,6 +127,7 @@ GROUP_ORDERS: Mapping[str, Callable[[GroupRow], object]] = {
     "leaks": lambda row: (not row.leaks, -row.growth, -row.count),
 }
 WAIT_ORDERS: Mapping[str, Callable[[WaitGroupRow], object]] = {
+    "use": lambda row: row.rank,
     "time": lambda row: (-row.ns, -sum(row.history)),
     "count": lambda row: (-row.count, -row.ns),
     "each": lambda row: -(row.ns / row.count) if row.count else 0.0,
@@ -180,9 +181,9 @@ def wait_lines(
 
     Functions have what is left of the ``width`` of lines.
     """
-    wide = max(20, (width - 50) // 2)
+    wide = max(20, (width - 51) // 2)
     head = (
-        f"{'WAITS/S':>7} {'TIME/S':>7} {'EACH':>7} {'TREND':<{_SHORT}}  {'REASON':<14}"
+        f"{'WAITS/S':>7} {'TIME/S':>7} {'EACH':>7} {'TREND':<{_SHORT}}  {'REASON':<15}"
         f" {'WHERE':<{wide}} WOKEN BY"
     )
     lines = []
@@ -193,7 +194,7 @@ def wait_lines(
         waker = fitted(printable(spoken(row.waker)), wide) if row.waker else ""
         trend = spark(row.history, _SHORT, is_ascii)
         text = (
-            f"{rate:>7} {took:>7} {each:>7} {trend}  {row.reason:<14.14}"
+            f"{rate:>7} {took:>7} {each:>7} {trend}  {row.reason:<15.15}"
             f" {_named(row.frames, wide):<{wide}} {waker}"
         )
         lines.append(ScreenLine(text.rstrip()))

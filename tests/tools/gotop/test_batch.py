@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -12,6 +13,7 @@ from tests.tools.harness import Fixture, Json, of_kind, run_tool, tool
 
 TOP = FIXTURES / "live_top"
 REQUESTS = FIXTURES / "live_requests"
+POOL = FIXTURES / "live_pool"
 
 
 def created(row: Json) -> str:
@@ -72,6 +74,27 @@ def test_waits_and_calls_are_those_of_the_commands() -> None:
     mine_slept, theirs_slept = slept(of_kind(result, "wait")), slept(of_kind(waited, "wait"))
     assert mine_slept == theirs_slept == [("sleep", 30, "timer")]
     assert of_kind(result, "waits")[0].keys() == of_kind(waited, "waits")[0].keys()
+
+
+@pytest.mark.live
+def test_a_lock_of_requests_is_before_idle_workers() -> None:
+    with Fixture([build(POOL, newest())]) as fixture:
+        words = ("-b", "-i", "1000", "-w", "-p", str(fixture.ready))
+        with tool("gotop", *words) as top:
+            truth = fixture.work("20")
+            result = top.end()
+        assert fixture.finish() == 0
+    assert truth["idle_ns"] > 100 * truth["lock_ns"] > 0
+    text = "".join(result.lines)
+    rows = text[text.index("WAITS/S") :].splitlines()[1:]
+    assert re.search(r" sync\.Mutex\.Lock +main\.\(\*store\)\.user ", rows[0]), text
+    places = [place(rows, name) for name in ("main.(*pool).next", "main.(*pool).work")]
+    in_requests = place(rows, "main.main.func2")  # the handler that sleeps
+    assert in_requests < places[0] < places[1], text
+
+
+def place(rows: list[str], name: str) -> int:
+    return next(at for at, row in enumerate(rows) if name in row)
 
 
 def tree(node: Json) -> Json:

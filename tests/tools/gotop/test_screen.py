@@ -154,7 +154,7 @@ def test_waits_say_their_price_first() -> None:
             screen.until(r"sleep +main\.work +timer")
             screen.press("\r")
             screen.until(r"^main\.work\(\.\.\.\)")
-            screen.press("\x1bs")
+            screen.press("\x1bss")
             screen.until(r"waits by count")
             screen.press("g")
             screen.until(r"^ +COUNT")
