@@ -14,6 +14,8 @@ from tests.toolchains import Toolchain
 
 #: VEX and EVEX
 _VECTOR_PREFIXES = b"\xc4\xc5\x62"
+_RETURN = re.compile(r"(?:rep[a-z]*;? |bnd )?ret\b", re.IGNORECASE)
+_JUMP = re.compile(r"(?:bnd |notrack )?(?:J\w+|LOOP\w*) (?:0x)?([0-9a-f]+)\b", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -22,6 +24,7 @@ class Listed:
 
     name: str
     instructions: list[tuple[int, bytes, str]] = field(default_factory=list)
+    _code: bytes = b""
 
     @property
     def function(self) -> FuncInfo:
@@ -34,7 +37,9 @@ class Listed:
 
     @property
     def code(self) -> bytes:
-        return b"".join(raw for _, raw, _ in self.instructions)
+        if not self._code:
+            self._code = b"".join([raw for _, raw, _ in self.instructions])
+        return self._code
 
     @property
     def boundaries(self) -> set[int]:
@@ -42,14 +47,19 @@ class Listed:
 
     def returns(self) -> list[int]:
         """Return the addresses of the RETs."""
-        pattern = re.compile(r"(?:rep[a-z]*;? |bnd )?ret\b", re.IGNORECASE)
-        return [address for address, _, text in self.instructions if pattern.match(text)]
+        return [
+            address
+            for address, _, text in self.instructions
+            if text[0] in "RrBb" and _RETURN.match(text)
+        ]
 
     def jumps_to(self, low: int, high: int) -> list[tuple[int, int]]:
         """Return the jumps to addresses low..high, with their targets."""
         found = []
         for address, _, text in self.instructions:
-            match = re.match(r"(?:bnd |notrack )?(?:J\w+|LOOP\w*) (?:0x)?([0-9a-f]+)\b", text, re.I)
+            if text[0] not in "JjLlBbNn":  # most are no jumps, and there are a million
+                continue
+            match = _JUMP.match(text)
             if match and low <= int(match[1], 16) <= high:
                 found.append((address, int(match[1], 16)))
             elif text == f"JMP {self.name}(SB)" and low <= self.entry <= high:
@@ -115,7 +125,7 @@ def _parse_go(lines: Iterable[str]) -> Iterator[Listed]:
                 yield listed
             listed = Listed(line.removeprefix("TEXT ").rpartition("(SB)")[0])
         elif listed is not None and line.startswith("  "):
-            _, address, raw, text = re.split(r"\t+", line.strip())[:4]
+            _, address, raw, text = [cell for cell in line.split("\t") if cell][:4]
             listed.instructions.append((int(address, 16), bytes.fromhex(raw), text.strip()))
     if listed is not None:
         yield listed

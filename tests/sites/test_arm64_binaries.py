@@ -19,6 +19,7 @@ from gotrace.sites.scheduler import scheduler_sites, start_site
 from gotrace.sites.sites import Site, entry_site, return_sites
 from gotrace.sites.unwind import unwind_sites
 from tests.sites.listing import Listed, go_objdump_arm64
+from tests.sites.test_sites_binaries import BOTH_ENDS
 from tests.toolchains import (
     FIXTURES,
     FOR_ARM64,
@@ -139,7 +140,7 @@ def report(binary: Path, toolchain: Toolchain) -> tuple[int, Counter[str]]:
     return functions, counts
 
 
-@each_toolchain
+@BOTH_ENDS
 def test_sites_of_a_whole_arm64_program(toolchain: Toolchain) -> None:
     binary = build(FIXTURES / "sites_http", toolchain, env=FOR_ARM64)
     functions, counts = report(binary, toolchain)

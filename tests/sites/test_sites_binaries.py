@@ -47,6 +47,7 @@ def test_sites_of_a_whole_go_program(toolchain: Toolchain) -> None:
     check_go(toolchain)
 
 
+@pytest.mark.thorough
 def test_sites_of_a_whole_position_independent_program() -> None:
     check_go(newest(), "-buildmode=pie")
 
