@@ -334,8 +334,8 @@ class _Explanation:
         for text in (self.typed, self.typed.strip("/"), braces, shell):
             with suppress(UsageError):
                 if Pattern(text, regex=True).match(self.names).rows:
-                    return "only * is special in a pattern: for this type "
-                    +said(f"-r {quote(text)}", f"{text!r} with regexp=True")
+                    typed = said(f"-r {quote(text)}", f"{text!r} with regexp=True")
+                    return f"only * is special in a pattern: for this type {typed}"
         return ""
 
     def _inlined(self) -> str:
