@@ -22,6 +22,9 @@
  *   GOTRACE_EDGE_SEMAPHORE, GOTRACE_EDGE_JOIN_AT, GOTRACE_EDGE_JOIN_SIZE
  *                           that of semaphores if a sync.WaitGroup has no other, and where its code
  *                           is from the site of runtime.casgstatus, and its length; else 0
+ *   GOTRACE_EDGE_OWN_AT, GOTRACE_EDGE_OWN_SIZE
+ *                           where the runtime's code is from the site of newproc.func1, and its
+ *                           length; else 0
  *   GOTRACE_FLIGHT_SIGNAL   number of the signal that is waited for; with GOTRACE_FLIGHT
  */
 #pragma once
@@ -51,7 +54,7 @@ enum edge {
      * may: when, its depth, 0, its function; and all contexts that it is given follow.
      */
     EDGE_BEGIN,
-    EDGE_GO, /* executes a go statement: the new goroutine, its closure, the code of that */
+    EDGE_GO, /* executes a go statement: who begins, closure, code of that, 1 if the runtime's own */
     /* Makes or resets a timer: the code of the closure that it calls if it calls one, that. */
     EDGE_TIMER,
     EDGE_WRITE, /* puts an item into a buffer: the item's first word, the slot, the channel */
@@ -425,9 +428,12 @@ int on_edge_go(struct pt_regs *ctx)
     u64 cookie = 0;
     if (!site_hit(ctx, &cookie))
         return 0;
-    u64 closure = read_word(GO_REGISTER(ctx, 1) + GOTRACE_EDGE_SCHED_CTXT);
-    edges_submit(ctx, EDGE_GO, edges_goid(ctx, cookie), edges_goid_of(GO_REGISTER(ctx, 1)), closure,
-                 read_word(closure), 0);
+    u64 g = GO_REGISTER(ctx, 1), closure = read_word(g + GOTRACE_EDGE_SCHED_CTXT);
+    /* Whichever goroutine is the first to need one of the runtime's own starts that. */
+    u64 statement = read_word(g + GOTRACE_G_GOPC) - registers_pc(ctx);
+    bool is_own = statement - GOTRACE_EDGE_OWN_AT < GOTRACE_EDGE_OWN_SIZE;
+    edges_submit(ctx, EDGE_GO, edges_goid(ctx, cookie), edges_goid_of(g), closure,
+                 read_word(closure), is_own);
     return 0;
 }
 

@@ -224,6 +224,8 @@ class EdgeSettings(_Settings):
     edge_semaphore: int | None = _value(None, absent=0)
     edge_join_at: int | None = _value(None, absent=0)
     edge_join_size: int | None = _value(None, absent=0)
+    edge_own_at: int | None = _value(None, absent=0)
+    edge_own_size: int | None = _value(None, absent=0)
     flight: bool | None = _shape(None)
     flight_signal: int | None = _value(None, absent=0)
 

@@ -931,6 +931,8 @@ class Belonging:
             self._set(goroutine, at, _Mode.ITEM if goroutine.working.mode is _Mode.ITEM else None)
 
     def _go(self, edge: Edge) -> None:
+        if edge.depth:
+            return  # whoever needs one of the runtime's own first starts it: it serves all
         self.acts((edge.tgid, edge.goid), edge.at)
         key = (edge.tgid, edge.first)
         made, above = self._timers.get(key), self._current((edge.tgid, edge.goid))

@@ -41,7 +41,8 @@ class Edge(NamedTuple):
 
     ``other`` is the goroutine that it concerns, ``first`` and ``second`` are as the kind says,
     ``depth`` is how far from the beginning of its stack the frame is that receives, and ``place``
-    which of its statements does; 0 if unknown.
+    which of its statements does; 0 if unknown. Of the runtime's own ``go``
+    statements ``depth`` is 1.
     """
 
     kind: EdgeKind

@@ -16,7 +16,7 @@ from gotrace.session.tasks import Tasks, runtime_group
 from gotrace.settings import EdgeSettings
 from gotrace.sites.edges import EdgeSite, channel_sites, collection_site, timer_sites, try_sites
 from gotrace.sites.records import SiteError
-from gotrace.sites.scheduler import SchedulerSites, start_site
+from gotrace.sites.scheduler import SchedulerSites, runtime_code, start_site
 from gotrace.sites.sites import Site
 from gotrace.target.target import Target, TargetBinary
 
@@ -73,6 +73,7 @@ class EdgeProbes(SchedulerProbes):
             edge_rest=_bits(self.reasons, _REST),
             edge_join=_bits(self.reasons, {WaitFor.JOIN}),
             **self._old_joins(),
+            **self._own_code(),
             flight=None if self.flight is None else True,
             flight_signal=self.flight,
         )
@@ -93,6 +94,15 @@ class EdgeProbes(SchedulerProbes):
                     "edge_join_size": function.end - function.entry,
                 }
         return {}
+
+    def _own_code(self) -> dict[str, int]:
+        """Return how to know the runtime's go statements: where its code is from ``start_site``."""
+        (file, _), *_ = self.files
+        own = None if self.is_lean else runtime_code(file.functions)
+        if own is None:
+            return {}
+        at = own.start - start_site(file.functions).address & (1 << 64) - 1
+        return {"edge_own_at": at, "edge_own_size": len(own)}
 
     def _chosen(self, sites: SchedulerSites) -> Sequence[tuple[str, Site | None]]:
         return [("on_edge_status", sites.status), ("on_edge_coroutine", sites.coroutine)]

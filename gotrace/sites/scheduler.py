@@ -100,6 +100,19 @@ def start_site(table: FunctionTable) -> Site:
     return Site(found[0], SiteKind.ENTRY, SiteForm.EMULATED, 0)
 
 
+def runtime_code(table: FunctionTable) -> range | None:
+    """Return where the code of package runtime is, None if it is not known to be in one place.
+
+    The linker puts packages one after the other (cmd/link, releases 1.19 to 1.27). Generic
+    functions are where they are used, and those that it has for other packages are among its own.
+    """
+    names = table.names
+    own = [row for row, name in enumerate(names) if name.startswith("runtime.") and "[" not in name]
+    if not own or any(name.startswith("main.") for name in names[own[0] : own[-1]]):
+        return None
+    return range(table.function(own[0]).entry, table.function(own[-1]).end)
+
+
 def _functions(table: FunctionTable, name: str) -> list[FuncInfo]:
     return [table.function(row) for row in table.rows_named(name) if not table.is_wrapper(row)]
 

@@ -111,6 +111,17 @@ def test_a_go_statement_starts_work_up_to_a_wait_that_another_ends(played: Playe
     assert work.working == 0
 
 
+def test_a_go_statement_of_the_runtime_is_nobodys(played: Played) -> None:
+    """Nor has who executes it done anything with what it was given."""
+    played.begin(ROOT)
+    played.add(EdgeKind.GO, ROOT, CHILD)
+    goroutine = played.belonging._goroutines[7, CHILD]
+    played.add(EdgeKind.GO, CHILD, WORKER, 0, 0, 1)
+    assert goroutine.given.is_new and played.of(WORKER) is None
+    played.add(EdgeKind.GO, CHILD, WORKER)
+    assert not goroutine.given.is_new and played.link(WORKER) is Link.GO
+
+
 def test_a_worker_works_for_who_has_sent_its_item(played: Played) -> None:
     played.queue()
     works = [played.begin(ROOT), played.begin(SECOND)]

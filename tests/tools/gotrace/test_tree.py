@@ -121,6 +121,36 @@ def play(program: Path, kinds: tuple[str, ...], requests: int) -> tuple[dict[str
 
 @pytest.mark.live
 @pytest.mark.parametrize(
+    "minor",
+    [
+        "1.27",
+        pytest.param("1.19", marks=pytest.mark.slow),
+        *(pytest.param(f"1.{minor}", marks=pytest.mark.thorough) for minor in range(21, 27)),
+    ],
+)
+def test_a_goroutine_of_the_runtime_works_for_nobody(minor: str) -> None:
+    """Whichever request has needed it first: the calls of finalizers were that request's."""
+    program = build(FIXTURES / "live_finalized", require(minor))
+    with Fixture([program]) as fixture, gotrace.attach(fixture.ready) as go:
+        stream = go.requests("main.handle", "main.job", force=True)
+        made: list[Any] = []
+
+        def work() -> None:
+            made.append(fixture.work("go"))
+            stream.stop()
+
+        player = threading.Thread(target=work)
+        player.start()
+        seen = [[node.call.args["id"] for node in one.nodes()] for one in stream]
+        player.join()
+        (jobs,) = made
+        assert sorted(seen) == [[number + 1] for number in range(jobs)]
+        assert stream.tally.unattributed == jobs
+        fixture.finish()
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
     ("minor", "mode"),
     [
         ("1.27", "default"),
