@@ -57,6 +57,9 @@ def running(
         waiter.on_first = _too_early
         with open_run(request, waiter=waiter, announce=_warning_to(output), accept=accept) as run:
             waiter.on_first, waiter.on_second = run.stop, _abandon
+            output.patience.stop = run.stop
+            if output.patience.is_unread:
+                run.stop()
             yield run
             if skipped := run.meter.skipped():
                 fields = {"what": "skipped", "calls": skipped}

@@ -52,6 +52,9 @@ class Patience:
     def __init__(self) -> None:
         #: Return when the run was to end (``time.monotonic``), None while it is not.
         self.ended: Callable[[], float | None] = lambda: None
+        #: End the run: nobody reads what is said of it.
+        self.stop: Callable[[], None] = lambda: None
+        self.is_unread = False
         words = os.environ.get("GOTRACE_DRAIN", "") or "0"
         try:
             #: Seconds more than usual for what is left to be read and written.
@@ -64,6 +67,11 @@ class Patience:
     def end(self, at: float) -> None:
         """Note when the run has ended."""
         self.ended = lambda: at
+
+    def give_up(self) -> None:
+        """End the run, now or when it begins."""
+        self.is_unread = True
+        self.stop()
 
     def is_over(self) -> bool:
         """Return whether writing has to be given up."""
@@ -117,7 +125,12 @@ class TextOutput:
         text = printable(notice.message)
         if notice.kind is NoticeKind.LOST and wants_colour(stream):
             text = paint(text, Colour.ERROR)
-        print(text, file=stream, flush=True)
+        try:
+            print(text, file=stream, flush=True)
+        except BrokenPipeError:
+            if self.out in (self._frame, self._err):
+                raise
+            self.patience.give_up()  # results go elsewhere, and are to be whole
 
 
 class JsonOutput:

@@ -32,7 +32,18 @@ from gotrace.results.kinds import (
     is_notice,
     kind_of,
 )
-from gotrace.results.rows import Json, Row, RowKind, Source, checked, rows_of, with_kinds
+from gotrace.results.rows import (
+    Json,
+    Row,
+    RowKind,
+    Source,
+    checked,
+    each,
+    is_count,
+    is_number,
+    rows_of,
+    with_kinds,
+)
 from gotrace.text import counted
 
 #: The percentiles of histograms, as the commands write them.
@@ -56,6 +67,30 @@ class Host:
         return math.fsum(self.runs or sorted(length for _, length in self.intervals))
 
 
+@dataclass(frozen=True)
+class _Span:
+    """A run that was added: its recording and host, its processes, and when it was."""
+
+    name: str
+    host: str
+    pids: frozenset[int]
+    began: float
+    ended: float
+
+    def beside(self, other: _Span) -> str | None:
+        """Return why sums may be wrong if another run is of the same process, None if not."""
+        pids = (self.pids & other.pids) - {1}  # of each container
+        is_once = self.ended <= other.began or other.ended <= self.began
+        if not pids or (is_once and self.host == other.host):
+            return None
+        first, second = (one.name for one in sorted((self, other), key=lambda one: one.began))
+        text = f"{first} and {second} are of process {min(pids)}"
+        if is_once:
+            both = f"cat {first} {second} > both.ndjson"
+            return f"{text}, one after the other: if it is one process, join them first ({both})"
+        return f"{text} at the same time: if it is one process, its calls count twice"
+
+
 @dataclass
 class Merged:
     """Recordings that are added up; it has their lines, which ``gotrace.diff`` takes, too.
@@ -71,6 +106,7 @@ class Merged:
     notices: list[Row] = field(default_factory=list)
     ended: float | None = None
     _found: dict[str, dict[str, Row]] = field(default_factory=dict)
+    _read: list[_Span] = field(default_factory=list)
 
     def __repr__(self) -> str:
         """Return how much there is: a notebook shows this."""
@@ -199,6 +235,8 @@ class _Reader:
     intervals: set[tuple[float, float]] = field(default_factory=set)
     #: Whether it was merged before, and so says whose its rows are.
     is_merged: bool = False
+    #: The run that has begun and not ended: its processes, and when it began.
+    begun: tuple[frozenset[int], float] | None = None
 
     def read(self, rows: Iterable[Json]) -> None:
         for row in rows:
@@ -217,17 +255,37 @@ class _Reader:
                 self.merged.notices.append({**row, "host": self._host_of(row)})
             elif kind == "attached":
                 self._agree(checked(ATTACHED, row, "attached"))
+                pids = row.get("pids", [row.get("pid")])
+                self.begun = frozenset(pids if each(is_count)(pids) else ()), row.get("ts", 0.0)
             elif kind == "detached":
                 if seconds := checked(DETACHED, row, "detached").get("seconds"):
                     self.runs.append(seconds)
+                    self._end_run(seconds)
+                self.begun = None
             elif kind in _REFUSED:
                 raise UsageError(f"{self.name}: {_REFUSED[kind]}")
+        if self.begun and not self.is_live:
+            self._warn(f"{self.name} has no end: the run was cut short")
         if not self.is_merged:
             host = self.merged.hosts.setdefault(self.host, Host())
             if self.runs and self.intervals and self.intervals <= host.intervals:
                 raise UsageError(f"{self.name} is there already: give each recording once")
             host.runs += self.runs
             host.intervals |= self.intervals
+
+    def _end_run(self, seconds: float) -> None:
+        """Take note of a run, and whether it is of a process that another one is of."""
+        pids, began = self.begun or (frozenset(), 0.0)
+        if self.is_live or not is_number(began):
+            return
+        one = _Span(self.name, self.host, pids, began, began + seconds)
+        for other in self.merged._read:
+            if text := one.beside(other):
+                self._warn(text)
+        self.merged._read.append(one)
+
+    def _warn(self, text: str) -> None:
+        self.merged.notices.append({"kind": "warning", "message": text, "host": self.host})
 
     def _host_of(self, row: Json) -> str:
         """Return the host of a row: recordings that were merged before say it."""

@@ -368,6 +368,29 @@ def test_cpu_time_by_label_is_a_table_by_label() -> None:
     ]
 
 
+def _run(began: float, pid: int = 7) -> list[Row]:
+    begun = {"kind": "attached", "message": "", "pids": [pid], "ts": began}
+    return [begun, count("f", 1), {"kind": "detached", "seconds": 5.0}]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        (_run(10), _run(12), "at the same time: if it is one process, its calls count twice"),
+        (_run(20), _run(10), "b and a are of process 7, one after the other"),
+        (_run(10), _run(12, pid=8), None),
+        (_run(10, pid=1), _run(12, pid=1), None),
+        (_run(10)[:2], _run(12), "a has no end: the run was cut short"),
+    ],
+)
+def test_runs_of_one_process_and_cut_ones_are_said(
+    a: list[Row], b: list[Row], said: str | None
+) -> None:
+    merged = gotrace.merge(lines(a), lines(b), hosts=["a", "b"])
+    texts = [notice["message"] for notice in merged.notices]
+    assert (said in texts[0] and len(texts) == 1) if said else not texts
+
+
 def test_added_hosts_cannot_be_taken_apart() -> None:
     merged = gotrace.merge(lines([count("f", 1)]), lines([count("f", 2)]))
     with pytest.raises(UsageError, match="record it with --by-host"):

@@ -7,7 +7,9 @@ import errno
 import json
 import os
 import select
+import shlex
 import signal
+import subprocess
 import threading
 from pathlib import Path
 
@@ -254,3 +256,17 @@ def test_enough_address_space() -> None:
         command = tool_command("gotrace", "-p", str(fixture.ready), "-d", "0.1", "main.nest")
         with Process(["prlimit", f"--as={640 << 20}", *command]) as running:
             assert end(running).status == 0
+
+
+@pytest.mark.parametrize("name", ["gofunccount", "gooncpu"])
+def test_a_recording_is_whole_though_nobody_reads_what_is_said(name: str, tmp_path: Path) -> None:
+    """As of ``2>&1 | head -1``: the run ends as by Ctrl-C when it has something to say."""
+    path = tmp_path / "x.ndjson"
+    with Fixture([program()]) as fixture:
+        words = ("-o", str(path), "-d", "0.2", "-p", str(fixture.ready), "main.*")
+        command = shlex.join(tool_command(name, *words if name != "gooncpu" else words[:-1]))
+        shell = ["sh", "-c", f"{command} 2>&1 | head -1"]
+        subprocess.run(shell, capture_output=True, timeout=60, check=True)
+        assert fixture.finish() == 0
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert rows[0]["kind"] == "attached" and rows[-1]["kind"] == "detached"
