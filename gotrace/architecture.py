@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import field
 from types import MappingProxyType
 
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

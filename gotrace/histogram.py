@@ -6,10 +6,10 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from gotrace.errors import UsageError
+from gotrace.records import dataclass, field
 from gotrace.tables import frame_of
 
 _SUB_BITS = 4

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,123 +1,169 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dataclasses that cost little where they are defined: a run uses few of those that it imports.
 
-``dataclass`` is the standard library's, and for mypy it is that very one. Where a class has slots,
-its ``__init__`` is written and compiled when it is called for the first time, and records are
-compared and hashed without code of their own; the standard library makes the rest if somebody asks
-for it. To make all methods of each class took a third of the time that importing a command took,
-and to make those of the classes that a run uses took a sixth of the time until it traced.
+For mypy, ``dataclass``, ``field``, ``fields`` and ``replace`` are the standard library's. A class's
+``__init__`` is written and compiled when it is called for the first time, and records are compared
+and hashed without code of their own. The standard library makes the rest if somebody asks for it.
+It is not imported before that: it imports ``inspect``, and with that takes half as long as the
+interpreter's start. To make all methods of each class took a third of the time that importing a
+command took, and to make those of the classes that a run uses took a sixth of the time until it
+traced.
 """
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-#: Options and methods with which a class is made at once: they are rare.
-_RARE = {"order", "unsafe_hash", "weakref_slot", "__eq__", "__hash__", "__setattr__", "__delattr__"}
+#: Options, and methods of their own, that no record has.
+_UNKNOWN = {"unsafe_hash", "weakref_slot", "__eq__", "__hash__", "__setattr__", "__delattr__"}
 
 if TYPE_CHECKING:
+    from dataclasses import MISSING as MISSING
+    from dataclasses import Field as Field
     from dataclasses import dataclass as dataclass
+    from dataclasses import field as field
+    from dataclasses import fields as fields
+    from dataclasses import replace as replace
 else:
+    MISSING = object()
+
+    class Field:
+        """A field as the keywords of ``dataclasses.field`` declare it."""
+
+        def __init__(self, name: str, kind: str, keywords: dict[str, Any]) -> None:
+            self.name, self.type, self.keywords = name, kind, keywords
+            self.default = keywords.get("default", MISSING)
+            self.default_factory = keywords.get("default_factory", MISSING)
+            self.init = keywords.get("init", True)
+            self.compare = keywords.get("compare", True)
+            self.hash = keywords.get("hash")
+            self.kw_only = keywords.get("kw_only", False)
+            self.metadata = keywords.get("metadata", {})
+
+    def field(**keywords: Any) -> Field:
+        """Return a field as ``dataclasses.field`` does."""
+        return Field("", "", {word: one for word, one in keywords.items() if one is not MISSING})
+
+    def fields(kind: Any) -> tuple[Field, ...]:
+        """Return the fields of a record or of its class."""
+        return tuple(kind._declared_fields.values())
+
+    def replace(one: Any, /, **changes: Any) -> Any:
+        """Return a record as another one, but for some fields."""
+        kept = [each.name for each in fields(one) if each.init and each.name not in changes]
+        return type(one)(**{name: getattr(one, name) for name in kept}, **changes)
 
     def dataclass(written: Any = None, /, **options: Any) -> Any:
         """Return a class as ``dataclasses.dataclass`` does."""
         if written is None:
             return lambda written: dataclass(written, **options)
-        if not options.get("slots") or _RARE & {*options, *written.__dict__}:
-            return dataclasses.dataclass(**options)(written)
-        return _later(written, options)
+        declared = {
+            name: one
+            for base in written.__mro__[:0:-1]
+            for name, one in base.__dict__.get("_declared_fields", {}).items()
+        }
+        content = dict(written.__dict__)
+        own = {
+            name: _field(name, kind, content, options.get("kw_only", False))
+            for name, kind in content.get("__annotations__", {}).items()
+            if not kind.startswith("ClassVar")
+        }
+        written._declared_fields = declared | own
+        assert not _UNKNOWN & {*options, *content}
+        return _later(written, [*own], options)
 
 
-class _Fields:
-    """The fields as the standard library knows them: to read them has it make the class."""
+def _field(name: str, kind: str, content: Any, is_named: bool) -> Field[Any]:
+    """Return a field of a class, with its default or with the ``field`` that stands there."""
+    value = content.get(name, MISSING)
+    keywords = {} if value is MISSING else {"default": value}
+    if isinstance(value, Field):
+        keywords = value.keywords  # type: ignore[attr-defined]
+    return Field(name, kind, {"kw_only": is_named, **keywords})  # type: ignore[call-arg, arg-type]
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
+
+class _Made:
+    """An attribute by which the standard library knows its classes: to read it has it make one."""
+
+    def __init__(self, name: str, make: Callable[[], Any]) -> None:
+        self._name, self._make = name, make
 
     def __get__(self, one: object, kind: type) -> Any:
-        return self._make().__dataclass_fields__
+        return getattr(self._make(), self._name)
 
 
-def _later(written: Any, options: dict[str, Any]) -> Any:
-    """Return a class with slots, as it was written, whose methods are made when they are needed."""
+def _later(written: Any, names: Sequence[str], options: dict[str, Any]) -> Any:
+    """Return a class, as it was written, whose methods are made when they are needed."""
     own = {"__dict__", "__weakref__"}  # of the class as it was written, not of others like it
     content = {name: value for name, value in written.__dict__.items() if name not in own}
-    original = dict(content)
-    fields = {name: field for base in written.__mro__[:0:-1] for name, field in _of(base).items()}
-    names = [
-        name
-        for name, kind in content.get("__annotations__", {}).items()
-        if not kind.startswith("ClassVar")
-    ]
-    for name in names:
-        value = content.pop(name, dataclasses.MISSING)
-        fields[name] = _field(name, value, options.get("kw_only", False))
-    inherited = {name for base in written.__mro__ for name in base.__dict__.get("__slots__", ())}
-    content["__slots__"] = tuple(name for name in names if name not in inherited)
-    content["__match_args__"] = tuple(
-        field.name for field in fields.values() if field.init and not field.kw_only
-    )
+    original, declared = dict(content), written._declared_fields
     kind: type[type] = type(written)
     new = functools.partial(kind, written.__name__, written.__bases__)
-    cls: Any = new(content)
-    cls.__qualname__ = written.__qualname__
-    cls._declared_fields = fields
+    has_slots, is_frozen = options.get("slots", False), options.get("frozen", False)
+    cls: Any = written
+    if has_slots:
+        inherited = {
+            name for base in written.__mro__ for name in base.__dict__.get("__slots__", ())
+        }
+        for name in names:
+            content.pop(name, None)
+        content["__slots__"] = tuple(name for name in names if name not in inherited)
+        cls = new(content)
+        cls.__qualname__ = written.__qualname__
+    else:
+        for name in names:
+            if declared[name].default is not MISSING:
+                setattr(cls, name, declared[name].default)
+            elif name in content:
+                delattr(cls, name)
+    cls.__match_args__ = tuple(  # type: ignore[misc]
+        one.name for one in declared.values() if one.init and not one.kw_only
+    )
 
     def make() -> Any:
         # Two threads may do so at once: without a lock, which a process that forks could keep.
-        made: Any = dataclasses.dataclass(**options)(new(original))
-        for name in ("__repr__", "__dataclass_params__", "__dataclass_fields__"):
+        import dataclasses
+
+        fields = {name: dataclasses.field(**declared[name].keywords) for name in names}
+        made: Any = dataclasses.dataclass(**options)(new(original | fields))
+        if "__repr__" in made.__dict__:
+            cls.__repr__ = made.__repr__
+        for name in ("__dataclass_params__", "__dataclass_fields__"):
             setattr(cls, name, made.__dict__[name])
         return cls
 
     def init(self: object, *arguments: Any, **named: Any) -> None:
-        cls.__init__ = _init(cls, [*fields.values()], options.get("frozen", False))
+        cls.__init__ = _init(cls, [*declared.values()], is_frozen)
         cls.__init__(self, *arguments, **named)
 
-    if "__init__" not in content:
+    if "__init__" not in content and options.get("init", True):
         cls.__init__ = init
-    if "__repr__" not in content:
+    if "__repr__" not in content and options.get("repr", True):
         cls.__repr__ = lambda self: make().__repr__(self)
-    cls.__dataclass_fields__ = _Fields(make)
+    for name in ("__dataclass_params__", "__dataclass_fields__"):
+        setattr(cls, name, _Made(name, make))
     if options.get("eq", True):
-        compared = [field for field in fields.values() if field.compare]
-        cls.__eq__ = _eq(_values(compared))
+        compared = [one for one in declared.values() if one.compare]
+        cls.__eq__ = _compared(_values(compared), operator.eq)
         cls.__hash__ = None
-    if options.get("frozen"):
+    if options.get("order"):
+        for name in ("__lt__", "__le__", "__gt__", "__ge__"):
+            setattr(cls, name, _compared(_values(compared), getattr(operator, name)))
+    if is_frozen:
         if options.get("eq", True):
-            hashed = (field for field in compared if field.hash is not False)
+            hashed = (one for one in compared if one.hash is not False)
             cls.__hash__ = _hash(_values(hashed))
         cls.__setattr__ = _refusal(cls, names, "__setattr__", "assign to")
         cls.__delattr__ = _refusal(cls, names, "__delattr__", "delete")
-        cls.__getstate__, cls.__setstate__ = _state, _set_state
+        if has_slots:
+            cls.__getstate__, cls.__setstate__ = _state, _set_state
     return cls
 
 
-def _of(base: type) -> dict[str, dataclasses.Field[Any]]:
-    """Return the fields of a class that another is made of."""
-    declared = base.__dict__.get("_declared_fields", base.__dict__.get("__dataclass_fields__", {}))
-    return dict(declared)
-
-
-def _field(name: str, value: Any, is_named: bool) -> dataclasses.Field[Any]:
-    """Return a field of a class, with its default or with the ``field`` that stands there."""
-    is_field = isinstance(value, dataclasses.Field)
-    # As a copy: the standard library writes into the field that stands in the class.
-    field: dataclasses.Field[Any] = (
-        copy.copy(value) if is_field else dataclasses.field(default=value)
-    )
-    field.name = name
-    if field.kw_only is dataclasses.MISSING:
-        field.kw_only = is_named
-    return field
-
-
-def _init(cls: Any, fields: Sequence[dataclasses.Field[Any]], is_frozen: bool) -> Any:
+def _init(cls: Any, fields: Sequence[Field[Any]], is_frozen: bool) -> Any:
     """Return the method that sets the fields of a new record."""
     known: dict[str, Any] = {"given": object()}
     parameters: dict[Any, list[str]] = {False: [], True: []}
@@ -125,10 +171,10 @@ def _init(cls: Any, fields: Sequence[dataclasses.Field[Any]], is_frozen: bool) -
     for field in fields:
         name, default = field.name, ""
         value = name
-        if field.default_factory is not dataclasses.MISSING:
+        if field.default_factory is not MISSING:
             known[f"make_{name}"] = field.default_factory
             default, value = "=given", f"make_{name}() if {name} is given else {name}"
-        elif field.default is not dataclasses.MISSING:
+        elif field.default is not MISSING:
             known[f"default_{name}"] = field.default
             default = f"=default_{name}"
         if field.init:
@@ -137,11 +183,14 @@ def _init(cls: Any, fields: Sequence[dataclasses.Field[Any]], is_frozen: bool) -
             value = f"make_{name}()" if default == "=given" else f"default_{name}"
         else:
             continue
-        if is_frozen:
-            known[f"set_{name}"] = getattr(cls, name).__set__
-            lines.append(f" set_{name}(self, {value})\n")
-        else:
+        setter = getattr(getattr(cls, name, None), "__set__", None)  # of a slot
+        if not is_frozen:
             lines.append(f" self.{name} = {value}\n")
+        elif setter is None:
+            lines.append(f" self.__dict__[{name!r}] = {value}\n")
+        else:
+            known[f"set_{name}"] = setter
+            lines.append(f" set_{name}(self, {value})\n")
     if hasattr(cls, "__post_init__"):
         lines.append(" self.__post_init__()\n")
     named = ["*", *parameters[True]] if parameters[True] else []
@@ -152,7 +201,7 @@ def _init(cls: Any, fields: Sequence[dataclasses.Field[Any]], is_frozen: bool) -
     return init
 
 
-def _values(fields: Iterable[dataclasses.Field[Any]]) -> Callable[[object], Any]:
+def _values(fields: Iterable[Field[Any]]) -> Callable[[object], Any]:
     """Return a function that returns the values of fields, which are compared and hashed."""
     names = [field.name for field in fields]
     if len(names) > 1:
@@ -161,13 +210,15 @@ def _values(fields: Iterable[dataclasses.Field[Any]]) -> Callable[[object], Any]
     return lambda one: tuple([getattr(one, name) for name in names])
 
 
-def _eq(values: Callable[[object], Any]) -> Callable[[object, object], Any]:
-    def __eq__(self: object, other: object) -> Any:
+def _compared(
+    values: Callable[[object], Any], by: Callable[[Any, Any], Any]
+) -> Callable[[object, object], Any]:
+    def method(self: object, other: object) -> Any:
         if other.__class__ is not self.__class__:
             return NotImplemented
-        return values(self) == values(other)
+        return by(values(self), values(other))
 
-    return __eq__
+    return method
 
 
 def _hash(values: Callable[[object], Any]) -> Callable[[object], int]:
@@ -179,6 +230,8 @@ def _refusal(cls: type, names: Sequence[str], name: str, verb: str) -> Callable[
 
     def method(self: object, field: str, *value: Any) -> None:
         if type(self) is cls or field in names:
+            import dataclasses
+
             raise dataclasses.FrozenInstanceError(f"cannot {verb} field {field!r}")
         getattr(super(cls, self), name)(field, *value)
 
@@ -189,9 +242,9 @@ def _refusal(cls: type, names: Sequence[str], name: str, verb: str) -> Callable[
 
 
 def _state(self: Any) -> list[Any]:
-    return [getattr(self, field.name) for field in dataclasses.fields(self)]
+    return [getattr(self, field.name) for field in fields(self)]
 
 
 def _set_state(self: Any, state: Sequence[Any]) -> None:
-    for field, value in zip(dataclasses.fields(self), state, strict=True):
+    for field, value in zip(fields(self), state, strict=True):
         object.__setattr__(self, field.name, value)

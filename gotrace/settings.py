@@ -15,14 +15,12 @@ know is compiled into it. The rest is put in when it is loaded:
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from enum import Enum
 from itertools import product
 from typing import Any, ClassVar, TypeVar
 
-from gotrace.records import dataclass
+from gotrace.records import MISSING, Field, dataclass, field, fields, replace
 
 
 class Role(Enum):
@@ -36,7 +34,7 @@ class Role(Enum):
 #: Kinds of hits that a row has: enum hit of bpf/site.h.
 HIT_KINDS = 11
 
-_NONE: Any = dataclasses.MISSING
+_NONE: Any = MISSING
 _EITHER = (False, True)
 
 
@@ -73,9 +71,9 @@ class _Settings:
     """Settings of one file in bpf/, and of those that are given with it."""
 
     @classmethod
-    def fields(cls) -> Iterator[dataclasses.Field[Any]]:
+    def fields(cls) -> Iterator[Field[Any]]:
         """Yield all settings that there can be, in a fixed order."""
-        for each in dataclasses.fields(cls):  # type: ignore[arg-type]
+        for each in fields(cls):  # type: ignore[arg-type]
             if "record" in each.metadata:
                 yield from each.metadata["record"].fields()
             else:
@@ -88,7 +86,7 @@ class _Settings:
         A field says which of its own are usual, else it is left as it is by default, or is 1.
         """
         chosen: dict[str, Sequence[Any]] = {}
-        for each in dataclasses.fields(cls):  # type: ignore[arg-type]
+        for each in fields(cls):  # type: ignore[arg-type]
             if usual := each.metadata.get("usual"):
                 chosen[each.name] = usual
             elif each.default is _NONE and each.default_factory is _NONE:
@@ -100,7 +98,7 @@ class _Settings:
     def given(self) -> dict[str, int]:
         """Return the settings that are there, by name, and shapes that are not there as 0."""
         found: dict[str, int] = {}
-        for each in dataclasses.fields(self):  # type: ignore[arg-type]
+        for each in fields(self):  # type: ignore[arg-type]
             value = getattr(self, each.name)
             if isinstance(value, _Settings):
                 found |= value.given()
@@ -305,14 +303,14 @@ class ProgramSettings(_Settings):
         After them come those of so many files, for the hits that belong to no function.
         """
         first = rows if files else None
-        site = dataclasses.replace(self.site, budget=rows, hit_rows=rows + files, file_rows=first)
-        return dataclasses.replace(self, site=site)
+        site = replace(self.site, budget=rows, hit_rows=rows + files, file_rows=first)
+        return replace(self, site=site)
 
     def by_address(self: _S, sites: int) -> _S:
         """Return these settings for ``sites`` sites that have no cookies."""
-        return dataclasses.replace(self, site=dataclasses.replace(self.site, site_by_ip=sites))
+        return replace(self, site=replace(self.site, site_by_ip=sites))
 
-    def _by_role(self, role: Role) -> Iterator[tuple[dataclasses.Field[Any], int]]:
+    def _by_role(self, role: Role) -> Iterator[tuple[Field[Any], int]]:
         given = self.given()
         for each in self.fields():
             if each.metadata["role"] is role and each.name in given:
@@ -423,7 +421,7 @@ class TraceSettings(_PairingSettings):
         """Yield settings as others do; if floats are read, with those that this takes."""
         for settings in super(TraceSettings, cls).usual():  # noqa: UP008 (slots make another class)
             signals = SignalSettings(waiting=1) if settings.floats else None
-            yield dataclasses.replace(settings, returns=True, signals=signals)
+            yield replace(settings, returns=True, signals=signals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field, fields, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,11 @@ class Place:
     limit: ClassVar[int] = 7
     offset: int
     label: str = "here"
-    seen: list[int] = dataclasses.field(default_factory=list, compare=False)
-    fixed: int = dataclasses.field(default=3, init=False, repr=False)
+    seen: list[int] = field(default_factory=list, compare=False)
+    fixed: int = field(default=3, init=False, repr=False)
 
     def moved(self, by: int) -> Place:
-        return dataclasses.replace(self, offset=self.offset + by)
+        return replace(self, offset=self.offset + by)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,44 @@ class Count:
     calls: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """One without slots."""
+
+    verbose: bool = False
+    words: list[str] = field(default_factory=list, metadata={"help": "all"})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ordered:
+    """One that has an order."""
+
+    number: int
+    words: tuple[str, ...] = field(default=(), compare=False)
+
+
+def test_without_slots() -> None:
+    options = Options(words=["a"])
+    assert Options.verbose is options.verbose is False
+    assert not hasattr(Options, "words")
+    assert vars(options) == {"verbose": False, "words": ["a"]}
+    assert options == replace(options, verbose=False) != replace(options, verbose=True)
+    assert repr(options) == "Options(verbose=False, words=['a'])"
+    assert fields(Options)[1].metadata == dataclasses.fields(Options)[1].metadata == {"help": "all"}
+    assert pickle.loads(pickle.dumps(options)) == options == copy.copy(options)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.verbose = True  # type: ignore[misc]
+
+
+def test_ordered() -> None:
+    assert Ordered(1) <= Ordered(1, ("a",)) >= Ordered(1) < Ordered(2) > Ordered(1)
+    with pytest.raises(TypeError):
+        assert Ordered(1) < 1  # type: ignore[operator]
+    assert sorted([Ordered(2), Ordered(1, ("a",))]) == [Ordered(1), Ordered(2)]
+    assert replace(Ordered(1), words=("b",)).words == ("b",)
+    assert [each.name for each in fields(Ordered)] == ["number", "words"]
+
+
 def test_content() -> None:
     place = Place(1)
     assert (place.offset, place.label, place.seen, place.fixed, place.limit) == (
@@ -73,6 +111,10 @@ def test_content() -> None:
         *("offset", "label", "seen", "fixed"),
         "name",
     ]
+    assert [each.name for each in fields(NamedPlace)] == [
+        each.name for each in dataclasses.fields(NamedPlace)
+    ]
+    assert dataclasses.replace(place, label="there") == replace(place, label="there")
     assert Place.__match_args__ == ("offset", "label", "seen")
     assert not hasattr(place, "__dict__")
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'offset'"):
@@ -126,7 +168,7 @@ def test_threads_that_are_the_first_at_once() -> None:
         @dataclass(frozen=True, slots=True)
         class Fresh:
             number: int
-            more: list[int] = dataclasses.field(default_factory=list, compare=False)
+            more: list[int] = field(default_factory=list, compare=False)
 
         start = threading.Barrier(8)
         found: list[Any] = []

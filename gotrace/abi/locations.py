@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gotrace.abi.assign import (
@@ -29,7 +28,7 @@ from gotrace.gotypes.from_dwarf import DwarfTypes
 from gotrace.gotypes.releases import ALL_PARAMETERS_LISTED
 from gotrace.gotypes.symbols import NameKind, parse_name
 from gotrace.gotypes.types import GoType, PointerType, Signature, StructType
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 
 if TYPE_CHECKING:
     from gotrace.elf.dwarf.reader import DwarfReader, FunctionSignature, Variable

@@ -7,7 +7,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
 from gotrace.calls import StackFrame
@@ -21,7 +20,7 @@ from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
 from gotrace.profiles.write import write_profile
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.results.rows import Row
 from gotrace.session.choices import WaitState
 from gotrace.session.key_stacks import STACK, key_profile, stack_of

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 from weakref import WeakSet
@@ -56,6 +55,7 @@ from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import GoroutineFilter
 from gotrace.goroutines.live import GoFiles
+from gotrace.records import replace
 from gotrace.requests.assemble import Assembler, request_probes
 from gotrace.requests.flight import flight_of, flight_size, probes_in
 from gotrace.requests.recording import Recording

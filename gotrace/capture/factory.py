@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from gotrace.capture.builder import PlanNode
 from gotrace.capture.interfaces import ERROR_INTERFACES, InterfaceNode, is_direct, make_subplan
@@ -37,6 +36,7 @@ from gotrace.gotypes.types import (
     SliceType,
     StructType,
 )
+from gotrace.records import replace
 from gotrace.values.error_messages import KEY_FIELDS
 
 _POINTER_SHAPE = "go.shape.*"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import replace
 
 from gotrace.capture.builder import Builder, Extra, PlanNode, with_key
 from gotrace.capture.ops import CaptureLimits, FieldRef, Op, OpCode, Position
@@ -19,6 +18,7 @@ from gotrace.capture.payload import (
 )
 from gotrace.gotypes.releases import DIRECT_INTERFACES_BY_SIZE
 from gotrace.gotypes.types import ArrayType, GoType, Kind, StructType
+from gotrace.records import replace
 from gotrace.values.error_messages import error_value
 from gotrace.values.model import (
     InterfaceValue,

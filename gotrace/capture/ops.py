@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import enum
 import struct
-from dataclasses import replace
 from typing import NamedTuple
 
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 
 #: Blocks of one phase, block 0 and those of subplans included.
 MAX_BLOCKS = 128

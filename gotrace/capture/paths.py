@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Sequence
 
@@ -33,7 +32,7 @@ from gotrace.gotypes.types import (
     StructType,
     basic_type,
 )
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field, replace
 from gotrace.values.model import UnavailableValue, Value
 
 
@@ -73,7 +72,7 @@ class Assertion:
     """
 
     name: str
-    to: GoType = dataclasses.field(compare=False, repr=False)
+    to: GoType = field(compare=False, repr=False)
     direct: bool
 
 
@@ -472,7 +471,7 @@ def _clipped(pieces: Sequence[Piece], start: int, size: int) -> tuple[Piece, ...
             continue
         place = piece.place
         if isinstance(place, Stack | Saved | Label):
-            place = dataclasses.replace(place, offset=place.offset + skipped)
+            place = replace(place, offset=place.offset + skipped)
         elif skipped:
             # Go's own convention gives each field a register, that of C each eight bytes.
             return None

@@ -24,7 +24,6 @@ additions that were asked for (``Extra``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from gotrace.abi.assign import FloatReg, IntReg, Label, Piece, Saved, Stack
@@ -45,7 +44,7 @@ from gotrace.capture.payload import (
     Reader,
 )
 from gotrace.gotypes.types import InterfaceType
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.values.model import UnavailableValue, Value
 
 #: Root images beyond this leave no room for blocks; values that do not fit are refused.

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 from gotrace.cli.fleet_options import GofleetOptions
 from gotrace.cli.options import files_of, is_json
@@ -23,6 +22,7 @@ from gotrace.hosts.remote import Reach
 from gotrace.hosts.run import HostResult, HostRuns
 from gotrace.hosts.ssh import Ssh
 from gotrace.profiles.write import write_profile
+from gotrace.records import replace
 from gotrace.report.output import JsonOutput, Patience, TextOutput
 from gotrace.results.kinds import TOOLS
 from gotrace.results.merging import Merged, merge

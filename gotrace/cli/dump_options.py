@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 
 from gotrace.cli.conflicts import ONE_OF, Conflict, Needs
 from gotrace.cli.options import (
@@ -17,6 +16,7 @@ from gotrace.cli.options import (
     seconds,
 )
 from gotrace.goroutines.model import State
+from gotrace.records import dataclass
 
 
 def _state(text: str) -> State:

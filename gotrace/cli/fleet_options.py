@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gotrace.cli.conflicts import Conflict
 from gotrace.cli.options import FileOptions, Heading, positive, seconds
+from gotrace.records import dataclass
 
 _AT_ONCE, _SECONDS = 64, 600.0
 _OF_RUNS = "--container --at-once --ttl --ssh --sudo --push --remote-command --image --kubectl"

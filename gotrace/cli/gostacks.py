@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 
 from gotrace.cli.command import run_command
 from gotrace.cli.dump_options import GostacksOptions
 from gotrace.cli.options import OptionParser, new_parser, parse_plain
+from gotrace.records import replace
 
 _EPILOG = """\
 examples:

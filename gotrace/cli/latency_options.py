@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from gotrace.cli.conflicts import Conflict
 from gotrace.cli.options import (
     CALLS_CONFLICTS,
@@ -17,6 +15,7 @@ from gotrace.cli.options import (
     one_file,
     sort_option,
 )
+from gotrace.records import dataclass, replace
 from gotrace.report.order import Order
 
 _INTERVAL = 1.0  # seconds, of a map without -i

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 from gotrace.cli.irregular import irregularities
 from gotrace.cli.latency_options import GofunclatencyOptions
@@ -25,6 +24,7 @@ from gotrace.cli.why import PriceWatch, why_of
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost, RunCost
+from gotrace.records import dataclass, field
 from gotrace.report.durations import duration
 from gotrace.report.latencies import slow_row, write_latencies, write_slow
 from gotrace.report.latency_rows import LatencyChoice, RowName, interval_of, row_names

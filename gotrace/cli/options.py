@@ -7,8 +7,8 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import Field, dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from gotrace import __version__, units
@@ -23,6 +23,7 @@ from gotrace.cli.habits import (
 )
 from gotrace.errors import GotraceError, UsageError
 from gotrace.kernel.methods import AttachMethod
+from gotrace.records import Field, dataclass, field, fields, replace
 from gotrace.report.order import Order
 from gotrace.session.choices import ReturnMode
 
@@ -102,17 +103,18 @@ def new_parser(name: str, description: str, epilog: str, kind: type[_O]) -> Opti
         prog=name,
         description=description,
         epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        # With a width: at each option argparse would import shutil to find it out.
+        formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=80),
         allow_abbrev=False,
     )
     parser.kind = kind
     parser.add_argument("--version", action="version", version=f"{name} {__version__}")
-    fields = [each for each in kind.__dataclass_fields__.values() if each.metadata]
-    fields.sort(key=_is_of_many)
+    declaring = [each for each in fields(kind) if each.metadata]
+    declaring.sort(key=_is_of_many)
     for heading in Heading:
         group: argparse._ArgumentGroup | None = None
         alone: dict[str, argparse._ActionsContainer] = {}
-        for each in fields:
+        for each in declaring:
             declared: _Declared = each.metadata["option"]
             if declared.heading is not heading:
                 continue
@@ -123,6 +125,7 @@ def new_parser(name: str, description: str, epilog: str, kind: type[_O]) -> Opti
                     alone[word] = group.add_mutually_exclusive_group(required=kind.NEEDS_ONE)
                 place = alone[word]
             _add(place, each.name, str(each.type), declared)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     return parser
 
 

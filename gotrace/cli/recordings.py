@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TypeVar
 
 from gotrace.cli.irregular import irregularities, unread_notices
@@ -26,6 +25,7 @@ from gotrace.cli.trees import check_roots, left_out_notices, with_own_functions
 from gotrace.cli.why import PriceWatch
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
+from gotrace.records import replace
 from gotrace.report.calls import Clock, TimeStyle
 from gotrace.report.durations import duration
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output

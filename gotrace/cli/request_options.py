@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gotrace.cli.conflicts import Conflict
@@ -22,6 +21,7 @@ from gotrace.cli.options import (
 )
 from gotrace.cli.trace_options import CapturedOptions
 from gotrace.errors import UsageError
+from gotrace.records import dataclass, replace
 
 #: In the name of a flight's file, its number.
 NUMBER = "%n"

@@ -6,13 +6,13 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Generic, TextIO, TypeVar
 
 from gotrace.cli.stack_options import StackOptions
 from gotrace.profiles.folded import folded
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.write import write_profile
+from gotrace.records import replace
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.probing import Probing
 from gotrace.session.run import Run

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeVar
 
 from gotrace.cli.conflicts import ONE_OF, Conflict, Needs
@@ -17,6 +16,7 @@ from gotrace.cli.options import (
     one_of,
     positive,
 )
+from gotrace.records import dataclass
 from gotrace.session.choices import HERTZ, WaitState
 
 _NAMES = "--names is for --state syscall, and for calls that have ended"

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gotrace.cli.options import Heading, Options, positive, seconds
+from gotrace.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)

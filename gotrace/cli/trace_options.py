@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gotrace.cli.conflicts import Conflict
@@ -16,6 +15,7 @@ from gotrace.cli.options import (
     PartsOptions,
     positive,
 )
+from gotrace.records import dataclass
 from gotrace.session.choices import MAX_STACK_FRAMES, MAX_TEXT_BYTES
 
 if TYPE_CHECKING:

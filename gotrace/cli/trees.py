@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from typing import TypeVar
 
 from gotrace.calls import Call
@@ -25,6 +24,7 @@ from gotrace.cli.stream import takes_more
 from gotrace.cli.why import PriceWatch, why_of
 from gotrace.errors import UsageError
 from gotrace.profiles.execution import is_execution_trace
+from gotrace.records import replace
 from gotrace.report.calls import Clock, LineStyle, TimeStyle
 from gotrace.report.colour import wants_colour
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -33,6 +32,7 @@ from gotrace.kernel.program_cache import (
     package_program,
     shape_of,
 )
+from gotrace.records import replace
 from gotrace.session.scheduler import KernelOffsets, kernel_offsets
 from gotrace.settings import (
     CountSettings,

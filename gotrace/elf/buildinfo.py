@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import field
 
 from gotrace.elf import ElfError
 from gotrace.elf.image import PF_W, PT_LOAD, ElfImage
 from gotrace.elf.pclntab.functab import FunctionRows
 from gotrace.elf.pclntab.header import PclntabFormat
 from gotrace.elf.scan import find_all
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 
 _MAGIC = b"\xff Go buildinf:"
 _ALIGNMENT = 16

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from gotrace.errors import UsageError
 from gotrace.fleet.config import Config, Limit, MetricSpec, TargetSpec, parse_part
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 
 _MOST = 32
 _MOST_METRICS = 64

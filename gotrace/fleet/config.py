@@ -7,7 +7,6 @@ import os
 import pwd
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, TypeVar
@@ -23,7 +22,7 @@ from gotrace.fleet.yaml_lines import Document, Path, read_yaml
 from gotrace.probes.pattern import is_recipe
 from gotrace.probes.scope import did_you_mean
 from gotrace.probes.spec import KeyText, parse_key, parse_probe
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field, replace
 from gotrace.requests.flight import probes_in
 from gotrace.target.containers import Container
 

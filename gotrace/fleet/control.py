@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
-from dataclasses import field
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -30,7 +29,7 @@ from gotrace.errors import GotraceError, UsageError
 from gotrace.fleet.asked import Snippet, read_snippet
 from gotrace.fleet.config import Config
 from gotrace.fleet.threads import LastingThread, apart
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.text import printable
 
 log = logging.getLogger("gotraced")

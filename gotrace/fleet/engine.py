@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
-from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,7 +28,7 @@ from gotrace.fleet.telemetry.waits import WaitPoint
 from gotrace.fleet.threads import apart, note_failure
 from gotrace.fleet.trial import Trial
 from gotrace.overhead import ProbeCost
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field, replace
 from gotrace.session.budget import Budget
 from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.sites.records import SiteForm

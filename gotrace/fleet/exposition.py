@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import field
 from functools import lru_cache
 from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING
@@ -30,7 +29,7 @@ from gotrace.fleet.probing import ProbeState
 from gotrace.fleet.series import Bucketed, Metric
 from gotrace.fleet.telemetry.traces import EDGES
 from gotrace.fleet.telemetry.waits import families
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 
 if TYPE_CHECKING:
     from gotrace.fleet.flights import FlightTally

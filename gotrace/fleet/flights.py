@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timezone
 from enum import Enum
 from functools import partial
@@ -37,7 +36,7 @@ from gotrace.fleet.trusted import check_folder
 from gotrace.kernel.children import Child
 from gotrace.kernel.rings import pages_of
 from gotrace.overhead import ProbeCost
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.requests.flight import FlightReader, flight_of, probes_in
 from gotrace.requests.own import own_patterns
 from gotrace.requests.recording import Recorder

@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -38,7 +37,7 @@ from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import AttachError, refusal
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK
 from gotrace.overhead import ProbeCost
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field, replace
 from gotrace.session.budget import HitRow, Hits, Spent
 from gotrace.session.count import CallCounter
 from gotrace.session.landings import MAX_FUNCTIONS, can_move

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from gotrace.fleet.config import Config, FlightSpec, MetricSpec, SpanSpec, WaitsSpec
@@ -23,6 +22,7 @@ from gotrace.fleet.series import Metric
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.waits import WAIT_LOSSES, TargetWaits, WaitsProbe, plan_waits
 from gotrace.overhead import ProbeCost
+from gotrace.records import dataclass, field, replace
 from gotrace.session.reading import RecordReader
 from gotrace.target.target import Target
 

@@ -15,7 +15,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from importlib import import_module
 
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
@@ -35,7 +34,7 @@ from gotrace.fleet.spool import Spool
 from gotrace.fleet.telemetry.waits import WaitPoint, families
 from gotrace.fleet.threads import LastingThread, apart
 from gotrace.fleet.transport import BY_REQUEST, TEMPORARY, Outcome, SendFailure, sender, spans_in
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.target.containers import Container, Containers
 from gotrace.text import encodable, printable
 

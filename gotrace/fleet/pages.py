@@ -7,9 +7,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Generic, TypeVar
+
+from gotrace.records import dataclass
 
 #: Between two pages of a client as much time as this times what the first took, and at most so
 #: many seconds; the same between two pages for clients that have not read one.

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from gotrace.records import dataclass, field
 
 #: Seconds until a probe that was detached is tried again: doubled each time, up to the most.
 FIRST_PAUSE, MAX_PAUSE = 30.0, 3600.0

@@ -9,12 +9,11 @@ exported as its hash instead.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from enum import Enum
 from hashlib import blake2b
 from secrets import token_bytes
 
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.values.model import (
     ErrorValue,
     InterfaceValue,

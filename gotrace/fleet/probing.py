@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import field, replace
 from enum import Enum
 from itertools import repeat
 from typing import Any, Protocol
@@ -24,7 +23,7 @@ from gotrace.fleet.targets import Program
 from gotrace.overhead import ProbeCost
 from gotrace.probes.pattern import is_recipe
 from gotrace.probes.spec import NO_KEY, parse_probe
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field, replace
 from gotrace.session.budget import Hits, Spent
 from gotrace.session.choices import ReturnMode
 from gotrace.session.count import CountRequest

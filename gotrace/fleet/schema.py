@@ -7,17 +7,15 @@ Texts, numbers, enums, records, and tuples of these say it by themselves; a ``Fo
 
 from __future__ import annotations
 
-import dataclasses
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, field, replace
 from enum import Enum
 from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from gotrace.errors import UsageError
 from gotrace.fleet.privacy import Privacy
 from gotrace.fleet.yaml_lines import Document, Path
-from gotrace.records import dataclass
+from gotrace.records import MISSING, dataclass, field, fields, replace
 
 TEXT: Final = {"type": "string", "minLength": 1}
 #: Words that YAML takes for numbers, too: 5 seconds may be given as 5.
@@ -72,7 +70,7 @@ class Form:
 
     def beside(self, inner: Form) -> Form:
         """Return this one with what another says beyond it."""
-        names = [one.name for one in dataclasses.fields(self)]
+        names = [one.name for one in fields(self)]
         return Form(*(getattr(self, name) or getattr(inner, name) for name in names))
 
 
@@ -113,7 +111,7 @@ def schema_of(record: type[KeyRecord]) -> dict[str, Any]:
     """Return the JSON schema of a record."""
     properties: dict[str, Any] = {}
     required, forms = [], _forms(record)
-    for one in dataclasses.fields(record):  # type: ignore[arg-type]
+    for one in fields(record):  # type: ignore[arg-type]
         if (form := forms.get(one.name)) is None:
             continue
         if form.is_flat:

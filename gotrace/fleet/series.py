@@ -8,13 +8,12 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from functools import lru_cache
 
 from gotrace.fleet.config import POD_LABELS, MetricSpec, MetricType
 from gotrace.fleet.naming import OTHERS
 from gotrace.histogram import Histogram, ValueHistogram, bucket_bounds
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field, replace
 from gotrace.text import encodable
 
 

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -28,7 +27,7 @@ from gotrace.kernel.rings import pages_of
 from gotrace.kernel.syscalls import online_cpus
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec, parse_key
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field, replace
 from gotrace.requests.belonging import Task
 from gotrace.requests.edges import FIRST, EdgeKind, edge_of
 from gotrace.session.decode import DecodedCall

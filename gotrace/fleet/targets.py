@@ -12,12 +12,11 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import field, replace
 from typing import NamedTuple
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import TargetSpec
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field, replace
 from gotrace.target.containers import Containers
 from gotrace.target.process import cgroup_number
 from gotrace.target.shortage import raise_shortage, suppress_missing

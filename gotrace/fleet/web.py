@@ -23,7 +23,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import field
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import partial
@@ -42,7 +41,7 @@ from gotrace.fleet.pages import Pages
 from gotrace.fleet.telemetry.price import OverBudgetError
 from gotrace.fleet.threads import LATE, LastingThread, note_failure, unwell
 from gotrace.fleet.web_config import empty, load_web_config
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.text import printable
 
 log = logging.getLogger("gotraced")

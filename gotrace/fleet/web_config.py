@@ -15,7 +15,6 @@ import secrets
 import ssl
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import bcrypt
@@ -23,6 +22,7 @@ import jsonschema
 
 from gotrace.fleet.trusted import read_trusted
 from gotrace.fleet.yaml_lines import Document, read_yaml
+from gotrace.records import dataclass, field, replace
 
 _VERSIONS = {
     "TLS10": ssl.TLSVersion.TLSv1,

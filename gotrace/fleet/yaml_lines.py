@@ -7,12 +7,12 @@ A subset that cannot surprise: one document, no anchors and aliases, no tags, no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
 from gotrace.errors import UsageError
+from gotrace.records import dataclass, field
 from gotrace.text import encodable
 
 #: Keys and numbers that lead from the whole document to a value.

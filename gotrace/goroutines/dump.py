@@ -19,7 +19,6 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import field
 from functools import cached_property
 from itertools import compress, pairwise, repeat
 from operator import attrgetter, itemgetter, mul
@@ -43,7 +42,7 @@ from gotrace.gotypes.wait_reasons import (
     meaning_of,
     reason_numbers,
 )
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 
 #: Those of g.atomicstatus but for _Gscan, which says that the collector looks at the stack.
 _STATUS_BITS = 0xFFFFEFFF

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from heapq import nsmallest
@@ -18,6 +17,7 @@ from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.labels import NO_LABELS, Labels
 from gotrace.goroutines.model import Awaited, DumpedGoroutine, Frame, Stack, State
 from gotrace.goroutines.program import CodeNames
+from gotrace.records import dataclass, field
 
 #: The properties that a group's goroutines share: state, reason, shown frames, the place of their
 #: creation, and values of labels if these are asked for.

@@ -14,7 +14,6 @@ import math
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field
 from itertools import pairwise
 
 from gotrace.goroutines.dump import STATES, Fields, GoroutineReader, listed, stride_of, uncollected
@@ -23,7 +22,7 @@ from gotrace.goroutines.memory import Memory
 from gotrace.goroutines.model import DumpedGoroutine, Stack, State
 from gotrace.goroutines.program import CodeNames
 from gotrace.goroutines.samples import Sample
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 
 #: Refreshes whose numbers are kept.
 HISTORY = 300

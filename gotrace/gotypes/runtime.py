@@ -17,7 +17,6 @@ import enum
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gotrace.architecture import Architecture
@@ -25,7 +24,7 @@ from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.scan import find_all
 from gotrace.errors import GotraceError
 from gotrace.gotypes.releases import LABEL_LISTS, NEWEST, Release
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 
 if TYPE_CHECKING:
     from gotrace.elf.buildinfo import GoVersion

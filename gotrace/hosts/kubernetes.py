@@ -17,13 +17,12 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field
 from typing import Any
 
 from gotrace.errors import UsageError
 from gotrace.hosts.names import PodSelection
 from gotrace.hosts.remote import GRACE, STOPPED, HostError, remote_script
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 
 _Object = dict[str, Any]
 

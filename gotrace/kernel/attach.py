@@ -9,7 +9,6 @@ import resource
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from functools import partial
 from itertools import accumulate
 
@@ -24,7 +23,7 @@ from gotrace.kernel.keeper import Keeper, holds_together
 from gotrace.kernel.methods import AttachMethod
 from gotrace.kernel.missing_features import has_attach_cookies
 from gotrace.kernel.program import AttachKind, BpfProgram, LackingError, Map
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.settings import ProgramSettings
 from gotrace.target.process import Process
 

@@ -14,7 +14,6 @@ import resource
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any, TypeVar
 from gotrace.architecture import HOST, Architecture
 from gotrace.errors import GotraceError, said
 from gotrace.kernel.instructions import INSTRUCTION, LD_IMM64, MAP_REFERENCE
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.settings import ProgramSettings
 
 _OWN_INCLUDE = re.compile(r'^#include "([\w.]+)"$')

@@ -18,7 +18,6 @@ import struct
 import sys
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 #: What is answered if all descriptors of a message are held, and when some were closed.
@@ -69,6 +68,10 @@ class _Held:
         self, leaving: Iterable[int], is_dropped: bool, before: threading.Thread | None
     ) -> None:
         """Close descriptors at once: what the kernel waits for then is the same for all."""
+        from concurrent.futures import (
+            ThreadPoolExecutor,  # keepers know this module, and do without
+        )
+
         with ThreadPoolExecutor(_CLOSERS) as pool:
             list(pool.map(os.close, leaving))
         if before is not None:

@@ -10,7 +10,6 @@ detaching leaves breakpoints behind, which slow the target down until it ends
 
 from __future__ import annotations
 
-import inspect
 import os
 import pickle
 import select
@@ -337,7 +336,8 @@ def _become_holder(control: socket.socket) -> NoReturn:
         with suppress(OSError):
             control.set_inheritable(True)
             source = os.memfd_create(_NAME, 0)  # it may be within an archive
-            os.write(source, inspect.getsource(holder).encode())
+            loader: Any = holder.__loader__
+            os.write(source, loader.get_source(holder.__name__).encode())
             words = (_NAME, "-I", "-S", f"/proc/self/fd/{source}", str(control.fileno()))
             os.execv(sys.executable, words)
         holder.hold(control)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -183,21 +184,28 @@ class BpfProgram:
         is_multi = kind is AttachKind.UPROBE_MULTI
         attach_type = kernel.ATTACH_TYPE_UPROBE_MULTI if is_multi else 0
 
-        def load_one(function: str) -> tuple[str, int]:
-            return function, self._load(function, kernel.PROGRAM_KPROBE, attach_type)
+        loaded: dict[str, int] = {}
+        failed: list[LoadError] = []
 
-        def load_all() -> dict[str, int]:
-            wanted = sorted(set(functions))
-            if len(wanted) > 1:
-                from concurrent.futures import ThreadPoolExecutor
+        def load_one(function: str) -> None:
+            try:
+                loaded[function] = self._load(function, kernel.PROGRAM_KPROBE, attach_type)
+            except LoadError as error:
+                failed.append(error)
 
-                with suppress(RuntimeError), ThreadPoolExecutor() as pool:
-                    return dict(pool.map(load_one, wanted))
-            return dict(map(load_one, wanted))  # or no thread could be started
-
-        try:
-            loaded = load_all()
-        except LoadError as error:
+        # By hand: concurrent.futures imports logging and more, which takes as long as the loading.
+        *others, last = sorted(set(functions))
+        threads = [threading.Thread(target=load_one, args=[one]) for one in others]
+        started = 0
+        with suppress(RuntimeError):  # no thread can be started
+            for thread in threads:
+                thread.start()
+                started += 1
+        for function in (*others[started:], last):
+            load_one(function)
+        for thread in threads[:started]:
+            thread.join()
+        for error in failed:
             raise self._what_is_lacking(functions, error.log) or error from error
         for number, function in enumerate(_BEGIN_AGAIN):
             if function in loaded:

@@ -28,7 +28,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -48,7 +47,7 @@ from gotrace.kernel.compiler import (
     joined_source,
 )
 from gotrace.kernel.instructions import CALL, INSTRUCTION
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.settings import ProgramSettings
 
 #: The beginning of a file; changes with how programs are compiled or put down.

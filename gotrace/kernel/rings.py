@@ -17,11 +17,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from weakref import WeakSet
 
 from gotrace.architecture import HOST
 from gotrace.kernel import syscalls as kernel
+from gotrace.records import dataclass, field
 
 _PAGE = mmap.PAGESIZE
 _IS_ORDERED = HOST is not None and HOST.orders_memory

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import field
 from typing import Generic, TypeVar
 
 from gotrace.elf.buildinfo import main_module
@@ -24,7 +23,7 @@ from gotrace.live.model import Attachment, FunctionRow, WaitGroupRow, WaitUse
 from gotrace.overhead import ProbeCost
 from gotrace.probes.recipes import find_recipe
 from gotrace.probes.spec import parse_key
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.results.rows import Row
 from gotrace.session.calibrate import Calibration, probe_cost
 from gotrace.session.choices import WaitState

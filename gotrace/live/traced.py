@@ -12,7 +12,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import field, replace
 from itertools import islice, repeat, takewhile
 
 from gotrace.calls import StackFrame
@@ -21,7 +20,7 @@ from gotrace.histogram import Histogram
 from gotrace.kernel.rings import pages_of
 from gotrace.live.attached import HISTORY, AcceptPrice, AttachPrice, percent
 from gotrace.live.model import Attachment, Caller, FunctionCalls, RequestRow, SlowRequest
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field, replace
 from gotrace.requests.assemble import Assembler, request_probes
 from gotrace.requests.model import Node, Request
 from gotrace.requests.own import CALL_NS, own_functions

@@ -10,12 +10,11 @@ with Go's precedence (The Go Programming Language Specification, "Operators").
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
 from enum import Enum
 from fractions import Fraction
 
 from gotrace.probes.tokens import Source, SpecError, TextRange, Token, TokenKind
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)

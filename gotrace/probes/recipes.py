@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from gotrace.errors import UsageError
 from gotrace.probes.pattern import NameList, Pattern
 from gotrace.probes.scope import did_you_mean
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 
 _SUFFIX = ".txt"
 _MAX_BYTES = 1 << 16

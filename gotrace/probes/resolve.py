@@ -9,8 +9,6 @@ compared when they compare exactly, and any number of pointers is followed to a 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gotrace.capture.paths import HASH, Assertion, PathMark, PathStep
 from gotrace.gotypes.from_text import SignatureError, UnknownTypeError
 from gotrace.gotypes.types import (
@@ -95,6 +93,7 @@ from gotrace.probes.typed import (
     Typed,
     Walk,
 )
+from gotrace.records import replace
 from gotrace.text import quote
 
 #: The steps that an operator means, dereferences included, and the type that they lead to.

@@ -14,7 +14,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from enum import Enum
 from functools import cached_property
 from itertools import chain
@@ -24,7 +23,7 @@ from weakref import WeakKeyDictionary
 from gotrace.errors import NoMatchError, UsageError, said
 from gotrace.gotypes.symbols import display_name, elide_type_arguments, package_of
 from gotrace.probes.pattern import Match, NameList, Pattern
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.text import printable, quote
 
 _SHOWN = 3  # suggestions, inlined places, patterns: as many as one line bears

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 
 from gotrace.errors import UsageError, said
 from gotrace.gotypes.from_text import SignatureError, parse_signature
@@ -33,7 +32,7 @@ from gotrace.probes.resolve import resolve, resolve_predicate
 from gotrace.probes.scope import MAX_LABEL_KEY, Phase, Scope
 from gotrace.probes.tokens import Source, SpecError, TextRange, Token, TokenKind, tokenize
 from gotrace.probes.typed import Typed, phase_of
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.values.fmt import Format, FormatError, parse_format, verb_problem
 
 _MAX_LENGTH = 4096  # binary aside

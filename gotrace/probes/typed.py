@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import field
 from enum import Enum
 
 from gotrace.capture.paths import PathMark, PathStep
@@ -13,7 +12,7 @@ from gotrace.gotypes.types import GoType, Kind, SliceType, basic_type
 from gotrace.probes.parser import BinaryOperator, ChangeFunction, TextFunction
 from gotrace.probes.scope import LATE_SPECIALS, PART_SPECIALS, Phase, Root, SpecialName
 from gotrace.probes.tokens import TextRange
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

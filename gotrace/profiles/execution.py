@@ -14,7 +14,6 @@ import gc
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
 from datetime import datetime, timezone
 from heapq import heappop, heappush
 from operator import itemgetter
@@ -23,7 +22,7 @@ from typing import NamedTuple
 from gotrace.gotypes.wait_reasons import meaning_of
 from gotrace.profiles.protobuf import text, varint
 from gotrace.profiles.write import check_place, write_content
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.text import counted
 
 #: The ending of such files' names.

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import NamedTuple
 
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 
 
 class ValueType(NamedTuple):

@@ -40,12 +40,11 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import Enum
 
 from gotrace.calls import Why
 from gotrace.gotypes.symbols import elide_type_arguments, short_name
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.report.colour import Colour, of_duration, paint
 from gotrace.report.durations import duration
 from gotrace.report.why import bracket

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from html import escape
 
+from gotrace.records import dataclass, field
 from gotrace.report.durations import duration, four_digits
 from gotrace.report.output import JsonOutput, Output
 from gotrace.report.page import page

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import takewhile
 from json.encoder import encode_basestring_ascii
 from typing import cast
@@ -24,7 +23,7 @@ from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, read_phase
 from gotrace.gotypes.types import Kind
 from gotrace.overhead import ProbeCost
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.report.calls import (
     DURATION_WIDTH,
     NO_DURATION,

@@ -12,13 +12,12 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from statistics import median
 from typing import NamedTuple
 
 from gotrace.gotypes.symbols import shown_names
 from gotrace.histogram import Histogram, bucket_bounds
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.report.durations import of_program
 from gotrace.report.latencies import Interval, LatencyGroup
 from gotrace.session.why.parts import PartSums, take_tracing_out

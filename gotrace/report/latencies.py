@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import TYPE_CHECKING
 
 from gotrace.gotypes.symbols import elide_type_arguments, short_name, shown_names
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.report.durations import (
     PERCENTILES,
     duration,

@@ -8,12 +8,11 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
 from enum import Enum
 from typing import Any, TextIO
 
 from gotrace.errors import UsageError
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.report.colour import Colour, paint, wants_colour
 from gotrace.text import encodable, printable
 

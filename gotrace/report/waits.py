@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TextIO
 
 from gotrace.goroutines.model import Frame
+from gotrace.records import dataclass, field
 from gotrace.report.durations import amount, duration
 from gotrace.report.goroutines import spoken, write_frames
 from gotrace.results.rows import Json

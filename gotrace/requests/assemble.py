@@ -11,12 +11,11 @@ import struct
 import time
 from collections import OrderedDict, deque
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from gotrace.probes.spec import ProbeSpec, parse_key
 from gotrace.profiles.execution import StateChange
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.requests.belonging import Belonging, Link, Span, Task, Work
 from gotrace.requests.critical import PathPart, States, critical_path
 from gotrace.requests.edges import FIRST, EdgeKind, edge_of

@@ -24,11 +24,10 @@ import functools
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
 from enum import Enum
 from typing import NamedTuple
 
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.requests.edges import NOTHING, Edge, EdgeKind
 
 #: Of which process, and its number.

@@ -13,12 +13,11 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field
 
 from gotrace.gotypes.wait_reasons import COROUTINE
 from gotrace.profiles import execution
 from gotrace.profiles.execution import StateChange
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.requests.belonging import Span, Task
 from gotrace.requests.edges import Edge, EdgeKind
 

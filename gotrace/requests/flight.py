@@ -9,12 +9,12 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 from gotrace.errors import UsageError
 from gotrace.kernel.rings import pages_of
 from gotrace.kernel.syscalls import online_cpus
 from gotrace.probes.spec import ProbeSpec
+from gotrace.records import replace
 from gotrace.requests.assemble import request_probes
 from gotrace.requests.recording import Recorder, Recording
 from gotrace.session.events import HEADER, function_of

@@ -8,7 +8,6 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import field
 from itertools import count
 
 from gotrace.calls import Call
@@ -30,7 +29,7 @@ from gotrace.profiles.execution import (
 )
 from gotrace.profiles.perfetto import PerfettoFile, is_perfetto
 from gotrace.profiles.write import check_place, write_content, written_whole
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.requests.assemble import Assembler
 from gotrace.requests.critical import reason_of
 from gotrace.requests.edges import FIRST, EdgeKind

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from dataclasses import field
 from typing import Generic, TypeVar
 
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.requests.belonging import Span, Work
 
 #: Seconds that a request waits after its root's end, since a timer may still begin work for it, and

@@ -16,12 +16,11 @@ import os
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
 
 from gotrace.arguments import held_to_annotations
 from gotrace.errors import GotraceError, UsageError
 from gotrace.histogram import fraction_of
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field, replace
 from gotrace.results.kinds import (
     ATTACHED,
     DETACHED,

@@ -15,12 +15,12 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from gotrace.arguments import held_to_annotations
 from gotrace.errors import GotraceError, UsageError, said
 from gotrace.histogram import Histogram, ValueHistogram, bucket_between
+from gotrace.records import dataclass, field
 from gotrace.results.kinds import (
     ATTACHED,
     DETACHED,

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import Enum
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from gotrace.live.model import (
     WaitGroupRow,
 )
 from gotrace.live.monitor import Monitor
+from gotrace.records import dataclass, field
 from gotrace.report.durations import PERCENTILES, duration, table
 from gotrace.report.top import (
     FUNCTION_ORDERS,

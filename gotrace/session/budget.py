@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Hashable, Mapping, Sequence
-from dataclasses import field
 from functools import partial
 from operator import sub
 from typing import Generic, NamedTuple, TypeVar
@@ -19,7 +18,7 @@ from gotrace.errors import GotraceError
 from gotrace.kernel.attach import ProbeGroup
 from gotrace.kernel.program import BpfProgram
 from gotrace.overhead import ProbeCost, RunCost
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.session.calibrate import Calibration
 from gotrace.session.landings import MAX_FUNCTIONS, by_function
 from gotrace.session.plan import ProbePlan

@@ -8,7 +8,6 @@ import pickle
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -22,6 +21,7 @@ from gotrace.kernel.histograms import HistogramRows
 from gotrace.kernel.methods import AttachMethod
 from gotrace.kernel.own_function import CALLS, OwnFunction, own_code, own_function
 from gotrace.overhead import ProbeCost
+from gotrace.records import replace
 from gotrace.session.landings import place_landing
 from gotrace.session.open_calls import OpenCalls
 from gotrace.settings import (

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from gotrace.kernel.attach import Attached, Point, ProbeGroup, attach
 from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.sums import Counters
+from gotrace.records import dataclass
 from gotrace.session.budget import counting_hits, removable
 from gotrace.session.calibrate import hit_costs
 from gotrace.session.plan import ProbePlan, plan_counting

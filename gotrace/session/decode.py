@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from gotrace.calls import Call, LongestWait, StackFrame, Why
@@ -24,7 +23,7 @@ from gotrace.probes.evaluate import NO_RESULT, Specials, decide, evaluate, why_u
 from gotrace.probes.scope import PART_SPECIALS, STACK_TYPE, Phase, SpecialName
 from gotrace.probes.spec import ProbeSpec, ResolvedProbe
 from gotrace.probes.typed import AccessPath, Operand, Typed
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.session.events import CallRecord, Unwinding, parse_call
 from gotrace.session.symbols import Symbolizer, is_plumbing
 from gotrace.session.tasks import Tasks

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
 from gotrace.errors import GotraceError
 from gotrace.gotypes.wait_reasons import WaitFor, WaitReasons, reason_numbers
 from gotrace.kernel.attach import ProbeGroup
+from gotrace.records import dataclass
 from gotrace.session.scheduler import SchedulerFile, SchedulerProbes, go_version, scheduler_files
 from gotrace.session.tasks import Tasks, runtime_group
 from gotrace.settings import EdgeSettings

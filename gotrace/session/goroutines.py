@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import field
 
 from gotrace.histogram import ROW_SIZE, Histogram
 from gotrace.kernel.program import Map
 from gotrace.kernel.sums import take_entries
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.session.why.parts import PartSums
 from gotrace.target.process import ended_processes
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import replace
 from functools import cached_property
 
 from gotrace.capture.ops import MAX_KEY_TEXT as MAX_KEY_TEXT
@@ -29,7 +28,7 @@ from gotrace.probes.scope import SpecialName
 from gotrace.probes.spec import NO_KEY, ProbeSpec, parse_key
 from gotrace.probes.spec import KeyText as KeyText
 from gotrace.probes.typed import SpecialOperand
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.session.calibrate import probe_cost, trap_cost
 from gotrace.session.choices import MAX_STACK_FRAMES
 from gotrace.session.decode import CallDecoder, Undecided

@@ -25,7 +25,6 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from enum import Enum
 from itertools import islice
 
@@ -35,7 +34,7 @@ from gotrace.kernel.attach import Attached, Point, ProbeGroup
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, fault_cookie, landing_cookie
 from gotrace.kernel.methods import AttachMethod
 from gotrace.kernel.program import BpfProgram
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.session.choices import ReturnMode
 from gotrace.session.open_calls import STACK_EPOCH, STACK_LATEST
 from gotrace.session.probing import Move, Places, Prepared

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import field, replace
 
 from gotrace.histogram import Histogram
 from gotrace.kernel import syscalls as kernel
@@ -14,7 +13,7 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.rings import Rings, pages_of
 from gotrace.kernel.sums import Halves
 from gotrace.overhead import ProbeCost
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field, replace
 from gotrace.session.calibrate import probe_cost
 from gotrace.session.choices import ReturnMode
 from gotrace.session.goroutines import Folded, GoroutineKey, GoroutineRows, GoroutineTimes

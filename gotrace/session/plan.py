@@ -10,7 +10,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
 from typing import NamedTuple
 
 from gotrace.elf import ElfError
@@ -22,7 +21,7 @@ from gotrace.kernel.attach import Point, ProbeGroup, refusal
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, cookie
 from gotrace.probes.pattern import NoFileError, Pattern, split_target
 from gotrace.probes.select import Selection, Selector
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field, replace
 from gotrace.sites.hashed import HASHED
 from gotrace.sites.records import SiteForm
 from gotrace.sites.sites import FunctionSites, Site, function_sites

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
@@ -17,7 +16,7 @@ from gotrace.errors import GotraceError
 from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.methods import AttachMethod
 from gotrace.probes.pattern import is_recipe
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.session.choices import ReturnMode
 from gotrace.session.plan import (
     BinaryRequest,

@@ -11,14 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, field
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
+from gotrace.records import fields as fields_of
 from gotrace.session.budget import Exceeded, Hits, RunBudget
 from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.session.lifetime import Lifetime
@@ -309,7 +309,9 @@ class Run(Generic[M, C]):
             fields: dict[str, object] = {"func": name} if name else {}
             fields["returns"] = move.returns
             if move.places is not None:
-                fields["places"] = asdict(move.places)
+                fields["places"] = {
+                    each.name: getattr(move.places, each.name) for each in fields_of(move.places)
+                }
             if move.why:
                 fields["why"] = move.why
             news.append(Note(NoteKind.MOVED, move.text(name), fields))

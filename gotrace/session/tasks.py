@@ -10,7 +10,6 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from gotrace.elf import ElfError
 from gotrace.elf.functions import FuncInfo, Origin
@@ -21,7 +20,7 @@ from gotrace.kernel.attach import Point, ProbeGroup
 from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.kernel.cookie import MAX_FILES, TaskKind, cookie
 from gotrace.kernel.program import BpfProgram
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.session.plan import ProbePlan
 from gotrace.settings import InterruptedSettings, TaskSettings
 from gotrace.sites.sites import Site, function_sites

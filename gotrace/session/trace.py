@@ -7,7 +7,6 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from functools import cached_property
 from itertools import chain
 from typing import ClassVar
@@ -23,7 +22,7 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.rings import PastRings, pages_of
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field, replace
 from gotrace.session.calibrate import trap_cost
 from gotrace.session.choices import ReturnMode
 from gotrace.session.decode import CallDecoder, Undecided, call_decoders

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from typing import Protocol
 
 from gotrace.abi.assign import FloatReg, Label, Piece, Saved
@@ -64,7 +63,7 @@ from gotrace.probes.typed import (
     texts_needed_whole,
     unit_of,
 )
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.session.choices import MAX_TEXT_BYTES
 from gotrace.session.dynamic_types import DynamicTypes
 from gotrace.session.plan import BinaryPlan, BinaryRequest, FunctionKey, ProbePlan, Split

@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
 
 from gotrace.elf.functions import FuncInfo
+from gotrace.records import replace
 from gotrace.sites.decode import control_flow, exits, float_written, instructions, step_over
 from gotrace.sites.emulation import refusal
 from gotrace.sites.prologue import (

@@ -10,13 +10,13 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from gotrace.architecture import HOST
 from gotrace.elf.image import ElfImage, FileIdentity
 from gotrace.errors import GotraceError, UsageError, said
 from gotrace.gotypes.binary import Binary
+from gotrace.records import dataclass, field, replace
 from gotrace.settings import SiteSettings
 from gotrace.sites.hashed import may_hash
 from gotrace.target.command import Command

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.values.model import (
     BytesValue,
     ErrorValue,

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
+from gotrace.records import replace
 from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import (
     InterfaceValue,

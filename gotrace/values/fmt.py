@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from gotrace.errors import UsageError
 from gotrace.gotypes.symbols import display_name
@@ -24,7 +23,7 @@ from gotrace.gotypes.types import (
     StructType,
     basic_type,
 )
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.values.go_syntax import GUESSED
 from gotrace.values.model import (
     BytesValue,

@@ -9,10 +9,9 @@ linker's name of a type, as in gotypes.types.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import field
 from typing import TYPE_CHECKING, Union
 
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 
 if TYPE_CHECKING:
     from gotrace.gotypes.types import GoType

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import replace
 
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

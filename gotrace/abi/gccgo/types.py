@@ -8,7 +8,6 @@ exported ones of the unit's own package ``Item``, others ``main.item`` (there ``
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gotrace.gotypes.from_dwarf import RENAMING_TAGS, DwarfTypes
@@ -22,6 +21,7 @@ from gotrace.gotypes.types import (
     StructType,
     basic_type,
 )
+from gotrace.records import replace
 
 if TYPE_CHECKING:
     from gotrace.elf.dwarf.units import Die

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
 from typing import TYPE_CHECKING
 
 from gotrace.elf import ElfError
@@ -26,7 +25,7 @@ from gotrace.elf.dwarf.loclist import (
 from gotrace.elf.dwarf.search import find_type
 from gotrace.elf.dwarf.subprograms import Shape, child_offsets, code_addresses
 from gotrace.elf.dwarf.units import Die, Unit, UnitTable, damage_is_reported
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 
 if TYPE_CHECKING:
     from gotrace.elf.image import ElfImage

@@ -10,18 +10,16 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
-import inspect
 import io
 import resource
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import IO, Any, ParamSpec, TypeVar
 
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.dwarf.subprograms import Declaration, Shapes
 from gotrace.errors import GotraceError
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 
 try:
     from elftools.common.exceptions import DWARFError, ELFError
@@ -279,7 +277,8 @@ class UnitTable:
         self._ration = _Ration()
         sections: dict[str, DebugSectionDescriptor | None] = {}
         self._streams: dict[str, _Section] = {}
-        for parameter in inspect.signature(DWARFInfo).parameters:
+        code = DWARFInfo.__init__.__code__
+        for parameter in code.co_varnames[: code.co_argcount]:
             if parameter.startswith("debug_") and parameter.endswith("_sec"):
                 name = parameter.removeprefix("debug_").removesuffix("_sec")
                 stream = _Section(functools.partial(load, name), self._ration)

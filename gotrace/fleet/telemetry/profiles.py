@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import replace
 
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.targets import Program
@@ -20,6 +19,7 @@ from gotrace.gotypes.wait_reasons import BLOCKING, WaitFor, meaning_of, reason_n
 from gotrace.overhead import ProbeCost
 from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import PprofLocation, StackProfile
+from gotrace.records import replace
 from gotrace.session.budget import Hits
 from gotrace.session.choices import WaitState
 from gotrace.session.request import Accept

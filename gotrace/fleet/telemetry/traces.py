@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from enum import Enum
 from typing import Generic, TypeVar, cast
 
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.requests.belonging import SMALL, Belonging, Link, Span, Task, Work
 from gotrace.requests.edges import Edge
 from gotrace.requests.nest import Nest, wrong_spans

@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import field, replace
 
 from gotrace.fleet.config import WaitsSpec
 from gotrace.fleet.probing import PresentProbe
@@ -15,7 +14,7 @@ from gotrace.fleet.series import Presence
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.price import refuse_price
 from gotrace.overhead import ProbeCost
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field, replace
 from gotrace.session.run import open_run
 from gotrace.session.waits.states import (
     StateKind,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,7 +16,7 @@ from gotrace.kernel.kept_stacks import KeptStacks
 from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.sums import Counters, Sums
 from gotrace.kernel.syscalls import CPU_CLOCK
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.results.kinds import SAMPLED, Sampled
 from gotrace.session.choices import HERTZ
 from gotrace.session.open_calls import Diagnostic

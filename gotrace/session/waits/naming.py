@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from enum import Enum
 
 from gotrace.goroutines.groups import matcher, stacks_with
@@ -12,7 +11,7 @@ from gotrace.goroutines.model import Stack
 from gotrace.goroutines.program import CodeNames
 from gotrace.gotypes.wait_reasons import WaitFor, meaning_of
 from gotrace.profiles.rows import Line, PprofLocation, ProfileForm, ProfileRow, ValueType
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 from gotrace.results.rows import Json, Row
 from gotrace.session.choices import WaitState
 from gotrace.session.row_cells import RowStacks

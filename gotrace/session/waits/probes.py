@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gotrace.errors import GotraceError, UsageError, needs_one_process
 from gotrace.goroutines.live import GoFiles
 from gotrace.gotypes.wait_reasons import WaitReasons
+from gotrace.records import dataclass
 from gotrace.session.choices import WaitState
 from gotrace.session.scheduler import SchedulerProbes, scheduler_files
 from gotrace.session.tasks import Tasks, interrupted_settings

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from enum import Enum, IntEnum
 
 from gotrace.errors import GotraceError, said
 from gotrace.gotypes.wait_reasons import WaitFor, WaitReasons, meaning_of
 from gotrace.kernel.program import Map
 from gotrace.kernel.sums import take_entries, take_rows
-from gotrace.records import dataclass
+from gotrace.records import dataclass, field
 
 #: The beginnings of wait reasons' names.
 BLOCKED, GC = "blocked: ", "gc: "

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Point, attach
 from gotrace.kernel.methods import AttachMethod
 from gotrace.overhead import ProbeCost
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.session.scheduler import SchedulerProbes
 from gotrace.settings import CountSettings
