@@ -123,6 +123,8 @@ class _Writer(StackWriter[GooffcpuOptions, WaitRow, Row]):
             return
         out = self.begin()
         if calls is not None:
+            if options.inside:  # their names are added up without their stacks
+                out.write(f"of all functions of {self._what}, those of --in below:\n")
             write_syscalls(out, calls, top)
             out.write("\n")
         write_waits(out, head, waits, self._what, options.system, top)

@@ -8,7 +8,7 @@ from html import escape
 
 from gotrace.records import dataclass, field
 from gotrace.report.durations import duration, four_digits
-from gotrace.report.output import JsonOutput, Output
+from gotrace.report.output import JsonOutput, Output, TextOutput
 from gotrace.report.page import page
 from gotrace.results.changes import Amount, Change, Diff, Rates
 from gotrace.text import counted, encodable, printable
@@ -25,10 +25,22 @@ def write_diff(output: Output, found: Diff, top: int | None, stacks: bool = Fals
         _write_json(output, found, top, stacks)
         return
     by_function = bool(found.functions) and not stacks
-    changed, whole = _changed(found.functions if by_function else found.changes)
-    out = output.out
-    what = "FUNCTION" if by_function else "WHAT"
     output.heading(f"{_lengths(found)}\n\n")
+    _write_changes(output, found, found.functions if by_function else found.changes, top)
+    if by_function and found.a.tool == "gooncpu":
+        output.out.write("--stacks compares stacks\n")
+    elif by_function:
+        output.out.write("\n")
+        _write_changes(output, found, found.changes, top)
+    output.out.flush()
+
+
+def _write_changes(
+    output: TextOutput, found: Diff, changes: Sequence[Change], top: int | None
+) -> None:
+    changed, whole = _changed(changes)
+    out = output.out
+    what = "FUNCTION" if any(one.whole for one in changes) else "WHAT"
     output.heading(_COLUMN.format("CHANGE", "NOISE", "BEFORE", "AFTER", "RATIO", "SHARE", what))
     shown = changed[: top or _TOP]
     for one in shown:
@@ -45,11 +57,8 @@ def write_diff(output: Output, found: Diff, top: int | None, stacks: bool = Fals
         out.write(counted("and {:,} smaller change{s}: --top says how many\n", rest))
     if any(not one.certain for one in shown):
         out.write("~ less than the noise\n")
-    if by_function:
-        out.write("--stacks compares stacks\n")
     if not changed:
         out.write("nothing has changed\n")
-    out.flush()
 
 
 def _changed(changes: Sequence[Change]) -> tuple[list[Change], float]:
@@ -117,7 +126,8 @@ def _write_json(output: JsonOutput, found: Diff, top: int | None, stacks: bool) 
     }
     unit = found.a.unit or None
     output.write("diff", {"of": found.a.tool, "per": found.per, "unit": unit, **sides})
-    kinds = {} if stacks else {"function_change": found.functions}
+    name = "function_change" if found.a.tool == "gooncpu" else "name_change"
+    kinds = {} if stacks else {name: found.functions}
     kinds["change"] = found.changes
     for kind, changes in kinds.items():
         shown, whole = _changed(changes)

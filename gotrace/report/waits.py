@@ -93,6 +93,9 @@ def _write_group(out: TextIO, group: _Group, system: bool) -> None:
     notes = [note for note in (first["reason"], "not ended" if first["open"] else "") if note]
     shown = f" [{', '.join(notes)}]" if notes else ""
     each = f", {duration(group.ns / group.count)} each" if group.count > 1 else ""
+    longest = [wait["max_ns"] for wait in group.waits if "max_ns" in wait]
+    if each and len(longest) == len(group.waits):
+        each += f", {duration(max(longest))} at most"
     words = _counted(group.count, first["state"])
     out.write(f"\n{duration(group.ns)} in {words}{shown}{each}:\n")
     if not waker_stack:

@@ -268,7 +268,8 @@ class Change:
 class Diff(Table):
     """Changes between two recordings; ``changes`` are the largest first.
 
-    ``functions`` are those of each function's own CPU time, if it is CPU time.
+    ``functions`` are those of each function's own CPU time, if it is CPU time, and of system calls
+    by their names, if they are recorded by these.
     """
 
     a: Rates
@@ -316,7 +317,17 @@ def diff(a: Source, b: Source) -> Diff:
         )
         wholes = {one.key: one for one in whole}
         functions = [replace(one, whole=wholes[one.key]) for one in own]
+    elif first.asked.get("names"):
+        functions = _changes(first, second, _by_name(first), _by_name(second))
     return Diff(first, second, _changes(first, second, first.amounts, second.amounts), functions)
+
+
+def _by_name(rates: Rates) -> dict[Key, Amount]:
+    """Return the amounts of system calls by their names."""
+    found: dict[Key, Amount] = {}
+    for key, amount in rates.amounts.items():
+        found.setdefault(Key(key.name), Amount(total=0)).merge(amount)
+    return found
 
 
 def _by_function(rates: Rates, is_whole: bool) -> dict[Key, Amount]:

@@ -373,6 +373,26 @@ def test_a_file_with_two_runs_is_as_long_as_both() -> None:
     assert change.before == change.after == 50
 
 
+def test_system_calls_are_compared_by_name_first() -> None:
+    begun = _attached(state="syscall", names=True)
+    calls = [{**_wait("syscall"), "reason": name, "stack": frames(f)} for name, f in _CALLS]
+    more = [{**row, "delay_ns": 4 * row["delay_ns"]} for row in calls]
+    found = gotrace.diff(lines([begun, *_waits(), *calls]), lines([begun, *_waits(), *more]))
+    changed = {one.key.name: one.change for one in found.functions}
+    assert changed == {"[read]": 2 * changed["[futex]"], "[futex]": 3 * calls[0]["delay_ns"] / 30}
+    out = io.StringIO()
+    write_diff(TextOutput(out, out), found, None)
+    first, second = out.getvalue().split("\n\n")[1:]
+    assert "main.f" not in first and "[futex]" in first and "main.g" in second
+
+
+_CALLS = (("read", "main.f"), ("read", "main.g"), ("futex", "main.f"))
+
+
+def _waits() -> Rows:
+    return [row for row in waits(random.Random(1), {"main.f": 5}) if row["kind"] == "waits"]
+
+
 def _counted(count: int) -> Row:
     return {"kind": "count", "func": "main.f", "count": count, "ts": 1.0, "interval_s": 2.0}
 
