@@ -38,7 +38,7 @@ from gotrace.report.by import (
 )
 from gotrace.report.counts import count_rows, write_counts
 from gotrace.report.latencies import Interval, LatencyGroup, write_latencies
-from gotrace.report.latency_rows import RowName, row_names
+from gotrace.report.latency_rows import NO_NAME, RowName, key_groups, row_names
 from gotrace.report.listing import list_plan
 from gotrace.report.order import Order, last, ordered, size_by
 from gotrace.report.output import Notice, NoticeKind, Output
@@ -243,7 +243,7 @@ def _table(
     found = [
         (program, name, row.calls, RowBy(row.by(key.texts) or {}))
         for row in period.rows
-        for program, name in [_NO_NAME if row.function is None else names[row.function]]
+        for program, name in [NO_NAME if row.function is None else names[row.function]]
     ]
     rates = options.interval is not None
     return count_rows(found, seconds, options.top, options.sort, rates)
@@ -257,21 +257,7 @@ def _groups(
     cost: RunCost | None,
 ) -> Sequence[LatencyGroup]:
     """Return a group for each row, in the order that is asked for."""
-    names = plan.names
-    groups = [
-        LatencyGroup(
-            name,
-            row.times,
-            why=row.why,
-            by=row.by(key.texts) or {},
-            program=program,
-            cost=cost.of(row.function) if cost else None,
-            own=row.own,
-        )
-        for row in period.rows
-        for program, name in [_NO_NAME if row.function is None else names[row.function]]
-        if row.times is not None
-    ]
+    groups = key_groups(plan, key, period, cost)
     top = None if options.is_drawn else options.top
     size = size_by(options.sort, Order.TOTAL)
     by_name = _name_of if options.sort is Order.NAME else None
@@ -280,10 +266,6 @@ def _groups(
 
 def _name_of(group: LatencyGroup) -> tuple[str, str, str]:
     return group.function or "", group.program or "", repr(group.by)
-
-
-#: Of the calls that found no row.
-_NO_NAME = RowName(None, None)
 
 
 def _value_rows(
@@ -305,7 +287,7 @@ def _value_rows(
         names = [of_files[part.binary] for part in plan.binaries for _ in part.functions]
     for number, row in enumerate(period.rows):
         assert row.measured is not None
-        name = _NO_NAME if row.function is None else names[row.function]
+        name = NO_NAME if row.function is None else names[row.function]
         by = RowBy(row.by(key.texts) or {}) if key.expressions else None
         same: object = number if key.expressions else name
         if same in groups:

@@ -259,22 +259,6 @@ WHY_ALL, WHY_WAITS = "all", "waits"
 _WAITS = f"--why={WHY_WAITS}"
 
 
-def _recipes_keys(patterns: Sequence[str]) -> list[str] | None:
-    """Return the keys by which recipes among the patterns group calls, None without a recipe."""
-    from gotrace.probes.pattern import is_recipe
-
-    if not any(map(is_recipe, patterns)):
-        return None
-    from gotrace.probes.recipes import find_recipe, split_recipe
-
-    if not all(map(is_recipe, patterns)):
-        raise UsageError("recipes and patterns cannot be combined without a common key: give --by")
-    keys = {probe.by for text in patterns for probe in find_recipe(split_recipe(text)[1]).probes}
-    if len(keys) > 1:
-        raise UsageError(f"these recipes have different keys: give --by, {' or '.join(keys)}")
-    return list(keys)
-
-
 _CONDITION = re.compile(r"""\s+(?=[("`])""")
 
 
@@ -646,7 +630,11 @@ class CallsOptions(FunctionOptions, BudgetOptions, SummaryOptions):
         options = super().prepared(parser)
         if not options.is_run:
             return options
-        by = options.by or _recipes_keys(options.patterns)
+        by = options.by
+        if not by and any("@" in pattern for pattern in options.patterns):
+            from gotrace.probes.recipes import recipes_keys
+
+            by = recipes_keys(options.patterns)
         if not (by or options.value):
             _check_bare(options.patterns, options.tool, options.regexp)
         options = replace(options, by=by).with_files(parser)

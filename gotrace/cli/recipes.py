@@ -7,12 +7,10 @@ from contextlib import ExitStack, closing
 
 from gotrace.cli.options import LookOptions, OptionParser, new_parser
 from gotrace.cli.run import make_output
-from gotrace.errors import GotraceError
-from gotrace.probes.recipes import Recipe, recipes
+from gotrace.probes.recipes import recipes
 from gotrace.report.output import JsonOutput
 from gotrace.report.table import table_lines
-from gotrace.session.plan import select
-from gotrace.session.trace_plan import parse_probes, probe_requests
+from gotrace.session.trace_plan import has_recipe
 from gotrace.target.process import one_process
 from gotrace.target.target import Target
 from gotrace.text import printable
@@ -34,7 +32,7 @@ def run(options: LookOptions) -> int:
             pid = one_process(options.processes, "gotrace recipes looks at")
             target = opened.enter_context(closing(Target.of(pid, None)))
         for recipe in recipes():
-            here = None if target is None else _is_in(recipe, target)
+            here = None if target is None else has_recipe(target, recipe.name)
             if isinstance(output, JsonOutput):
                 fields = {
                     "name": recipe.name,
@@ -54,15 +52,3 @@ def run(options: LookOptions) -> int:
         output.out.writelines(f"{line}\n" for line in table_lines(rows))
     output.out.flush()
     return 0
-
-
-def _is_in(recipe: Recipe, target: Target) -> bool:
-    """Return whether a process has any function of a recipe."""
-    specs, _ = parse_probes([f"@{recipe.name}"])
-    for request in probe_requests(specs):
-        try:
-            select(target, [request], "trace")
-            return True
-        except GotraceError:
-            continue
-    return False

@@ -206,13 +206,20 @@ def _write_attached_json(
         output.rows([head, *waits.latest[: options.top]])
     functions = monitor.functions
     if functions is not None and functions.latest is not None:
-        from gotrace.report.latencies import write_latencies
-        from gotrace.report.latency_rows import LatencyChoice, interval_of
+        from gotrace.report.latencies import Interval, write_latencies
+        from gotrace.report.latency_rows import LatencyChoice, interval_of, key_groups
+        from gotrace.report.order import ordered
+        from gotrace.session.latency import Measurement
 
-        choice = LatencyChoice(by_function=True, top=options.top)
         when = (snapshot.ts, functions.seconds, 1)
-        plan = functions.run.plan
-        interval = interval_of(choice, plan, functions.latest, None, when, None)
+        plan, latest = functions.run.plan, functions.latest
+        if isinstance(latest, Measurement):
+            choice = LatencyChoice(by_function=True, top=options.top)
+            interval = interval_of(choice, plan, latest, None, when, None)
+        else:
+            groups = key_groups(plan, functions.key, latest, None)
+            groups = ordered(groups, options.top, lambda group: group.times.sum)
+            interval = Interval(groups, [], *when, False, {})
         write_latencies(output, interval, False)
         for row in snapshot.functions or ():
             if row.errors is not None:

@@ -19,7 +19,8 @@ class GotopOptions(Options):
     waits: bool = Heading.VALUES.option("-w --waits", "attach what adds waits up at the start")
     functions: list[str] = Heading.VALUES.option(
         "-f --function PATTERN",
-        "measure calls of such functions from the start; only * is special (may be repeated)",
+        "measure calls of such functions, or of @RECIPE, from the start; only * is special (may be"
+        " repeated)",
     )
     requests: str | None = Heading.VALUES.option(
         "-r --requests ROOT",

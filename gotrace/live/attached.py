@@ -21,14 +21,14 @@ from gotrace.gotypes.wait_reasons import WaitFor, meaning_of
 from gotrace.histogram import Histogram
 from gotrace.live.model import Attachment, FunctionRow, WaitGroupRow, WaitUse
 from gotrace.overhead import ProbeCost
-from gotrace.probes.recipes import find_recipe
+from gotrace.probes.recipes import find_recipe, recipes_keys
 from gotrace.probes.spec import parse_key
 from gotrace.records import dataclass, field
 from gotrace.results.rows import Row
 from gotrace.session.calibrate import Calibration, probe_cost
 from gotrace.session.choices import WaitState
 from gotrace.session.count import CountRequest
-from gotrace.session.keys import KeyMeter, KeyRequest
+from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod, KeyRequest, key_of
 from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest, Measurement
 from gotrace.session.request import Asked
 from gotrace.session.row_cells import RowStack
@@ -39,6 +39,7 @@ from gotrace.session.waits.naming import WaitChoice, named_waits, waker_label
 from gotrace.session.why.price import price_of
 from gotrace.sites.records import SiteForm
 from gotrace.target.target import Target
+from gotrace.values.model import Value
 
 #: Snapshots whose numbers are kept, and rows that are kept while they have none.
 HISTORY = 300
@@ -94,7 +95,7 @@ def _passed(since: float) -> tuple[float, float]:
 
 
 #: Recipes of functions that a server calls for each request, which its handlers are within.
-_SERVERS = ("http.server", "grpc.handler")
+SERVERS = ("http.server", "grpc.handler")
 #: Up to Go 1.19 a lock's reason is that of any semaphore.
 _LOCKS = frozenset({WaitFor.LOCK, WaitFor.SEMAPHORE})
 
@@ -104,7 +105,7 @@ class WaitUses:
 
     def __init__(self, module: str | None) -> None:
         self._own = ("main.", *((f"{module}/", f"{module}.") if module else ()))
-        recipes = map(find_recipe, _SERVERS)
+        recipes = map(find_recipe, SERVERS)
         self._servers = {probe.function for recipe in recipes for probe in recipe.probes}
 
     def of(self, reason: str, stack: RowStack, roots: Collection[str]) -> WaitUse:
@@ -203,6 +204,13 @@ class WaitWatch:
         self.close()
 
 
+def _plain(value: Value) -> str:
+    """Return a value of a recipe's key: a text without quotes."""
+    from gotrace.values.go_syntax import by_text
+
+    return by_text(value).strip('"')
+
+
 #: The key by which a function's calls are added up to find its errors.
 _BY_FUNCTION = parse_key("$func")
 
@@ -216,45 +224,63 @@ class FunctionWatch:
             raise UsageError("no functions were given: type a pattern, such as 'main.*'")
         asked = Asked(patterns)
         self.patterns = tuple(patterns)
+        self.key = key_of(recipes_keys(patterns) or ())
         self.share = 0.0
         price = self._price(target, asked)
         self.share = price.share
         if accept is not None:
             accept(price)
-        options = LatencyOptions(per_function=True, intervals=True)
+        request: LatencyRequest | KeyRequest
+        if asked.has_recipes:
+            options = KeyOptions(times=True, intervals=True)
+            request = KeyRequest(
+                target=target,
+                asked=asked,
+                verb="measure",
+                done="measured",
+                key=self.key,
+                follows_returns=True,
+                options=options,
+            )
+        else:
+            by_function = LatencyOptions(per_function=True, intervals=True)
+            request = LatencyRequest(target=target, asked=asked, options=by_function)
         with ExitStack() as opened:
-            self._errors = self._open_errors(target, opened)
-            self.run: Run[LatencyMeter, ProbeCost] = opened.enter_context(
-                open_run(LatencyRequest(target=target, asked=asked, options=options))
+            self._errors = None if asked.has_recipes else self._open_errors(target, opened)
+            self.run: Run[LatencyMeter, ProbeCost] | Run[KeyMeter, ProbeCost] = (
+                opened.enter_context(open_run(request))
             )
             if self._errors is not None:
                 self._errors.begin()
             self.run.begin()
             self._take_errors()  # of calls before that
             self._opened = opened.pop_all()
-        self._history: _History[str] = _History()
+        self._history: _History[tuple[str, str]] = _History()
         #: The latest times, as gofunclatency prints them.
-        self.latest: Measurement | None = None
+        self.latest: Measurement | KeyPeriod | None = None
         self._taken = self.run.began
         #: How long the latest reading is of.
         self.seconds = 0.0
 
-    @staticmethod
-    def _price(target: Target, asked: Asked) -> AttachPrice:
+    def _price(self, target: Target, asked: Asked) -> AttachPrice:
         """Count the calls for a moment; return the price of measuring them."""
         with Calibration(lambda: probe_cost(SiteForm.EMULATED, None)) as calibration:
-            with open_run(CountRequest(target=target, asked=asked)) as run:
+            functions: Sequence[str] = self.patterns
+            if asked.has_recipes:
+                functions = [probe.pattern for probe in asked.probes(target, formats=False)[0]]
+            counted = Asked(functions)
+            with open_run(CountRequest(target=target, asked=counted, is_strict=False)) as run:
                 run.begin()
                 began = time.monotonic()
                 run.is_over(_COUNTING)
                 calls = sum(run.meter.take()) / (time.monotonic() - began)
-                functions = len(run.plan.functions)
+                count = len(run.plan.functions)
             try:
                 hit = calibration.cost(_MAX_WAIT).hit
             except (GotraceError, OSError):
                 hit = _USUAL_HIT
         share = 2 * calls * hit / 1e9
-        what = "1 function is" if functions == 1 else f"{functions:,} functions are"
+        what = "1 function is" if count == 1 else f"{count:,} functions are"
         return AttachPrice(
             f"{what} called {round(calls):,} times a second: measuring that will take about"
             f" {percent(share)} of one CPU",
@@ -286,7 +312,10 @@ class FunctionWatch:
         """Return the functions with their calls since the last time, most time first."""
         self.run.is_over(0)
         meter = self.run.meter
-        meter.poll(time.monotonic() + _READING)
+        if isinstance(meter, LatencyMeter):
+            meter.poll(time.monotonic() + _READING)
+        else:
+            meter.poll()
         errors = self._take_errors()
         began = time.monotonic()
         self.latest = meter.take()  # last: it waits for programs that run, which can take seconds
@@ -294,12 +323,20 @@ class FunctionWatch:
         seconds, self._taken = began - self._taken, began
         self.seconds = seconds
         names = self.run.plan.names
-        found = {names[row].text: times for row, times in self.latest.rows.items()}
+        found: dict[tuple[str, str], Histogram] = {}
+        if isinstance(self.latest, Measurement):
+            for number, times in self.latest.rows.items():
+                found[names[number].text, names[number].text] = times
+        else:
+            for row in self.latest.rows:
+                name = " ".join(map(_plain, row.values)) if row.values is not None else "(others)"
+                function = names[row.function].text if row.function is not None else ""
+                found.setdefault((name, function), Histogram()).merge(row.times or Histogram())
         self._history.add({name: times.count for name, times in found.items()})
         rows = []
-        for name in self._history.numbers:
-            times = found.get(name, Histogram())
-            rows.append(FunctionRow(seconds, name, times, errors.get(name), self._history.of(name)))
+        for key in self._history.numbers:
+            times, history = found.get(key, Histogram()), self._history.of(key)
+            rows.append(FunctionRow(seconds, *key, times, errors.get(key[0]), history))
         return sorted(rows, key=lambda row: (-row.times.sum, row.name))
 
     def _take_errors(self) -> dict[str, int]:

@@ -14,6 +14,7 @@ from gotrace.records import dataclass
 
 if TYPE_CHECKING:  # loaded where something is attached
     from gotrace.calls import Call, StackFrame
+    from gotrace.requests.critical import PathPart
     from gotrace.requests.model import Request
     from gotrace.session.decode import DecodedCall
 
@@ -123,12 +124,14 @@ class WaitGroupRow:
 class FunctionRow:
     """One function's calls that returned in ``seconds``, since the last snapshot.
 
+    Those of a recipe are by its key: ``name`` has the values then, else that of the ``function``.
     ``errors`` is how many returned an error, None where the last result is not one, or cannot be
     read. ``history`` is the number of calls by snapshot.
     """
 
     seconds: float
     name: str
+    function: str
     times: Histogram
     errors: int | None
     history: tuple[int, ...]
@@ -140,7 +143,8 @@ class SlowRequest:
 
     ``ended`` is in seconds since 1970, ``number`` that of the request among all since they are
     traced. It has ``calls`` of so many ``goroutines``. ``is_cut``: they were too many to be kept,
-    and ``traced`` has the root's alone.
+    and ``traced`` has the root's alone. ``mostly`` is the largest part of its critical path, None
+    if there is no path.
     """
 
     duration_ns: int
@@ -151,6 +155,7 @@ class SlowRequest:
     traced: Request[DecodedCall]
     is_cut: bool
     epoch_ns: int
+    mostly: PathPart | None
 
     @property
     def request(self) -> Request[Call]:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gotrace.errors import GotraceError, UsageError
@@ -56,6 +57,15 @@ class Monitor:
         self.functions: FunctionWatch | None = None
         self.requests: Requests | None = None
         self.calls: Calls | None = None
+
+    @cached_property
+    def server(self) -> str | None:
+        """Return the recipe of the requests that the program serves, None if none is known."""
+        from gotrace.live.attached import SERVERS
+        from gotrace.session.trace_plan import has_recipe
+
+        found = (f"@{name}" for name in SERVERS if has_recipe(self._target, name))
+        return next(found, None)
 
     @property
     def pid(self) -> int:

@@ -233,7 +233,8 @@ class Requests(_Traced):
         goroutines = [node.goid for node in request.nodes()]
         counts = len(goroutines), len(set(goroutines))
         ended = (call.end_ns - self._epoch) / _NS
-        slow = SlowRequest(took, ended, self._number, *counts, request, False, self._epoch)
+        mostly = next(iter(request.critical_path()), None)
+        slow = SlowRequest(took, ended, self._number, *counts, request, False, self._epoch, mostly)
         at = next((i for i, one in enumerate(kept) if one.duration_ns < took), len(kept))
         kept.insert(at, slow)
         self._kept += 1

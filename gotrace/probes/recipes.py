@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gotrace.errors import UsageError
-from gotrace.probes.pattern import NameList, Pattern
+from gotrace.probes.pattern import NameList, Pattern, is_recipe
 from gotrace.probes.scope import did_you_mean
 from gotrace.records import dataclass, replace
 
@@ -159,6 +159,21 @@ def recipes_of(function: str) -> list[str]:
         for recipe in recipes()
         if any(one.signatures and Pattern(one.function).match(names).rows for one in recipe.probes)
     ]
+
+
+def recipes_keys(patterns: Sequence[str]) -> list[str] | None:
+    """Return the keys by which recipes among the patterns group calls, None without a recipe.
+
+    Raises UsageError.
+    """
+    if not any(map(is_recipe, patterns)):
+        return None
+    if not all(map(is_recipe, patterns)):
+        raise UsageError("recipes and patterns cannot be combined without a common key: give --by")
+    keys = {probe.by for text in patterns for probe in find_recipe(split_recipe(text)[1]).probes}
+    if len(keys) > 1:
+        raise UsageError(f"these recipes have different keys: give --by, {' or '.join(keys)}")
+    return list(keys)
 
 
 def find_recipe(name: str) -> Recipe:

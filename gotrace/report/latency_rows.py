@@ -20,7 +20,9 @@ from gotrace.session.why.parts import PartSums
 from gotrace.target.target import TargetBinary
 
 if TYPE_CHECKING:
+    from gotrace.probes.spec import KeyText
     from gotrace.results.rows import Row
+    from gotrace.session.keys import KeyPeriod
 
 _TOP_GOROUTINES = 10
 
@@ -99,6 +101,31 @@ class RowName(NamedTuple):
 
     program: str | None
     function: str | None
+
+
+#: Of the calls that found no row.
+NO_NAME = RowName(None, None)
+
+
+def key_groups(
+    plan: ProbePlan, key: KeyText, period: KeyPeriod, cost: RunCost | None
+) -> list[LatencyGroup]:
+    """Return a group for each row of calls that are added up by a key."""
+    names = plan.names
+    return [
+        LatencyGroup(
+            name,
+            row.times,
+            why=row.why,
+            by=row.by(key.texts) or {},
+            program=program,
+            cost=cost.of(row.function) if cost else None,
+            own=row.own,
+        )
+        for row in period.rows
+        for program, name in [NO_NAME if row.function is None else names[row.function]]
+        if row.times is not None
+    ]
 
 
 def row_names(

@@ -7,10 +7,18 @@ from collections.abc import Mapping, Sequence
 
 from gotrace.calls import StackFrame
 from gotrace.live.model import FunctionCalls, SlowRequest
-from gotrace.report.calls import Clock, LineStyle, TimeStyle, bracket_of, call_text
+from gotrace.report.calls import (
+    PREFIX_WIDTH,
+    Clock,
+    LineStyle,
+    TimeStyle,
+    bracket_of,
+    call_text,
+)
 from gotrace.report.durations import duration
+from gotrace.report.goroutines import spoken
 from gotrace.report.requests import request_lines
-from gotrace.report.top import ScreenLine
+from gotrace.report.top import ScreenLine, fitted
 from gotrace.text import counted, printable
 
 _BAR = 24  # columns
@@ -24,14 +32,22 @@ def _clock(epoch: int) -> Clock:
 
 def slow_lines(rows: Sequence[SlowRequest], width: int) -> tuple[str, list[ScreenLine]]:
     """Return the heads of columns, and a line for each request, of that ``width`` at most."""
-    head = f"{'DURATION':>9} {'AT':<12} {'CALLS':>6} {'GOROUTINES':>10}  REQUEST"
+    wide = max(_LEAST, (width - 22) // 2)
+    head = f"{'DURATION':>9} {'AT':<8}  {'REQUEST':<{wide}} MOSTLY"
     lines = []
     for row in rows:
         call = row.traced.root.call
-        at = _clock(row.epoch_ns).text(call.end_ns)[:12]
-        text = f"{duration(row.duration_ns):>9} {at:<12} {row.calls:>6,} {row.goroutines:>10,}  "
-        style = LineStyle(max(_LEAST, width - len(text)), short=True)
-        lines.append(ScreenLine(text + call_text(call, style)))
+        at = _clock(row.epoch_ns).text(call.end_ns)[:8]
+        text = call.message
+        if text is None:
+            text = call_text(call, LineStyle(wide + PREFIX_WIDTH, short=True))
+        part, mostly = row.mostly, ""
+        if part is not None and row.duration_ns:
+            what = part.what.removeprefix("blocked: ")
+            mostly = f"{100 * part.ns // row.duration_ns}% {what} "
+            mostly += fitted(printable(spoken(part.function)), width - 22 - wide - len(mostly))
+        line = f"{duration(row.duration_ns):>9} {at}  {printable(text):<{wide}.{wide}} {mostly}"
+        lines.append(ScreenLine(line.rstrip()))
     return head, lines
 
 

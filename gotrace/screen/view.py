@@ -271,10 +271,10 @@ class _View:
             rows = {row.name: row for row in snapshot.requests or ()}
             level.slow = rows[level.root].slowest if level.root in rows else ()
         elif snapshot is not None and level.function is not None:
-            functions = {row.name: row for row in snapshot.functions or ()}
-            if level.function in functions:
-                level.stack = _function_detail(functions[level.function])
-            if snapshot.calls is not None and snapshot.calls.name == level.function:
+            row = self._function(level.function)
+            if row is not None:
+                level.stack = _function_detail(row)
+            if snapshot.calls is not None and row and snapshot.calls.name == row.function:
                 from gotrace.report.top_calls import calls_lines
 
                 found = calls_lines(snapshot.calls, self._terminal.size[1])
@@ -511,10 +511,16 @@ class _View:
         monitor, snapshot = self._current.monitor, self._current.snapshot
         if monitor.calls is not None or snapshot is None:
             return
-        row = next((row for row in snapshot.functions or () if row.name == name), None)
+        row = self._function(name)
         latest = row.history[-_RECENT:] if row is not None else ()
         calls_s = sum(latest) / (len(latest) * row.seconds) if row is not None and latest else 0.0
-        self._attach(lambda accept: monitor.attach_calls(name, calls_s, accept))
+        function = row.function if row is not None else name
+        self._attach(lambda accept: monitor.attach_calls(function, calls_s, accept))
+
+    def _function(self, name: str) -> FunctionRow | None:
+        snapshot = self._current.snapshot
+        rows = snapshot.functions if snapshot is not None else None
+        return next((row for row in rows or () if row.name == name), None)
 
     def _show(self, pane: _Pane) -> None:
         self._pane = pane
@@ -554,9 +560,11 @@ class _View:
 
     def _ask_functions(self) -> None:
         self._show(_Pane.FUNCTIONS)
-        text = self._ask("functions, such as main.*: ")
+        monitor = self._current.monitor
+        other = f", or {monitor.server}" if monitor.server else ""
+        text = self._ask(f"functions, such as main.*{other}: ")
         if text:
-            monitor, patterns = self._current.monitor, text.split()
+            patterns = text.split()
             self._attach(lambda accept: monitor.attach_functions(patterns, accept))
 
     def _requests(self) -> None:
@@ -566,9 +574,10 @@ class _View:
 
     def _ask_requests(self) -> None:
         self._show(_Pane.REQUESTS)
-        root = self._ask("root of requests, such as main.handle: ")
-        if root:
-            monitor = self._current.monitor
+        monitor = self._current.monitor
+        other = f"; Enter for {monitor.server}" if monitor.server else ""
+        root = self._ask(f"root of requests, such as main.handle{other}: ")
+        if root is not None and (root := root or monitor.server):
             self._attach(lambda accept: monitor.attach_requests(root, accept, brief=True))
 
     def _detach(self) -> None:

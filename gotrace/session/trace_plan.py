@@ -66,11 +66,11 @@ from gotrace.probes.typed import (
 from gotrace.records import dataclass, replace
 from gotrace.session.choices import MAX_TEXT_BYTES
 from gotrace.session.dynamic_types import DynamicTypes
-from gotrace.session.plan import BinaryPlan, BinaryRequest, FunctionKey, ProbePlan, Split
+from gotrace.session.plan import BinaryPlan, BinaryRequest, FunctionKey, ProbePlan, Split, select
 from gotrace.sites.machine import machine_code
 from gotrace.sites.records import SiteForm
 from gotrace.sites.sites import FunctionSites
-from gotrace.target.target import TargetBinary
+from gotrace.target.target import Target, TargetBinary
 from gotrace.values.fit_width import MAX_FIELDS
 
 #: Most steps that the kernel takes for one phase of a call: the verifier looks at each.
@@ -291,6 +291,15 @@ def probe_requests(
         )
         for spec in specs
     ]
+
+
+def has_recipe(target: Target, name: str) -> bool:
+    """Return whether a target has any function of a recipe."""
+    try:
+        select(target, probe_requests(parse_probes([f"@{name}"])[0]), "trace")
+    except GotraceError:
+        return False
+    return True
 
 
 def make_trace_plan(

@@ -93,6 +93,18 @@ def test_a_lock_of_requests_is_before_idle_workers() -> None:
     assert in_requests < places[0] < places[1], text
 
 
+@pytest.mark.live
+def test_calls_of_a_recipe_are_those_of_gofunclatency() -> None:
+    with Fixture([build(POOL, newest())]) as fixture:
+        words = ("-b", "-i", "1000", "--json", "-f", "@http.server", "-p", str(fixture.ready))
+        with tool("gotop", *words) as top:
+            fixture.work("5")
+            result = top.end()
+        assert fixture.finish() == 0
+    counts = {row["by"]["path"]: row["count"] for row in of_kind(result, "histogram")}
+    assert counts == {"/users": 20, "/report": 5}, result.lines
+
+
 def place(rows: list[str], name: str) -> int:
     return next(at for at, row in enumerate(rows) if name in row)
 

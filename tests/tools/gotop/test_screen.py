@@ -20,6 +20,7 @@ pytestmark = pytest.mark.live
 
 TOP = FIXTURES / "live_top"
 REQUESTS = FIXTURES / "live_requests"
+POOL = FIXTURES / "live_pool"
 ENDS = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -235,7 +236,7 @@ def test_requests_down_to_a_tree() -> None:
         with gotop("-i", "0.1", "-p", fixture.ready, lines=60, columns=120) as screen:
             screen.until(r"^ +COUNT")
             screen.press("r")
-            screen.until(r"^root of requests, such as main\.handle: _")
+            screen.until(r"^root of requests, such as main\.handle; Enter for @http\.server: _")
             screen.press("\x1b")
             screen.until(r"^not attached: press r")
             screen.press("rmain.absent\r")
@@ -255,8 +256,8 @@ def test_requests_down_to_a_tree() -> None:
             screen.press("s")
             screen.until(r"requests by count")
             screen.press("\r")
-            screen.until(r"^ DURATION AT +CALLS GOROUTINES  REQUEST")
-            screen.until(r"^ +\S+s \d\d:\d\d:\d\d\.\d{3} +25 +9  main\.handle\(id=\d")
+            screen.until(r"^ DURATION AT +REQUEST +MOSTLY")
+            screen.until(r"^ +\S+s \d\d:\d\d:\d\d  main\.handle\(id=\d.* \d+% \w.* main\.\w+")
             screen.press("\r")
             screen.until(r"^DURATION +SELF +GOID +CALL")
             screen.until(r"process \d+: 25 calls in 9 goroutines$")
@@ -269,6 +270,35 @@ def test_requests_down_to_a_tree() -> None:
             screen.check_restored()
             screen.wait_for_keepers()
         assert code_of(fixture.ready) == code
+        assert fixture.finish() == 0
+
+
+def test_requests_and_calls_of_a_server_are_those_of_its_recipe() -> None:
+    with Fixture([build(POOL, newest())]) as fixture:
+        with gotop("-i", "0.1", "-p", fixture.ready) as screen:
+            screen.until(r"^ +COUNT")
+            screen.press("r")
+            screen.until(r"; Enter for @http\.server: _$")
+            screen.press("\r")
+            screen.until(r"Attach\?\s\(y/N\)$")
+            screen.press("y")
+            screen.until(r"^attached: requests of @http\.server ")
+            screen.press("f")
+            screen.until(r"^functions, such as main\.\*, or @http\.server: _$")
+            screen.press("@http.server\r")
+            screen.until(r"Attach\?\s\(y/N\)$")
+            screen.press("y")
+            screen.until(r"^attached: .*, calls of @http\.server|^attached: calls of @http\.server")
+            fixture.work("10")
+            for path in ("users", "report"):
+                screen.until(rf"^ +\S+ +.*  POST /{path}$")
+            screen.press("r")
+            screen.until(r"^ +50 .*ServeHTTP$")
+            screen.press("\r")
+            lock = r"0 POST /users, 0 bytes +\d+% sync\.Mutex\.Lock "
+            screen.until(rf"^ +\S+ms \d\d:\d\d:\d\d  {lock}")
+            screen.press("q")
+            assert screen.wait() == 0
         assert fixture.finish() == 0
 
 
