@@ -28,6 +28,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import islice
 
+from gotrace.elf import ElfError
 from gotrace.errors import GotraceError, said
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, Point, ProbeGroup
@@ -72,6 +73,7 @@ _MISSED = 2  # times as many hits without a call's end: loops that walk a tree h
 _MISSED_NOTABLE = 100  # hits that end no call in a tenth of a second: less costs next to nothing
 _PASSING = 0.01  # seconds in which a call that has returned is to come to its landing
 _WAITING = 5.0  # seconds, for calls to end, until that is said
+_AGAIN = 5.0  # seconds until probes that could not be changed are tried again
 
 _CHANGED = "results are changed before where it returns to can be probed"
 _REFUSED = "the kernel refuses a probe where it returns to"
@@ -392,13 +394,16 @@ class Landings:
             self._move(now)
             if self._has_needless:
                 self._remove_needless()
+            wait = self._period
         except GotraceError:
-            # The target or the probes may be gone, which is said elsewhere. Everything stays as it
-            # is: calls are measured, or counted as those of new callers.
-            self._is_over = True
+            # The probes may be gone, which is said elsewhere. Else there may have been no room for
+            # a process that holds them. Everything stays as it is: calls are measured, or counted
+            # as those of new callers.
+            self._is_over = self._attached.stopped_at is not None or not self._attached.is_held()
+            wait = _AGAIN
         if self._search is None:
             self._code = None
-        self._next = time.monotonic() + self._period
+        self._next = time.monotonic() + wait
 
     @property
     def _callers(self) -> Callers:
@@ -431,8 +436,15 @@ class Landings:
                 return
             self._search = _Search(self._callers, moving, self._only_closed)
         is_shared = self._shows_calls or self._is_minded  # the time, with others
-        if not self._search.goes_on(_SEARCHING if is_shared else math.inf):
-            search, self._search = self._search, None
+        search = self._search
+        try:
+            goes_on = search.goes_on(_SEARCHING if is_shared else math.inf)
+        except ElfError as error:
+            self._search = None
+            self._keep(search.functions, str(error))
+            return
+        if not goes_on:
+            self._search = None
             self._learn_direct(search, now)
 
     def _learn_direct(self, search: _Search, now: float) -> None:
@@ -552,7 +564,14 @@ class Landings:
             self._landed[place] = landed = _Landed(best, tuple(users))
             self._take_row(landed)
             fresh.append(landed)
-        self._probe([landed for landed in fresh if landed.is_needed])
+        try:
+            self._probe([landed for landed in fresh if landed.is_needed])
+        except GotraceError:  # they are to be tried again
+            for landed in fresh:
+                self._callers_landed -= len(landed.users)
+                del self._landed[landed.landing.return_pc]
+            self._free += [landed.row for landed in fresh if landed.row]
+            raise
         for landed in fresh:
             if landed.landing.return_pc in self._landed:
                 self._set_landing(landed, landed.users)
@@ -573,10 +592,15 @@ class Landings:
         if wants and not known.landing.intact and not self._switch(known, wants=True):
             self._keep(more, _CHANGED)
             return
+        before = known.users
         known.users += tuple(more)
+        try:
+            if known.group is None and known.is_needed:
+                self._probe([known])
+        except GotraceError:
+            known.users = before
+            raise
         self._callers_landed += len(more)
-        if known.group is None and known.is_needed:
-            self._probe([known])
         self._set_landing(known, more)
 
     def _choose(self, place: int, wants_results: bool) -> Landing:
@@ -610,7 +634,12 @@ class Landings:
         for one in shared:
             one.group = self._group([one])
         groups = list({id(one.group): one.group for one in fresh if one.group}.values())
-        refused = self._attached.change(groups)
+        try:
+            refused = self._attached.change(groups)
+        except GotraceError:
+            for one in fresh:
+                one.group = None
+            raise
         addresses = {point.address for point in refused}
         for one in fresh:
             if one.landing.address in addresses:
@@ -624,15 +653,16 @@ class Landings:
         """Probe the path of a fault between a return and its landing."""
         if self._sees_faults:
             return
-        self._sees_faults = True
         site = fault_site(self._file.functions)
         if site is not None:
             kind, file = self._tasks.runtime_kind(self._file)
             offset = self._file.image.offset_of(site.address)
             point = Point(offset, site.address, fault_cookie(site, kind, file))
             self._shared.place_fault(self._tasks.number, site.address)
-            self.for_faults = [self._group_of([point])]
-            self._attached.change(self.for_faults)
+            groups = [self._group_of([point])]
+            self._attached.change(groups)
+            self.for_faults = groups
+        self._sees_faults = True
 
     def _group(self, landed: Iterable[_Landed]) -> ProbeGroup:
         points = []
@@ -826,8 +856,8 @@ class Landings:
         self._remove_needless()
 
     def _remove_needless(self) -> None:
-        self._has_needless = False
         self._remove([one for one in self._landed.values() if one.group and not one.is_needed])
+        self._has_needless = False
 
     def _remove(self, landed: Sequence[_Landed]) -> None:
         """Remove the probes at landings; others of their groups get a new link before that."""
@@ -836,18 +866,18 @@ class Landings:
             return
         self._let_pass({one.landing.return_pc & _IN_PAGE for one in probed})
         groups = {id(one.group): one.group for one in probed if one.group is not None}
-        for one in probed:
-            one.group = None
+        gone = {id(one) for one in probed}
         stay: dict[int, list[_Landed]] = {}
         for one in self._landed.values():
-            if id(one.group) in groups:
+            if id(one.group) in groups and id(one) not in gone:
                 stay.setdefault(id(one.group), []).append(one)
-        for rest in stay.values():
-            together = self._group(rest)
+        more = [self._group(rest) for rest in stay.values()]
+        self._attached.change(more, list(groups.values()))
+        for one in probed:
+            one.group = None
+        for rest, together in zip(stay.values(), more, strict=True):
             for one in rest:
                 one.group = together
-        more = list({id(one.group): one.group for rest in stay.values() for one in rest}.values())
-        self._attached.change([group for group in more if group], list(groups.values()))
         self._watched = [one for one in self._watched if one.row and one.group is not None]
 
     def _forget(self, landed: Sequence[_Landed]) -> None:
@@ -885,9 +915,9 @@ class Landings:
     def _keep(self, functions: Iterable[_Function], why: str) -> None:
         """Leave the RETs of functions probed for good, or have them probed again."""
         for function in functions:
-            function.is_kept, function.why = True, function.why or why
             if function.way is not Way.RETS:
                 self._probe_rets(function, Way.RETS, why)
+            function.is_kept, function.why = True, function.why or why
 
     def _probe_rets(self, function: _Function, way: Way, why: str) -> None:
         if not function.has_rets:
