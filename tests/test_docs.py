@@ -351,8 +351,11 @@ class Packaged:
 
 
 @pytest.fixture(scope="module")
-def packaged(tmp_path_factory: pytest.TempPathFactory) -> Packaged:
-    """Return a cache from which it is seen whether the commands run from the wheel alone."""
+def packaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Packaged]:
+    """Return a cache from which it is seen whether the commands run from the wheel alone.
+
+    What is compiled there is kept for the next run of the tests.
+    """
     keys = frozenset(map(program_key, packaged_settings()))
     base = tmp_path_factory.mktemp("cache")
     folder = base / "gotrace" / "bpf"
@@ -360,10 +363,15 @@ def packaged(tmp_path_factory: pytest.TempPathFactory) -> Packaged:
         place.mkdir(0o700, exist_ok=True)
         place.chmod(0o700)
     if (kept := cached_programs().path) is not None:
-        for path in Path(kept).glob("*-*"):
+        for path in kept.glob("*-*"):
             if path.name.partition("-")[0] in keys:
                 shutil.copy2(path, folder)
-    return Packaged(base, keys)
+    yield Packaged(base, keys)
+    for path in folder.glob("*-*"):
+        if kept and path.name.partition("-")[0] in keys and not (kept / path.name).exists():
+            temporary = kept / f".{path.name}.{os.urandom(8).hex()}"
+            shutil.copy2(path, temporary)
+            temporary.replace(kept / path.name)
 
 
 @pytest.mark.live
