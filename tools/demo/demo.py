@@ -32,6 +32,8 @@ from pathlib import Path
 CLONE = Path(__file__).resolve().parents[2]
 LOAD_SECONDS = 2.0
 PAUSE = 0.005
+#: Before what takes milliseconds: computing for long, and handshakes of TLS.
+LONG_PAUSE = 0.05
 
 
 class DemoError(Exception):
@@ -224,10 +226,10 @@ def compile_server(directory: Path) -> Path:
     return program
 
 
-def keep_busy(connection: http.client.HTTPConnection, paths: Sequence[str]) -> None:
+def keep_busy(connection: http.client.HTTPConnection, paths: Sequence[str], pause: float) -> None:
     """Ask for paths in turn until the server is gone."""
     for path in itertools.cycle(paths):
-        time.sleep(PAUSE)
+        time.sleep(pause)
         try:
             connection.request("GET", path)
             connection.getresponse().read()
@@ -266,18 +268,18 @@ def serve(program: Path) -> None:
         port = int(server.process.stdout.readline().rpartition(":")[2])
         users = [f"/get?key=user:{n}" for n in range(0, 110, 7)]
         plain = [
-            [f"/e?iterations={n}" for n in range(1, 21)],
-            ["/e?iterations=1000000", "/e?iterations=20", "/e?iterations=many"],
-            users,
-            [*users, "/panic"],
-            ["/list"],
+            ([f"/e?iterations={n}" for n in range(1, 21)], PAUSE),
+            (["/e?iterations=1000000", "/e?iterations=20"], LONG_PAUSE),
+            (users, PAUSE),
+            ([*users, "/panic"], PAUSE),
+            (["/list", "/e?iterations=many"], PAUSE),
         ]
-        connections: list[tuple[http.client.HTTPConnection, Sequence[str]]] = [
-            (http.client.HTTPConnection(server.host, server.port, timeout=LOAD_SECONDS), paths)
-            for paths in plain
+        connections: list[tuple[http.client.HTTPConnection, Sequence[str], float]] = [
+            (http.client.HTTPConnection(server.host, server.port, timeout=LOAD_SECONDS), *each)
+            for each in plain
         ]
         connections += [
-            (NamedConnection(server, port, name), ["/e?iterations=20"])
+            (NamedConnection(server, port, name), ["/e?iterations=20"], LONG_PAUSE)
             for name in ("one.example", "two.example")
         ]
         for each in connections:
