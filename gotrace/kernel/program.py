@@ -194,14 +194,14 @@ class BpfProgram:
                 failed.append(error)
 
         # By hand: concurrent.futures imports logging and more, which takes as long as the loading.
-        *others, last = sorted(set(functions))
-        threads = [threading.Thread(target=load_one, args=[one]) for one in others]
+        wanted = sorted(set(functions))
+        threads = [threading.Thread(target=load_one, args=[one]) for one in wanted[:-1]]
         started = 0
         with suppress(RuntimeError):  # no thread can be started
             for thread in threads:
                 thread.start()
                 started += 1
-        for function in (*others[started:], last):
+        for function in wanted[started:]:
             load_one(function)
         for thread in threads[:started]:
             thread.join()
