@@ -274,6 +274,8 @@ def _write(options: GofleetOptions, merged: Merged) -> None:
             as_json = options.json or is_json(path)
             output = JsonOutput(file) if as_json else TextOutput(file, sys.stderr, options.quiet)
             write_merged(output, merged, options.top)
+        if not options.quiet:
+            _say(f"wrote {path}")
         return
     if files.profiles and not options.json:
         return

@@ -50,10 +50,11 @@ def check_name(tool: str, path: str) -> None:
             " stacks for flamegraph.pl"
         )
     if end in _DOUBLE or _SUFFIX.fullmatch(end):
-        shown = [one for one in known if not one.endswith(".gz") or one in PROFILES]
+        others = [one for one in known if one not in _TABLES]
         raise UsageError(
             f"{quote(path)}: -o writes no {end} file: give a name that ends in"
-            f" {', '.join(shown[:-1])} or {shown[-1]}"
+            f" {', '.join((*_JSON, *_TEXT))} (these also with .gz),"
+            f" {', '.join(others[:-1])} or {others[-1]}"
         )
 
 

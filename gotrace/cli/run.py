@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from gotrace.cli.command import if_failed, to_end
@@ -19,7 +19,7 @@ from gotrace.report.durations import duration
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, Patience, TextOutput
 from gotrace.target.process import one_process
 from gotrace.target.target import Target
-from gotrace.text import counted
+from gotrace.text import counted, printable
 
 if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes, does without
     from gotrace.overhead import ProbeCost
@@ -119,7 +119,14 @@ def open_output(
         # Folded stacks are alone on standard output.
         return TextOutput(out, err, quiet, err if folded else out, before, patience)
     file = ResultFile(path)
-    to_end.append(file.close)
+
+    def end() -> None:
+        file.close()
+        if file.is_result and not quiet:
+            with suppress(OSError):
+                print(f"wrote {printable(path)}", file=err, flush=True)
+
+    to_end.append(end)
     if_failed.append(file.give_up)
     words = TextOutput(file, err, quiet, out, before, patience)
     return JsonOutput(file, words, patience=patience) if as_json else words

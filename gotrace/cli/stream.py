@@ -57,6 +57,8 @@ class ResultFile(io.TextIOWrapper):
         kept: io.BufferedWriter = io.BufferedWriter(self._file)
         writer = _Compressed(path, kept) if path.endswith(".gz") else kept
         super().__init__(writer, encoding="utf-8", errors="backslashreplace")
+        #: Whether it is a file that has results, when it is closed.
+        self.is_result = os.path.isfile(path)
 
     def flush(self) -> None:
         self._file.begin()
@@ -64,7 +66,7 @@ class ResultFile(io.TextIOWrapper):
 
     def give_up(self) -> None:
         """Leave the file as it was, if nothing has been flushed, and do not write any more."""
-        self._file.give_up()
+        self.is_result = self.is_result and not self._file.give_up()
 
 
 class _Kept(io.FileIO):
@@ -82,13 +84,15 @@ class _Kept(io.FileIO):
         if stat.S_ISREG(os.fstat(self.fileno()).st_mode):
             self.truncate(0)
 
-    def give_up(self) -> None:
+    def give_up(self) -> bool:
+        """Leave the file as it was, if nothing has been written; return whether that is so."""
         if self._has_begun or self._is_given_up:
-            return
+            return self._is_given_up
         self._is_given_up = True
         if self._new is not None:
             with suppress(OSError):
                 os.unlink(self._new)
+        return True
 
     def write(self, data: ReadableBuffer, /) -> int:
         self.begin()

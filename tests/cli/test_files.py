@@ -47,7 +47,8 @@ def test_the_message_lists_what_is_known() -> None:
         check_name("gofunclatency", "h.csv")
     assert str(refused.value) == (
         "'h.csv': -o writes no .csv file: give a name that ends in .ndjson, .json,"
-        " .jsonl, .txt, .log, .out, .pb.gz, .pprof, .speedscope.json, .folded, .html or .htm"
+        " .jsonl, .txt, .log, .out (these also with .gz), .pb.gz, .pprof, .speedscope.json,"
+        " .folded, .html or .htm"
     )
 
 

@@ -70,11 +70,13 @@ def test_a_run_that_fails_keeps_an_earlier_recording(
         ("gooffcpu", "--reason", "mutex"),
     ):
         for file in (earlier, new):
-            assert run_tool(command, *words, file, *asked).status in (2, 3)
+            failed = run_tool(command, *words, file, *asked)
+            assert failed.status in (2, 3) and "wrote" not in failed.errors
         assert earlier.read_bytes() == b"results of an earlier run\n" * 999 and not new.exists()
     result = run_tool("gofunccount", *words, "/nowhere/x.txt", "main.nosuch")
     assert_error(result, 1, "/nowhere/x.txt: No such file or directory")
-    assert run_tool("gofunccount", *words, earlier, "main.leaf").status == 0
+    done = run_tool("gofunccount", *words, earlier, "main.leaf")
+    assert done.status == 0 and done.errors.endswith(f"wrote {earlier}\n")
     assert b"earlier run" not in earlier.read_bytes()
 
 
