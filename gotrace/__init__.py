@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gotrace.api.session import start as start
     from gotrace.api.streams import CallStream as CallStream
     from gotrace.api.streams import FlightStream as FlightStream
+    from gotrace.api.streams import IntervalStream as IntervalStream
     from gotrace.api.streams import RequestStream as RequestStream
     from gotrace.api.streams import SnapshotStream as SnapshotStream
     from gotrace.calls import Call as Call
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from gotrace.live.model import SlowRequest as SlowRequest
     from gotrace.live.model import Snapshot as Snapshot
     from gotrace.live.model import WaitGroupRow as WaitGroupRow
+    from gotrace.live.model import WaitUse as WaitUse
     from gotrace.profiles.execution import StateChange as StateChange
     from gotrace.requests.assemble import Tally as Tally
     from gotrace.requests.critical import PathPart as PathPart
@@ -110,7 +112,7 @@ _HOMES = {
         " WallTime"
     ),
     "gotrace.api.session": "Session attach path start",
-    "gotrace.api.streams": "CallStream FlightStream RequestStream SnapshotStream",
+    "gotrace.api.streams": "CallStream FlightStream IntervalStream RequestStream SnapshotStream",
     "gotrace.calls": "Call LongestWait LostCalls StackFrame Why read write",
     "gotrace.errors": "GotraceError NoMatchError UsageError WrongTypeError",
     "gotrace.goroutines.model": "Frame State",
@@ -120,7 +122,7 @@ _HOMES = {
     "gotrace.live.heap": "HeapFigures",
     "gotrace.live.model": (
         "Attachment Caller FunctionCalls FunctionRow GroupRow Head RequestRow SlowRequest"
-        " Snapshot WaitGroupRow"
+        " Snapshot WaitGroupRow WaitUse"
     ),
     "gotrace.profiles.execution": "StateChange",
     "gotrace.requests.assemble": "Tally",

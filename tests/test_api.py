@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import threading
 import time
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -248,6 +250,66 @@ def test_calls_that_did_not_return_are_told(fixture: Fixture) -> None:
         with pytest.warns(gotrace.TracingWarning, match="^20000 calls did not return, unwound by"):
             groups = go.count("main.crashed", by="$ret > 0", ready=work)
         assert sum(group.calls for group in groups) == truth["Calls"] - truth["Crashed"]
+
+
+def test_intervals_are_of_one_attachment(fixture: Fixture) -> None:
+    code, truths = code_of(fixture.ready), []
+    with gotrace.attach(fixture.ready) as go:
+        every: tuple[gotrace.IntervalStream[Any], ...] = (
+            go.count("main.try00", interval=0.3),
+            go.latency("main.try00", interval=0.3),
+            go.count("main.try00", by="n > 0", interval=0.3),
+            go.latency("main.try00", of="n", interval=0.3),
+            go.latency("main.try00", by_goroutine=True, interval=0.3),
+        )
+        for _ in range(3):  # what comes in an interval is in no other one
+            truths.append(fixture.work("tries")["Tried"])
+            counts, times, groups, values, tasks = (next(one) for one in every)
+            found = [
+                counts["main.try00"],
+                times["main.try00"].count,
+                sum(group.calls for group in groups),
+                sum(group.values.count for group in values),
+                sum(one.count for one in tasks.values()),
+            ]
+            assert found == [truths[-1]] * len(every)
+        for one in every:
+            one.stop()
+            assert len(list(one)) == 1  # the rest
+        assert_detached(fixture.ready, code)
+        for counted in go.count("main.try00", interval=0.1):
+            assert not counted
+            break
+        assert_detached(fixture.ready, code)
+        for measured in (go.waits, go.on_cpu, go.syscalls, go.wall):
+            assert list(measured(interval=0.2, seconds=0.5, lossy=True))
+        with pytest.raises(gotrace.UsageError, match="interval is 0"):
+            go.count("main.try00", interval=0)
+
+
+def test_asyncio_iterates_and_cancellation_detaches(fixture: Fixture) -> None:
+    code = code_of(fixture.ready)
+
+    async def watch(go: gotrace.Session) -> list[gotrace.Call]:
+        calls = go.trace("main.try00", limit=3)
+        ticks = asyncio.create_task(asyncio.sleep(0))  # other tasks go on
+        fixture.work("tries")
+        found = [call async for call in calls]
+        assert ticks.done()
+        async for counts in go.count("main.try00", interval=0.1):
+            assert not counts
+            break
+        waiting = asyncio.create_task(anext(go.trace("main.try00")))
+        while code_of(fixture.ready) == code:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        return found
+
+    with gotrace.attach(fixture.ready) as go:
+        assert len(asyncio.run(watch(go))) == 3
+        assert_detached(fixture.ready, code)
 
 
 def test_a_command_is_traced_from_its_first_call() -> None:

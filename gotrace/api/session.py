@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import threading
 import time
@@ -45,10 +46,12 @@ from gotrace.api.streams import (
     READING,
     CallStream,
     FlightStream,
+    IntervalStream,
     Iteration,
     RecordStream,
     RequestStream,
     SnapshotStream,
+    passed,
 )
 from gotrace.arguments import check_arguments, held_to_annotations
 from gotrace.errors import GotraceError, UsageError
@@ -93,23 +96,38 @@ _C = TypeVar("_C")
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-_LOOK = 1.0  # seconds between two looks at a run that only counts
-_HARVEST = 0.1  # seconds between two looks for goroutines that have ended
 _KEY_TEXT = 64  # bytes of a text that calls are kept apart by, unless a user says how many
 #: Planning, compiling and attaching are done by one thread at a time: the compiler writes to
 #: standard error, which is redirected meanwhile, and the processes that hold probes are forked.
 _STARTING = threading.RLock()
 
 
-class _CountOptions(TypedDict, total=False):
-    """The parameters of ``Session.count`` whatever it returns."""
+class _RunOptions(TypedDict, total=False):
+    """The parameters of whatever adds up."""
 
     seconds: float | None
     lossy: bool
+    ready: Callable[[], object] | None
+
+
+class _CountOptions(_RunOptions, total=False):
+    """Those of ``Session.count`` whatever it returns."""
+
     budget: float | None
     exclude: Iterable[str]
     regexp: bool
-    ready: Callable[[], object] | None
+
+
+class _KeyOptions(TypedDict, total=False):
+    """Those that say how calls are told apart."""
+
+    by: str | Iterable[str]
+    rows: int
+    string_size: int
+
+
+class _CountKeys(_CountOptions, _KeyOptions, total=False):
+    """Those of ``Session.count`` if it has rows by values."""
 
 
 class _LatencyOptions(_CountOptions, total=False):
@@ -118,6 +136,31 @@ class _LatencyOptions(_CountOptions, total=False):
     why: bool
     force: bool
     returns: ReturnsName
+
+
+class _LatencyKeys(_LatencyOptions, _KeyOptions, total=False):
+    """Those of ``Session.latency`` if it has rows by values."""
+
+    of: str | None
+
+
+class _WaitOptions(_RunOptions, total=False):
+    """Those of ``Session.waits``."""
+
+    state: Literal["waiting", "runnable", "syscall"]
+    reasons: Iterable[str]
+    wakers: bool
+    open: bool
+    system: bool
+    force: bool
+    budget: float | None
+
+
+class _SampleOptions(_RunOptions, total=False):
+    """Those of ``Session.on_cpu`` and ``Session.wall``."""
+
+    hertz: int
+    kernel: bool
 
 
 def _start_afresh() -> None:
@@ -426,13 +469,16 @@ class Session:
 
     @overload
     def count(
-        self,
-        *patterns: str,
-        by: str | Iterable[str],
-        rows: int = 1024,
-        string_size: int = _KEY_TEXT,
-        **options: Unpack[_CountOptions],
-    ) -> Groups: ...
+        self, *patterns: str, interval: float, **options: Unpack[_CountOptions]
+    ) -> IntervalStream[Counts]: ...
+
+    @overload
+    def count(self, *patterns: str, **options: Unpack[_CountKeys]) -> Groups: ...
+
+    @overload
+    def count(
+        self, *patterns: str, interval: float, **options: Unpack[_CountKeys]
+    ) -> IntervalStream[Groups]: ...
 
     @_in_use
     def count(
@@ -447,13 +493,15 @@ class Session:
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
-    ) -> Counts | Groups:
+        interval: float | None = None,
+    ) -> Counts | Groups | IntervalStream[Any]:
         """Count calls for some ``seconds``, or until the target ends, or ``stop`` is called.
 
         ``by`` are expressions, such as ``"key"``, ``"$ret2 != nil"`` or ``"$stack"``: calls are
         added up by their values, and patterns may be whole probes. There are at most so many
         ``rows``, and texts are compared by their first ``string_size`` bytes. ``ready`` is called
-        once the probes are attached. ``budget``: see ``trace``. Raises GotraceError as ``trace``
+        once the probes are attached. ``budget``: see ``trace``. With ``interval`` an iterator is
+        returned at once: of results of as many seconds each. Raises GotraceError as ``trace``
         does; LostCalls where calls are missing, unless ``lossy``.
         """
         check_numbers(seconds, rows=rows, string_size=string_size)
@@ -469,7 +517,7 @@ class Session:
                 no_parts="count() cannot group by parts of the time: use latency()",
                 options=KeyOptions(rows=rows),
             )
-            return self._added_up(keyed, seconds, lossy, True, ready)
+            return self._added_up(keyed, seconds, lossy, True, ready, interval)
         request = CountRequest(
             target=self._target,
             asked=self._asked(patterns, exclude, regexp),
@@ -483,7 +531,7 @@ class Session:
                     counts[function.text] += calls
             return lambda: counts
 
-        return self._result(request, read, lossy, seconds, ready)
+        return self._result(request, read, lossy, seconds, ready, interval)
 
     @overload
     def latency(
@@ -495,6 +543,15 @@ class Session:
 
     @overload
     def latency(
+        self,
+        *patterns: str,
+        interval: float,
+        by_goroutine: Literal[False] = False,
+        **options: Unpack[_LatencyOptions],
+    ) -> IntervalStream[Latencies]: ...
+
+    @overload
+    def latency(
         self, *patterns: str, by_goroutine: Literal[True], **options: Unpack[_LatencyOptions]
     ) -> GoroutineLatencies: ...
 
@@ -502,12 +559,18 @@ class Session:
     def latency(
         self,
         *patterns: str,
-        by: str | Iterable[str] = (),
-        of: str | None = None,
-        rows: int = 1024,
-        string_size: int = _KEY_TEXT,
+        interval: float,
+        by_goroutine: Literal[True],
         **options: Unpack[_LatencyOptions],
-    ) -> Groups: ...
+    ) -> IntervalStream[GoroutineLatencies]: ...
+
+    @overload
+    def latency(self, *patterns: str, **options: Unpack[_LatencyKeys]) -> Groups: ...
+
+    @overload
+    def latency(
+        self, *patterns: str, interval: float, **options: Unpack[_LatencyKeys]
+    ) -> IntervalStream[Groups]: ...
 
     @_in_use
     def latency(
@@ -527,7 +590,8 @@ class Session:
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
-    ) -> Latencies | GoroutineLatencies | Groups:
+        interval: float | None = None,
+    ) -> Latencies | GoroutineLatencies | Groups | IntervalStream[Any]:
         """Measure calls and return a histogram, in ns, of each function that was called.
 
         ``by_goroutine``: of each goroutine that called one. ``why``: histograms have what the time
@@ -558,9 +622,9 @@ class Session:
                 of=None if of is None else one_value(of),
                 text_bytes=checked_text_size(string_size),
                 follows_returns=of is None,
-                options=KeyOptions(of is None, why, rows=rows),
+                options=KeyOptions(of is None, why, interval is not None, rows=rows),
             )
-            return self._added_up(keyed, seconds, lossy, force, ready)
+            return self._added_up(keyed, seconds, lossy, force, ready, interval)
         if why and by_goroutine:
             raise UsageError("why=True works by function: leave out by_goroutine")
         request = LatencyRequest(
@@ -569,19 +633,22 @@ class Session:
             returns=ReturnMode(returns),
             budget=checked_budget(budget),
             why=WhyOptions() if why else None,
-            options=LatencyOptions(per_function=True, per_goroutine=by_goroutine),
+            options=LatencyOptions(
+                per_function=True, per_goroutine=by_goroutine, intervals=interval is not None
+            ),
         )
 
         def read(run: Run[LatencyMeter, Any]) -> Callable[[], Latencies | GoroutineLatencies]:
             names, period = run.plan.names, run.meter.take()
             made = goroutine_latencies if by_goroutine else function_latencies
-            return _warning(run.meter, lambda: made(names, period))
+            return _warning(run, lambda: made(names, period))
 
         def poll(meter: LatencyMeter) -> bool:
             meter.poll(time.monotonic() + READING)
             return by_goroutine or meter.landings is not None
 
-        return self._result(request, read, lossy, seconds, ready, force, "why=True", poll)
+        more = interval, force, "why=True", poll
+        return self._result(request, read, lossy, seconds, ready, *more)
 
     def _added_up(
         self,
@@ -590,18 +657,20 @@ class Session:
         lossy: bool,
         force: bool,
         ready: Callable[[], object] | None,
-    ) -> Groups:
+        interval: float | None,
+    ) -> Groups | IntervalStream[Groups]:
         """Run until the end, and return the calls by their values."""
 
         def read(run: Run[KeyMeter, Any]) -> Callable[[], Groups]:
             groups = Groups(run, request, run.meter.take())
-            return _warning(run.meter, lambda: groups)
+            return _warning(run, lambda: groups)
 
         def poll(meter: KeyMeter) -> bool:
             meter.poll()
             return meter.landings is not None
 
-        return self._result(request, read, lossy, seconds, ready, force, "why=True", poll)
+        more = interval, force, "why=True", poll
+        return self._result(request, read, lossy, seconds, ready, *more)
 
     @_in_use
     def goroutines(self, *patterns: str, system: bool = False) -> list[GoroutineState]:
@@ -672,6 +741,14 @@ class Session:
             stream = SnapshotStream(self, waiter, monitor, interval, opened.keep())
         return self._streaming(stream)
 
+    @overload
+    def waits(self, *inside: str, **options: Unpack[_WaitOptions]) -> Waits: ...
+
+    @overload
+    def waits(
+        self, *inside: str, interval: float, **options: Unpack[_WaitOptions]
+    ) -> IntervalStream[Waits]: ...
+
     @_in_use
     def waits(
         self,
@@ -686,7 +763,8 @@ class Session:
         force: bool = False,
         budget: float | None = None,
         ready: Callable[[], object] | None = None,
-    ) -> Waits:
+        interval: float | None = None,
+    ) -> Waits | IntervalStream[Waits]:
         """Add up where goroutines wait, for some ``seconds``, or until the target ends or ``stop``.
 
         ``inside``: only waits within calls of functions that one of these patterns selects.
@@ -712,7 +790,22 @@ class Session:
         def read(run: Run[WaitMeter, Any]) -> Callable[[], Waits]:
             return _waits(run.meter, kind, choice, run.meter.open() if open else ())
 
-        return self._result(request, read, lossy, seconds, ready, force, "waits()")
+        what = "waits()"
+        return self._result(request, read, lossy, seconds, ready, interval, force, what)
+
+    @overload
+    def on_cpu(
+        self, *inside: str, by: str | None = None, **options: Unpack[_SampleOptions]
+    ) -> CpuTime: ...
+
+    @overload
+    def on_cpu(
+        self,
+        *inside: str,
+        interval: float,
+        by: str | None = None,
+        **options: Unpack[_SampleOptions],
+    ) -> IntervalStream[CpuTime]: ...
 
     @_in_use
     def on_cpu(
@@ -724,7 +817,8 @@ class Session:
         by: str | None = None,
         lossy: bool = False,
         ready: Callable[[], object] | None = None,
-    ) -> CpuTime:
+        interval: float | None = None,
+    ) -> CpuTime | IntervalStream[CpuTime]:
         """Sample where threads spend CPU time, for some ``seconds``, or until the target ends.
 
         Or until ``stop``. ``inside``: only within calls of functions that one of these patterns
@@ -741,7 +835,21 @@ class Session:
         def read(run: Run[SampleMeter, Any]) -> Callable[[], CpuTime]:
             return partial(CpuTime, run.meter, run.meter.take(), inside)
 
-        return self._result(request, read, lossy, seconds, ready)
+        return self._result(request, read, lossy, seconds, ready, interval)
+
+    @overload
+    def syscalls(
+        self, *inside: str, force: bool = False, **options: Unpack[_RunOptions]
+    ) -> Syscalls: ...
+
+    @overload
+    def syscalls(
+        self,
+        *inside: str,
+        interval: float,
+        force: bool = False,
+        **options: Unpack[_RunOptions],
+    ) -> IntervalStream[Syscalls]: ...
 
     @_in_use
     def syscalls(
@@ -751,7 +859,8 @@ class Session:
         lossy: bool = False,
         force: bool = False,
         ready: Callable[[], object] | None = None,
-    ) -> Syscalls:
+        interval: float | None = None,
+    ) -> Syscalls | IntervalStream[Syscalls]:
         """Add system calls up by name, for some ``seconds``, or until the target ends or ``stop``.
 
         ``inside``: of the stacks, only those within calls of functions that one of these patterns
@@ -768,14 +877,22 @@ class Session:
             what = "makes {} system calls a second: syscalls() would"
             with Opened() as opened, os_errors():
                 _refuse(opened.do(price), what)
-        request = SyscallRequest(target=self._target, inside=inside)
+        request = SyscallRequest(target=self._target, inside=inside, intervals=interval is not None)
         choice = WaitChoice(inside, (), system=True, wakers=False)
 
         def read(run: Run[SyscallMeter, Any]) -> Callable[[], Syscalls]:
             stacks = _waits(run.meter, WaitState.SYSCALL, choice)
             return partial(Syscalls, run.meter.names(), stacks)
 
-        return self._result(request, read, lossy, seconds, ready)
+        return self._result(request, read, lossy, seconds, ready, interval)
+
+    @overload
+    def wall(self, *, force: bool = False, **options: Unpack[_SampleOptions]) -> WallTime: ...
+
+    @overload
+    def wall(
+        self, *, interval: float, force: bool = False, **options: Unpack[_SampleOptions]
+    ) -> IntervalStream[WallTime]: ...
 
     @_in_use
     def wall(
@@ -787,7 +904,8 @@ class Session:
         lossy: bool = False,
         force: bool = False,
         ready: Callable[[], object] | None = None,
-    ) -> WallTime:
+        interval: float | None = None,
+    ) -> WallTime | IntervalStream[WallTime]:
         """Add up all of goroutines' time: running, runnable, in system calls and waiting.
 
         That is for some ``seconds``, or until the target ends or ``stop``. Samples divide the
@@ -801,7 +919,8 @@ class Session:
         def read(run: Run[WallMeter, Any]) -> Callable[[], WallTime]:
             return partial(WallTime, run.meter.cpu, *run.meter.take())
 
-        return self._result(request, read, lossy, seconds, ready, force, "wall()")
+        what = "wall()"
+        return self._result(request, read, lossy, seconds, ready, interval, force, what)
 
     def stop(self) -> None:
         """End all runs that are attached; their results so far are still returned.
@@ -871,26 +990,32 @@ class Session:
         lossy: bool,
         seconds: float | None,
         ready: Callable[[], object] | None,
+        interval: float | None,
         force: bool = True,
         what: str = "",
         poll: Callable[[_M], bool] | None = None,
-    ) -> _T:
+    ) -> _T | IntervalStream[_T]:
         """Begin a run as ``_begun`` does, wait until it is over, and return its result.
 
-        ``read`` reads what is over, and returns what makes the result of it. ``poll`` is called now
-        and then, and returns whether that is to be often. Raises LostCalls unless ``lossy``.
+        ``read`` reads what is over, and returns what makes the result of it. For ``poll`` see
+        ``passed``. Raises LostCalls unless ``lossy``.
         """
+        if interval is not None and not 0 < interval < 1e9:
+            raise UsageError(f"interval is {interval}: give a positive number, or leave it out")
         with Opened() as opened:
             run = self._begun(opened, request, seconds, force, what)
             if ready is not None:
                 ready()
+            if interval is not None:
+
+                def take() -> _T:
+                    with _STARTING:
+                        return read(run)()
+
+                taken = interval, take, poll, lossy, opened.keep()
+                return self._streaming(IntervalStream(self, run, *taken))
             with os_errors():
-                is_over = False
-                while not is_over:
-                    is_busy = poll is not None and poll(run.meter)
-                    is_over = run.is_over(_HARVEST if is_busy else _LOOK)
-                if poll is not None:
-                    poll(run.meter)
+                passed(run, math.inf, poll)
                 made, lost = read(run), run.meter.lost()
             check_budget(run, lossy)
         check_lost(run, lossy, lost)
@@ -935,12 +1060,15 @@ class Session:
         return run
 
 
-def _warning(meter: LatencyMeter | KeyMeter, made: Callable[[], _T]) -> Callable[[], _T]:
-    """Return a function that warns of calls without a time before it makes the result."""
-    counts = meter.diagnostics()
+def _warning(
+    run: Run[LatencyMeter, Any] | Run[KeyMeter, Any], made: Callable[[], _T]
+) -> Callable[[], _T]:
+    """Return a function that warns of calls without a time before it makes the last result."""
+    counts = run.meter.diagnostics() if run.end is not None else None
 
     def warned() -> _T:
-        warn_of_unwound(counts)
+        if counts is not None:
+            warn_of_unwound(counts)
         return made()
 
     return warned

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from gotrace.api.checks import check_budget, os_errors
+from gotrace.api.checks import check_budget, check_lost, os_errors
 from gotrace.calls import Call, LostCalls
 from gotrace.errors import UsageError
 from gotrace.overhead import ProbeCost
@@ -18,6 +18,7 @@ from gotrace.requests.model import Request
 from gotrace.requests.recording import Recorder, Recording
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import function_of
+from gotrace.session.probing import Probing
 from gotrace.session.reading import RecordReader
 from gotrace.session.run import End, Run
 from gotrace.session.trace import CallTracer, TraceOptions
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
     from gotrace.live.monitor import Monitor
 _PERIOD = 0.025  # seconds between two looks at the event buffers
 READING = 0.02  # seconds of reading at a time
+_LOOK = 1.0  # seconds between two looks at a run that only counts
+_HARVEST = 0.1  # seconds between two looks for goroutines that have ended
 _T = TypeVar("_T")
+_M = TypeVar("_M", bound=Probing)
 
 
 class OpenSession(Protocol):
@@ -99,6 +103,22 @@ class Iteration(Iterator[_T]):
         self.stop()
         self._opened.close()
 
+    def __aiter__(self: _I) -> _I:
+        return self
+
+    async def __anext__(self) -> _T:
+        """Return the next one, which another thread waits for; cancellation detaches."""
+        import asyncio
+
+        try:
+            made = await asyncio.to_thread(next, self, None)
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        if made is None:
+            raise StopAsyncIteration
+        return made
+
     def __enter__(self: _I) -> _I:
         return self
 
@@ -111,6 +131,61 @@ class Iteration(Iterator[_T]):
 
 
 _I = TypeVar("_I", bound=Iteration[Any])
+
+
+def passed(run: Run[_M, Any], until: float, poll: Callable[[_M], bool] | None) -> bool:
+    """Wait until a time, or until a run is over; return whether it is.
+
+    ``poll`` is called now and then, and returns whether that is to be often.
+    """
+    is_over, left = False, until
+    while not is_over and left > 0:
+        is_busy = poll is not None and poll(run.meter)
+        left = max(0.0, until - time.monotonic())
+        is_over = run.is_over(min(left, _HARVEST if is_busy else _LOOK))
+    if poll is not None:
+        poll(run.meter)
+    return is_over
+
+
+class IntervalStream(Iteration[_T]):
+    """The results of each interval of a run; detaches at its end, when closed, and when dropped."""
+
+    def __init__(
+        self,
+        session: OpenSession,
+        run: Run[_M, Any],
+        interval: float,
+        take: Callable[[], _T],
+        poll: Callable[[_M], bool] | None,
+        lossy: bool,
+        opened: Opened,
+    ) -> None:
+        super().__init__(session, opened)
+        self._run, self._take, self._is_lossy = run, take, lossy
+        self._interval, self._tick = interval, time.monotonic() + interval
+        # Without a reference to this, which would not be dropped with the last one to it.
+        self._passed: Callable[[float], bool] = lambda until: passed(run, until, poll)
+        self._lost: Mapping[str, int] = {}
+
+    def _next(self) -> _T | None:
+        if self._run.end is not None:
+            return None
+        if self._passed(self._tick):
+            self._lost = self._run.meter.lost()
+        if self._opened.is_closing:
+            return None
+        now, due = time.monotonic(), self._tick + self._interval
+        self._tick = due if due > now else now + self._interval
+        return self._take()
+
+    def _check(self) -> None:
+        check_budget(self._run, self._is_lossy)
+        check_lost(self._run, self._is_lossy, self._lost)
+
+    def stop(self) -> None:
+        """End the run: its last interval is still returned. May be called in any thread."""
+        self._run.stop()
 
 
 class SnapshotStream(Iteration["Snapshot"]):

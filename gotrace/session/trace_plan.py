@@ -597,11 +597,8 @@ class _Planner:
         if self._choices.return_if_needed and not _needs_return(probe):
             at_entry = True
         if at_entry and _needs_return(probe):
-            remedy = (
-                f"leave {said('--entry', 'entry=True')} out"
-                if self._choices.entry_only
-                else "it is never seen to do so"
-            )
+            out = f"leave {said('--entry', 'entry=True')} out"
+            remedy = out if self._choices.entry_only else "it is never seen to do so"
             raise self._spec.source.error(
                 TextRange(0, len(self._spec.source.text)),
                 f"it uses values that are only known when {sites.function.name} returns: {remedy}",
