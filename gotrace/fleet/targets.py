@@ -169,7 +169,21 @@ class Finder:
                 programs[key] = Program(
                     *(key, one.path, one.shown, pids, number, devices, target.user, one.pod)
                 )
+        self._note_shared(programs)
         return self._bounded(self._with_restarting(programs), own)
+
+    def _note_shared(self, programs: Mapping[ProgramKey, Program]) -> None:
+        """Report targets whose paths are one file: the kernel cannot tell their processes apart."""
+        files: dict[ProgramKey, Program] = {}
+        for key, one in programs.items():
+            if one.cgroup is not None or one.user is not None:
+                continue
+            other = files.setdefault(key._replace(target=""), one)
+            if set(other.processes) != set(one.processes) or other.shown != one.shown:
+                self.problems[key.target] = (
+                    f"{one.shown} is the same file as {other.shown} of target {other.key.target}:"
+                    " each counts the calls of both: make it a copy to keep them apart"
+                )
 
     def _bounded(
         self, programs: dict[ProgramKey, Program], own: Set[ProgramKey]

@@ -147,6 +147,28 @@ def test_files_of_a_target_are_bounded(proc: Path, tmp_path: Path) -> None:
     assert found(finder) == [("s", str(server), ())]
 
 
+def test_targets_that_are_one_file_are_said_to_be(proc: Path, tmp_path: Path) -> None:
+    """Calls of both were counted in each, and nothing said so."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_text("x")
+    other.hardlink_to(one)
+    run(proc, 7, one)
+    targets = [TargetSpec(path.name, exe=str(path)) for path in (one, other)]
+    finder = Finder(targets, str(proc))
+    finder.look()
+    assert finder.problems == {
+        "other": f"{other} is the same file as {one} of target one: each counts the calls of both:"
+        " make it a copy to keep them apart"
+    }
+    same = Finder([*targets[:1], TargetSpec("same", exe=str(one))], str(proc))
+    same.look()
+    assert same.problems == {}
+    other.unlink()
+    shutil.copy(one, other)
+    finder.look()
+    assert finder.problems == {}
+
+
 def test_one_file_in_many_containers_counts_once(proc: Path, tmp_path: Path) -> None:
     key = ProgramKey("s", 1, 2, 3)
     programs = {
