@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import os
 import sys
@@ -12,6 +13,10 @@ from collections.abc import Callable, Sequence
 from gotrace.errors import GotraceError, speak_as_command
 from gotrace.report.colour import Colour, paint, wants_colour
 from gotrace.text import printable
+
+#: Objects after which the interpreter looks for garbage: at its own 700 it looks hundreds of times
+#: during a start, and what is imported stays.
+_MANY_OBJECTS = 50_000
 
 _INTERRUPTED = 130  # what shells make of an end by SIGINT
 
@@ -28,6 +33,7 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
     has closed standard output ends the command quietly.
     """
     speak_as_command()
+    gc.set_threshold(_MANY_OBJECTS)
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     debug = "--debug" in own
     if isinstance(sys.stdout, io.TextIOWrapper):
