@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # loaded where something is attached
     from gotrace.calls import Call, StackFrame
     from gotrace.requests.critical import PathPart
     from gotrace.requests.model import Request
+    from gotrace.results.rows import Row
     from gotrace.session.decode import DecodedCall
 
 
@@ -214,6 +215,15 @@ class FunctionCalls:
 
 
 @dataclass(frozen=True, slots=True)
+class DeclaredRows:
+    """Rows of a declared ``kind`` (``gotrace.results.kinds``), of the last ``seconds``."""
+
+    kind: str
+    seconds: float
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
 class StackView:
     """One goroutine with the frames that Go's own dumps show."""
 
@@ -242,3 +252,4 @@ class Snapshot:
     requests: Sequence[RequestRow] | None = None
     requests_lost: int = 0
     calls: FunctionCalls | None = None
+    sampled: DeclaredRows | None = None

@@ -21,6 +21,7 @@ from gotrace.target.usage import Usage, cpu_quota, usage_of
 
 if TYPE_CHECKING:  # loaded where something is attached
     from gotrace.live.attached import AcceptPrice, FunctionWatch, WaitWatch
+    from gotrace.live.sampled import SampleWatch
     from gotrace.live.traced import Calls, Requests
 
 _NS = 1e9
@@ -57,6 +58,7 @@ class Monitor:
         self.functions: FunctionWatch | None = None
         self.requests: Requests | None = None
         self.calls: Calls | None = None
+        self.sampled: SampleWatch | None = None
 
     @cached_property
     def server(self) -> str | None:
@@ -80,6 +82,7 @@ class Monitor:
         requests = self.requests.take() if self.requests is not None else None
         lost = self.requests.lost if self.requests is not None else 0
         calls = self.calls.take() if self.calls is not None else None
+        sampled = self.sampled.take() if self.sampled is not None else None
         usage = usage_of(self._process)
         heap = self._heap.read() if self._heap is not None else None
         now = time.monotonic()
@@ -88,7 +91,7 @@ class Monitor:
         rows = tuple(self._row(group) for group in found if not group.is_system)
         head = self._head(usage, heap, seconds, found)
         self._before = now, usage, heap
-        attached = waits, functions, requests, lost, calls
+        attached = waits, functions, requests, lost, calls, sampled
         return Snapshot(time.time(), seconds, head, rows, *attached)
 
     def head(self) -> Head:
@@ -119,7 +122,7 @@ class Monitor:
             own = sum(group.count for group in groups) - system
         version = self._goroutines.program.main.binary.go_version
         attached: list[Attachment] = []
-        for part in (self.waits, self.functions, self.requests, self.calls):
+        for part in (self.waits, self.functions, self.requests, self.calls, self.sampled):
             if part is not None:
                 attached.append(part.attachment)
         return Head(
@@ -212,6 +215,13 @@ class Monitor:
         self.detach_calls()
         self.calls = Calls(self._target, name, calls_s, accept)
 
+    def attach_sampled(self, name: str) -> None:
+        """Sample the event of this name in ``results.kinds.SAMPLED``. Raises GotraceError."""
+        from gotrace.live.sampled import SampleWatch
+
+        self.detach_sampled()
+        self.sampled = SampleWatch(self._target, name)
+
     def finish(self) -> None:
         """End the traces; the next snapshot has all requests, also those not whole yet."""
         if self.requests is not None:
@@ -237,6 +247,11 @@ class Monitor:
         if calls is not None:
             calls.close()
 
+    def detach_sampled(self) -> None:
+        sampled, self.sampled = self.sampled, None
+        if sampled is not None:
+            sampled.close()
+
     def close(self) -> None:
         """Detach, and close the memory; the target stays open."""
         with ExitStack() as opened:
@@ -245,6 +260,7 @@ class Monitor:
             opened.callback(self.detach_functions)
             opened.callback(self.detach_requests)
             opened.callback(self.detach_calls)
+            opened.callback(self.detach_sampled)
 
     def __enter__(self) -> Monitor:
         return self

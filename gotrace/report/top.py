@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from gotrace.goroutines.model import Frame
 from gotrace.gotypes.symbols import short_name
 from gotrace.live.model import (
+    DeclaredRows,
     FunctionRow,
     GroupRow,
     Head,
@@ -25,7 +26,12 @@ from gotrace.records import dataclass
 from gotrace.report.durations import duration
 from gotrace.report.goroutines import span, spoken, where
 from gotrace.report.output import JsonOutput
+from gotrace.results.kinds import KINDS
+from gotrace.results.rows import Json, RowKind
 from gotrace.text import counted, printable
+
+#: The heads of columns, and the lines below them.
+Table = tuple[str, list["ScreenLine"]]
 
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 _TREND, _SHORT = 10, 6
@@ -143,6 +149,37 @@ REQUEST_ORDERS: Mapping[str, Callable[[RequestRow], object]] = {
     "count": lambda row: (-row.times.count, row.name),
     "p99": lambda row: (-row.times.percentile(0.99), row.name),
 }
+
+
+def declared_orders(kind: RowKind) -> Mapping[str, Callable[[Json], object]]:
+    """Return the orders of rows of a kind: by each number that it is ordered by."""
+    names = [name.removeprefix("-") for name in kind.order]
+
+    def by(name: str) -> Callable[[Json], object]:
+        return lambda row: -row[name]
+
+    return {name.rsplit("_", 1)[0]: by(name) for name in names}
+
+
+def declared_lines(found: DeclaredRows, rows: Sequence[Json], width: int) -> Table:
+    """Return the heads of columns, and a line for each row of a kind: sums a second, then keys."""
+    kind = KINDS[found.kind]
+    sums = [(field.name, *field.name.rsplit("_", 1)) for field in kind.sums]
+    keys = [field.name for field in kind.keys]
+    head = "".join(f"{f'{what.upper()}/S':>10} " for _, what, _ in sums)
+    lines = []
+    for row in rows:
+        texts = [_amount(row[name] / found.seconds, unit) for name, _, unit in sums]
+        text = "".join(f"{text:>10} " for text in texts) + " "
+        names = ", ".join(printable(spoken(str(row[name]))) for name in keys)
+        lines.append(ScreenLine(text + fitted(names, max(_LEAST_NAME, width - len(text)))))
+    return f"{head} {', '.join(keys).upper()}", lines
+
+
+def _amount(number: float, unit: str) -> str:
+    if unit == "bytes":
+        return _size(round(number))
+    return duration(number) if unit == "ns" else f"{number:,.4g}"
 
 
 def _named(frames: Sequence[Frame], room: int | None = None) -> str:

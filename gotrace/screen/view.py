@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,8 @@ from gotrace.report.top import (
     REQUEST_ORDERS,
     WAIT_ORDERS,
     ScreenLine,
+    declared_lines,
+    declared_orders,
     function_lines,
     goroutine_lines,
     group_lines,
@@ -40,6 +43,8 @@ from gotrace.report.top import (
     stack_lines,
     wait_lines,
 )
+from gotrace.results.kinds import KINDS
+from gotrace.results.rows import Json
 from gotrace.screen.terminal import Terminal
 from gotrace.session.undisturbed import Meanwhile
 from gotrace.target.process import ProcessError
@@ -61,6 +66,7 @@ _HELP = """\
 g        goroutines, those alike together; ! marks groups that leak
 w        waits: says what that takes, and attaches if you agree
 f, F     functions: asks for a pattern, as that does; F for another one
+c        CPU time by function: samples it
 r, R     requests: asks for their root, as that does; R for another one
 d        detach what this pane has attached
 Enter    into a group, a goroutine, a stack of waits, a request; Esc goes back
@@ -82,6 +88,11 @@ class _Pane(Enum):
     WAITS = "waits"
     FUNCTIONS = "functions"
     REQUESTS = "roots of requests"
+    SAMPLED = "functions sampled"
+
+
+#: The keys of panes of samples, by the names of what is sampled.
+_SAMPLED = {"c": "cpu"}
 
 
 _ORDERS: Mapping[_Pane, Mapping[str, Callable[[Any], Any]]] = {
@@ -89,6 +100,7 @@ _ORDERS: Mapping[_Pane, Mapping[str, Callable[[Any], Any]]] = {
     _Pane.WAITS: WAIT_ORDERS,
     _Pane.FUNCTIONS: FUNCTION_ORDERS,
     _Pane.REQUESTS: REQUEST_ORDERS,
+    _Pane.SAMPLED: declared_orders(KINDS["cpu_function"]),
 }
 
 
@@ -221,6 +233,7 @@ class _View:
             "s": self._sort,
             "p": self._pause,
             "\t": self._next,
+            **{key: partial(self._sampled, name) for key, name in _SAMPLED.items()},
         }
 
     def run(self, start: Callable[[Monitor], None]) -> list[int]:
@@ -352,6 +365,8 @@ class _View:
             return group_lines(rows, is_ascii, self._terminal.size[1])
         if self._pane is _Pane.WAITS:
             return wait_lines(rows, is_ascii, self._terminal.size[1])
+        if self._pane is _Pane.SAMPLED and snapshot.sampled is not None:
+            return declared_lines(snapshot.sampled, rows, self._terminal.size[1])
         if self._pane is _Pane.REQUESTS:
             return root_lines(rows, is_ascii, self._terminal.size[1])
         return function_lines(rows, is_ascii, self._terminal.size[1])
@@ -365,6 +380,7 @@ class _View:
             _Pane.WAITS: snapshot.waits or (),
             _Pane.FUNCTIONS: snapshot.functions or (),
             _Pane.REQUESTS: snapshot.requests or (),
+            _Pane.SAMPLED: snapshot.sampled.rows if snapshot.sampled else (),
         }[self._pane]
         if self._filter:
             rows = [row for row in rows if self._filter in _text(row)]
@@ -383,6 +399,8 @@ class _View:
         if self._pane is _Pane.FUNCTIONS:
             is_attached = monitor.functions is not None
             return "no call has returned yet" if is_attached else "not attached: press f"
+        if self._pane is _Pane.SAMPLED:
+            return "no sample yet" if monitor.sampled is not None else "not attached"
         if self._pane is _Pane.REQUESTS:
             is_attached = monitor.requests is not None
             return "no request is whole yet" if is_attached else "not attached: press r"
@@ -488,7 +506,7 @@ class _View:
                 self._levels.append(_Level(title, stack=stack))
             return
         rows = self._rows()
-        if not rows:
+        if not rows or self._pane is _Pane.SAMPLED:
             return
         row = rows[min(self._at[self._pane], len(rows) - 1)]
         if isinstance(row, GroupRow):
@@ -567,6 +585,12 @@ class _View:
             patterns = text.split()
             self._attach(lambda accept: monitor.attach_functions(patterns, accept))
 
+    def _sampled(self, name: str) -> None:
+        self._show(_Pane.SAMPLED)
+        monitor, now = self._current.monitor, self._current.monitor.sampled
+        if now is None or now.of.name != name:
+            self._attach(lambda _: monitor.attach_sampled(name))
+
     def _requests(self) -> None:
         self._show(_Pane.REQUESTS)
         if self._current.monitor.requests is None:
@@ -590,6 +614,8 @@ class _View:
             monitor.detach_functions()
         elif self._pane is _Pane.REQUESTS:
             monitor.detach_requests()
+        elif self._pane is _Pane.SAMPLED:
+            monitor.detach_sampled()
         self._look()
 
     def _attach(self, action: Callable[[AcceptPrice], None]) -> None:
@@ -711,8 +737,10 @@ _MOVES: Mapping[str, int | str] = {
 }
 
 
-def _text(row: GroupRow | WaitGroupRow | FunctionRow | RequestRow) -> str:
+def _text(row: GroupRow | WaitGroupRow | FunctionRow | RequestRow | Json) -> str:
     """Return the text that a filter looks at: all names of a row."""
+    if isinstance(row, Mapping):
+        return "\n".join(map(str, row.values()))
     if isinstance(row, FunctionRow | RequestRow):
         return row.name
     names = [frame.function for frame in row.frames]

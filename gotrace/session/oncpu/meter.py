@@ -60,6 +60,7 @@ class SampleEvent:
 #: fall into step, and its few microseconds then are sampled each time, or never. No whole number of
 #: such naps is a period of these.
 _CPU = SampleEvent(SAMPLED["cpu"], CPU_CLOCK, 0, (46, 53))
+EVENTS = {event.rows.name: event for event in (_CPU,)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +178,7 @@ class SampleRequest(RunRequest[SampleMeter, None]):
     apart by that label of their goroutines.
     """
 
+    event_name: str = "cpu"
     hertz: int = HERTZ
     kernel: bool = False
     inside: Sequence[str] = ()
@@ -193,7 +195,8 @@ class SampleRequest(RunRequest[SampleMeter, None]):
 
     @property
     def event(self) -> SampleEvent:
-        return replace(_CPU, period=10**9 // self.hertz)
+        event = EVENTS[self.event_name]
+        return event if event.period else replace(event, period=10**9 // self.hertz)
 
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
         """Find the runtime. Raises GotraceError, UsageError among these."""

@@ -302,6 +302,24 @@ def test_requests_and_calls_of_a_server_are_those_of_its_recipe() -> None:
         assert fixture.finish() == 0
 
 
+def test_cpu_time_is_by_function() -> None:
+    with Fixture([build(POOL, newest())]) as fixture:
+        with gotop("-i", "0.5", "-p", fixture.ready) as screen:
+            screen.until(r"^ +COUNT")
+            screen.press("c")
+            screen.until(r"^attached: samples of CPU time")
+            screen.until(r"^ +SELF/S +TOTAL/S  FUNC$")
+            fixture.work("100")
+            screen.until(r"^ +\S+s +\S+s  (net/http|runtime|internal)\S*\.")
+            screen.press("s")
+            screen.until(r"functions sampled by total")
+            screen.press("d")
+            screen.until(r"^nothing is attached")
+            screen.press("q")
+            assert screen.wait() == 0
+        assert fixture.finish() == 0
+
+
 def test_options_attach_at_the_start() -> None:
     with program() as fixture:
         words = ("-i", "0.1", "-w", "-f", "main.work", "-r", "main.work", "-p", fixture.ready)
