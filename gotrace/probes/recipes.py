@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gotrace.errors import UsageError
+from gotrace.errors import UsageError, said
 from gotrace.probes.pattern import NameList, Pattern, is_recipe
 from gotrace.probes.scope import did_you_mean
 from gotrace.records import dataclass, replace
@@ -169,10 +169,12 @@ def recipes_keys(patterns: Sequence[str]) -> list[str] | None:
     if not any(map(is_recipe, patterns)):
         return None
     if not all(map(is_recipe, patterns)):
-        raise UsageError("recipes and patterns cannot be combined without a common key: give --by")
+        why = "recipes and patterns cannot be combined without a common key"
+        raise UsageError(f"{why}: give {said('--by', 'by')}")
     keys = {probe.by for text in patterns for probe in find_recipe(split_recipe(text)[1]).probes}
     if len(keys) > 1:
-        raise UsageError(f"these recipes have different keys: give --by, {' or '.join(keys)}")
+        choice = f"give {said('--by', 'by')}, {' or '.join(keys)}"
+        raise UsageError(f"these recipes have different keys: {choice}")
     return list(keys)
 
 
