@@ -364,7 +364,9 @@ def played_twice(request: pytest.FixtureRequest) -> tuple[Json, Result]:
     found = toolchains()[0] if request.param == "go1.15" else newest()
     with Fixture([program(found)]) as fixture:
         with measuring(fixture, *MEASURED) as running:
+            running.signal(signal.SIGSTOP)  # nothing moves before all callers have been there
             fixture.work(STORY)
+            running.signal(signal.SIGCONT)
             wait_for_moves(running, 10)
             truth = fixture.work(STORY)
             result = running.end()
