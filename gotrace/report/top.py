@@ -156,9 +156,9 @@ def declared_orders(kind: RowKind) -> Mapping[str, Callable[[Json], object]]:
     names = [name.removeprefix("-") for name in kind.order]
 
     def by(name: str) -> Callable[[Json], object]:
-        return lambda row: -row[name]
+        return lambda row: -next(row[one] for one in row if one.rsplit("_", 1)[0] == name)
 
-    return {name.rsplit("_", 1)[0]: by(name) for name in names}
+    return {name.rsplit("_", 1)[0]: by(name.rsplit("_", 1)[0]) for name in names}
 
 
 def declared_lines(found: DeclaredRows, rows: Sequence[Json], width: int) -> Table:
