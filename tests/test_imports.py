@@ -22,6 +22,7 @@ GOTRACE = Path(__file__).parent.parent / "gotrace"
 #: imports only from those before it.
 ROOMS = (
     "records",
+    "kept",
     "errors",
     "arguments",
     "text",

@@ -114,7 +114,7 @@ class Binary:
         """Return where the runtime keeps its state; raise RuntimeLayoutError if that is unknown."""
         from gotrace.gotypes.runtime import runtime_layout
 
-        return runtime_layout(self.image, self.go_version, self.dwarf)
+        return runtime_layout(self.image, self.go_version, lambda: self.dwarf)
 
     @cached_property
     def wait_reasons(self) -> WaitReasons | None:

@@ -14,9 +14,11 @@ the same offsets.
 from __future__ import annotations
 
 import enum
+import hashlib
+import json
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gotrace.architecture import Architecture
@@ -24,12 +26,19 @@ from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.scan import find_all
 from gotrace.errors import GotraceError
 from gotrace.gotypes.releases import LABEL_LISTS, NEWEST, Release
+from gotrace.kept import kept_folder
 from gotrace.records import dataclass, replace
 
 if TYPE_CHECKING:
     from gotrace.elf.buildinfo import GoVersion
     from gotrace.elf.dwarf.reader import DwarfReader
     from gotrace.elf.image import ElfImage
+
+
+#: The beginning of what names a kept file; changes with how offsets are read.
+_FORMAT = b"gotrace layout 1\n"
+_DIGEST = 20
+_MAX_FILES, _MAX_BYTES = 512, 4 << 20
 
 
 class RuntimeLayoutError(GotraceError):
@@ -168,15 +177,18 @@ def _is_g_in_register(release: Release, arch: Architecture) -> bool:
 
 
 def runtime_layout(
-    image: ElfImage, go_version: GoVersion | None, dwarf: DwarfReader | None
+    image: ElfImage, go_version: GoVersion | None, dwarf: Callable[[], DwarfReader | None]
 ) -> RuntimeLayout:
     """Return the runtime layout of a Go binary: from its DWARF, else from the table.
+
+    ``dwarf`` returns the reader. It is not called if a file with the same debugging information
+    was read before.
 
     Raise RuntimeLayoutError when the binary has neither usable DWARF for ``runtime.g`` nor a known
     Go version.
     """
     release = None if go_version is None else go_version.release
-    offsets = None if dwarf is None else _dwarf_offsets(dwarf)
+    offsets = _kept_offsets(image, dwarf)
     if offsets is not None:
         layout = replace(
             table_layout(NEWEST, image.arch),
@@ -215,6 +227,36 @@ _FIELDS = {
     "runtime.gobuf": {"g_sched_pc": "pc", "g_sched_bp": "bp"},  # sched is added
     "runtime.sudog": {"sudog_elem": "elem", "sudog_c": "c", "sudog_waitlink": "waitlink"},
 }
+
+
+def _kept_offsets(
+    image: ElfImage, dwarf: Callable[[], DwarfReader | None]
+) -> dict[str, Any] | None:
+    """Return the result of ``_dwarf_offsets``, kept from one run to the next.
+
+    It is kept by all that it depends on. A build ID is only what a file says of itself.
+    """
+    sections = [one for one in image.sections if one.name.startswith((".debug_", ".zdebug_"))]
+    if not sections:
+        return None
+    key = hashlib.blake2b(_FORMAT, digest_size=20)
+    for one in sections:
+        content = memoryview(image.data)[one.offset : one.offset + one.size]
+        key.update(f"{one.name} {one.flags} {len(content)}\n".encode())
+        key.update(content)
+    with kept_folder("layouts", _MAX_FILES, _MAX_BYTES) as folder:
+        kept = b"" if folder is None else folder.read(key.hexdigest()) or b""
+        digest, text = kept[:_DIGEST], kept[_DIGEST:]
+        if kept and digest == hashlib.blake2b(text, digest_size=_DIGEST).digest():
+            found: dict[str, Any] = json.loads(text)
+            return found
+        reader = dwarf()
+        offsets = None if reader is None else _dwarf_offsets(reader)
+        if folder is not None and offsets is not None:
+            text = json.dumps(offsets).encode()
+            digest = hashlib.blake2b(text, digest_size=_DIGEST).digest()
+            folder.write(key.hexdigest(), digest + text)
+    return offsets
 
 
 def _dwarf_offsets(dwarf: DwarfReader) -> dict[str, Any] | None:

@@ -21,18 +21,17 @@ import hashlib
 import json
 import os
 import pickle
-import pwd
 import re
 import stat
-import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from pathlib import Path
 
 from gotrace.architecture import HOST, Architecture
 from gotrace.errors import GotraceError
+from gotrace.kept import OTHERS_WRITE, KeptFolder, kept_folder, trusted_bytes
 from gotrace.kernel.children import Child
 from gotrace.kernel.compiler import (
     Compiled,
@@ -52,12 +51,8 @@ from gotrace.settings import ProgramSettings
 
 #: The beginning of a file; changes with how programs are compiled or put down.
 _FORMAT = b"gotrace compiled program 1\n"
-_NAME = re.compile(r"[0-9a-f]{40}-[0-9a-f]{8}")
-_TEMPORARY = re.compile(r"\.[0-9a-f]{40}-[0-9a-f]{8}\.[0-9a-f]{16}")
 _MAX_FILE_BYTES = 4 << 20
 _MAX_BYTES, _MAX_FILES = 64 << 20, 1024
-_DAY, _HOUR = 86400.0, 3600.0
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 _apart = False
@@ -119,15 +114,19 @@ def cached_program(settings: ProgramSettings, arch: Architecture | None = HOST) 
             with _without_compiler(settings):
                 return _compiled(settings, arch)
         name = f"{key}-{_kernel()}"
-        found = folder.read(name)
+        found = _kept(folder, name)
         if found is not None and all(map(_is_unchanged, found.made_by)):
             return found
         try:
             with _without_compiler(settings):
-                return folder.write(name, _compiled(settings, arch))
+                compiled = _compiled(settings, arch)
+                folder.write(name, _packed(compiled))
+                return compiled
         except NoCompilerError:
             if found is None:
-                found = next(folder.all_of(key), None)
+                # That of whatever kernel, and by what compiler.
+                names = (name for name in folder.names() if name.startswith(f"{key}-"))
+                found = next(filter(None, (_kept(folder, name) for name in names)), None)
             if found is None:
                 raise
             return found
@@ -161,8 +160,21 @@ def fresh_program(settings: ProgramSettings, arch: Architecture | None = HOST) -
     compiled = _compiled(settings, arch)
     with _folder() as folder:
         if folder is not None:
-            folder.write(f"{program_key(settings, arch)}-{_kernel()}", compiled)
+            folder.write(f"{program_key(settings, arch)}-{_kernel()}", _packed(compiled))
     return compiled
+
+
+def _folder(
+    refused: list[tuple[Path, str]] | None = None,
+) -> AbstractContextManager[KeptFolder | None]:
+    return kept_folder("bpf", _MAX_FILES, _MAX_BYTES, refused)
+
+
+def _kept(folder: KeptFolder, name: str) -> Compiled | None:
+    """Return the program in a file, None where there is none that can be used."""
+    data = folder.read(name)
+    compiled = _unpacked(data) if data is not None else None
+    return None if compiled is None else replace(compiled, origin=ProgramOrigin.CACHE)
 
 
 def _is_unchanged(state: str) -> bool:
@@ -189,106 +201,6 @@ def _system_headers() -> list[str]:
 def _kernel() -> str:
     """Return a digest of this kernel's release for a file's name."""
     return hashlib.blake2b(os.uname().release.encode(), digest_size=4).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class _Folder:
-    """The open folder."""
-
-    descriptor: int
-
-    def read(self, name: str) -> Compiled | None:
-        """Return the program in a file, None where there is none that can be used."""
-        data = _trusted(name, self.descriptor, _problem, os.O_NOFOLLOW)
-        compiled = _unpacked(data) if data is not None else None
-        if compiled is None:
-            return None
-        with suppress(OSError):
-            used = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mtime
-            if time.time() - used > _DAY:  # those used last are kept longest
-                os.utime(name, dir_fd=self.descriptor, follow_symlinks=False)
-        return replace(compiled, origin=ProgramOrigin.CACHE)
-
-    def all_of(self, key: str) -> Iterator[Compiled]:
-        """Yield the programs of a source and shape, for whatever kernel and by what compiler."""
-        for name in self._names():
-            if _NAME.fullmatch(name) and name.startswith(key):
-                found = self.read(name)
-                if found is not None:
-                    yield found
-
-    def _names(self) -> list[str]:
-        try:
-            return sorted(os.listdir(self.descriptor))
-        except OSError:
-            return []
-
-    def write(self, name: str, compiled: Compiled) -> Compiled:
-        """Keep a program, where that is possible, and return it."""
-        temporary = f".{name}.{os.urandom(8).hex()}"
-        here = self.descriptor
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            file = os.open(temporary, flags, 0o600, dir_fd=here)
-        except OSError:  # a file system that is full, or read only
-            return compiled
-        try:
-            with open(file, "wb") as stream:
-                stream.write(_packed(compiled))
-            os.replace(temporary, name, src_dir_fd=here, dst_dir_fd=here)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(temporary, dir_fd=here)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary, dir_fd=here)
-            raise
-        self._make_room()
-        return compiled
-
-    def entries(self) -> list[tuple[float, int, str]]:
-        """Return when each file of ours was used last, its size and its name."""
-        found = []
-        for name in self._names():
-            if _NAME.fullmatch(name) or _TEMPORARY.fullmatch(name):
-                with suppress(OSError):
-                    file = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
-                    found.append((file.st_mtime, file.st_size, name))
-        return found
-
-    def _make_room(self) -> None:
-        """Remove the files that were used least recently, and those that were never finished."""
-        kept, size, now = 0, 0, time.time()
-        for used, file_size, name in sorted(self.entries(), reverse=True):
-            kept, size = kept + 1, size + file_size
-            is_left_over = name.startswith(".") and now - used > _HOUR
-            if is_left_over or kept > _MAX_FILES or size > _MAX_BYTES:
-                with suppress(OSError):
-                    os.unlink(name, dir_fd=self.descriptor)
-
-
-def _trusted(
-    path: str | Path,
-    folder: int | None,
-    problem: Callable[[os.stat_result], str | None],
-    flags: int = 0,
-) -> bytes | None:
-    """Return the bytes of a regular file that has no ``problem``, None if it cannot be used."""
-    # Not blocking: on what should not be here, such as a pipe, it would.
-    flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-    try:
-        file = os.open(path, flags, dir_fd=folder)
-    except OSError:
-        return None
-    try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode) or problem(found) or found.st_size > _MAX_FILE_BYTES:
-            return None
-        return os.read(file, found.st_size)
-    except OSError:
-        return None
-    finally:
-        os.close(file)
 
 
 def _packed(compiled: Compiled) -> bytes:
@@ -325,74 +237,6 @@ def _unpacked(data: bytes) -> Compiled | None:
     return Compiled(described["license"], maps, functions, tuple(described["made_by"]))
 
 
-class _RefusedError(Exception):
-    """Why a folder is not used."""
-
-
-def _problem(found: os.stat_result) -> str | None:
-    """Return why a file or folder is not trusted, None where it is."""
-    if found.st_uid != os.geteuid():
-        return "it belongs to another user"
-    if found.st_mode & _OTHERS_WRITE:
-        return "others can write to it"
-    return None
-
-
-def _places() -> list[Path]:
-    """Return where the folder can be, the best first.
-
-    With sudo, HOME may be the caller's: then it is root's own home.
-    """
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if base.startswith("/"):
-        return [Path(base)]
-    homes = [os.environ.get("HOME", ""), _own_home()]
-    return [Path(home, ".cache") for home in dict.fromkeys(homes) if home.startswith("/")]
-
-
-def _own_home() -> str:
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_dir
-    except KeyError:  # as in a container
-        return ""
-
-
-def _open(base: Path) -> int:
-    """Open the folder in a user's cache, made where it is not there.
-
-    Raises OSError, or _RefusedError where others could have changed what is there.
-    """
-    resolved = Path(os.path.realpath(base))
-    for above in reversed([resolved, *resolved.parents]):
-        try:
-            found = os.stat(above, follow_symlinks=False)
-        except FileNotFoundError:
-            os.mkdir(above, 0o700)
-            continue
-        if found.st_uid not in (0, os.geteuid()):
-            raise _RefusedError(f"{above} belongs to another user")
-        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-            raise _RefusedError(f"others can write to {above}")
-    descriptor = os.open(resolved, _DIRECTORY)
-    for name in _PARTS:
-        parent = descriptor
-        try:
-            with suppress(FileExistsError):
-                os.mkdir(name, 0o700, dir_fd=parent)
-            descriptor = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
-        finally:
-            os.close(parent)
-        problem = _problem(os.fstat(descriptor))
-        if problem is not None:
-            os.close(descriptor)
-            raise _RefusedError(problem)
-    return descriptor
-
-
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_PARTS = ("gotrace", "bpf")
-
-
 #: A package's description of its programs.
 MANIFEST = "manifest.json"
 
@@ -410,7 +254,7 @@ def _package_problem(found: os.stat_result) -> str | None:
     module = os.stat(__file__)
     if found.st_uid not in (0, os.geteuid(), module.st_uid):
         return "it belongs to another user than the package's modules"
-    others = found.st_mode & _OTHERS_WRITE & ~module.st_mode
+    others = found.st_mode & OTHERS_WRITE & ~module.st_mode
     if others or (found.st_mode & stat.S_IWGRP and found.st_gid != module.st_gid):
         return "others can write to it, and not to the package's modules"
     return None
@@ -424,7 +268,7 @@ def _packaged(key: str) -> Compiled | None:
             return None
     except OSError:
         return None
-    data = _trusted(folder / key, None, _package_problem)
+    data = trusted_bytes(folder / key, None, _package_problem, _MAX_FILE_BYTES)
     if data is None:
         return None
     try:
@@ -525,22 +369,6 @@ def packaged_programs() -> PackagedPrograms | None:
         return None
 
 
-@contextmanager
-def _folder() -> Iterator[_Folder | None]:
-    """Open the folder, None where there is none that can be used."""
-    for base in _places():
-        try:
-            descriptor = _open(base)
-        except (OSError, _RefusedError):
-            continue
-        try:
-            yield _Folder(descriptor)
-        finally:
-            os.close(descriptor)
-        return
-    yield None
-
-
 @dataclass(frozen=True, slots=True)
 class CachedPrograms:
     """The kept programs: the folder, their number and size in bytes.
@@ -556,18 +384,8 @@ class CachedPrograms:
 
 def cached_programs() -> CachedPrograms:
     refused: list[tuple[Path, str]] = []
-    for base in _places():
-        path = base.joinpath(*_PARTS)
-        try:
-            descriptor = _open(base)
-        except OSError as error:
-            refused.append((path, error.strerror or str(error)))
-        except _RefusedError as error:
-            refused.append((path, str(error)))
-        else:
-            try:
-                sizes = [s for _, s, name in _Folder(descriptor).entries() if name[0] != "."]
-            finally:
-                os.close(descriptor)
-            return CachedPrograms(path, len(sizes), sum(sizes), tuple(refused))
-    return CachedPrograms(None, 0, 0, tuple(refused))
+    with _folder(refused) as folder:
+        if folder is None:
+            return CachedPrograms(None, 0, 0, tuple(refused))
+        sizes = [size for _, size, name in folder.entries() if name[0] != "."]
+        return CachedPrograms(folder.path, len(sizes), sum(sizes), tuple(refused))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,11 +15,13 @@ from elftools.elf.sections import SymbolTableSection
 
 from gotrace.architecture import AMD64, ARM64
 from gotrace.elf.buildinfo import GoVersion
+from gotrace.elf.dwarf.reader import DwarfReader
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.binary import Binary
 from gotrace.gotypes.releases import NEWEST
 from gotrace.gotypes.runtime import (
     LayoutSource,
+    RuntimeLayout,
     RuntimeLayoutError,
     runtime_layout,
     table_layout,
@@ -199,7 +202,45 @@ def test_stripped_binary_of_unknown_release_is_refused() -> None:
         ElfImage.open(path, "prog") as image,
         pytest.raises(RuntimeLayoutError, match=r"prog: .*neither DWARF nor a Go version"),
     ):
-        runtime_layout(image, None, None)
+        runtime_layout(image, None, lambda: None)
+
+
+def test_layout_is_kept_for_files_with_the_same_debugging_information(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "cache" / "gotrace" / "layouts"
+    path = build(RUNTIME, newest())
+    opened = []
+
+    def layout(path: Path) -> RuntimeLayout:
+        def dwarf() -> DwarfReader | None:
+            opened.append(path)
+            return binary.dwarf
+
+        with Binary(ElfImage.open(path)) as binary:
+            return runtime_layout(binary.image, binary.go_version, dwarf)
+
+    read = layout(path)
+    assert read.source is LayoutSource.DWARF
+    copied = Path(shutil.copy(path, tmp_path / "copied"))
+    assert layout(copied) == read and opened == [path]
+    (kept,) = folder.iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    content = kept.read_bytes()
+    for damage in (b"", content[:-1], content.replace(b'"g_m": 48', b'"g_m": 56')):
+        kept.write_bytes(damage)
+        assert layout(path) == read
+        assert kept.read_bytes() == content
+    assert len(opened) == 4
+    with ElfImage.open(path) as image:
+        section = image.section(".debug_info")
+        assert section is not None
+    data = bytearray(path.read_bytes())
+    data[section.offset + section.size - 1] ^= 1  # of the sum: it does not decompress
+    copied.write_bytes(data)  # with the same build ID
+    assert layout(copied).source is LayoutSource.TABLE
+    assert len(list(folder.iterdir())) == 1
 
 
 def test_damaged_dwarf_falls_back_to_the_table(tmp_path: Path) -> None:

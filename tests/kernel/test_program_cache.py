@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gotrace import kept
 from gotrace.kernel import program_cache
 from gotrace.kernel.compiler import Compiled, LoadError, MapShape, NoCompilerError, file_state
 from gotrace.kernel.program_cache import cached_program, cached_programs, fresh_program
@@ -263,7 +264,7 @@ def test_home_of_the_caller_of_sudo_is_left_alone(
         os.chown(path, 1, 1)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(theirs))
-    monkeypatch.setattr(program_cache, "_own_home", lambda: str(own))
+    monkeypatch.setattr(kept, "_own_home", lambda: str(own))
     cached_program(SETTINGS)
     cached_program(SETTINGS)
     assert compiler.calls == 1
