@@ -220,17 +220,24 @@ class NameList:
     type arguments written ``[...]`` as Go's tracebacks do.
     """
 
-    def __init__(self, names: Sequence[str], *, gccgo: bool = False) -> None:
-        """Take the names by row; ``gccgo`` says whose they are."""
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        gccgo: bool = False,
+        find: Callable[[str], list[int]] | None = None,
+    ) -> None:
+        """Take the names by row; ``gccgo`` says whose they are, ``find`` has an index of them."""
         self.names = names
         self.gccgo = gccgo
+        self._find = find or (lambda name: self._index.get(name, []))
         self._asked = 0
 
     def rows(self, text: str) -> list[int]:
         """Return the rows of a name as it is, or of one in another spelling."""
         self._asked += 1
         if self._asked > _FEW:  # to index names takes as long as to look for a few
-            return self._index.get(text) or [row for row, name in self.spoken if name == text]
+            return self._find(text) or [row for row, name in self.spoken if name == text]
         for spellings in (enumerate(self.names), self.spoken):
             if rows := [row for row, name in spellings if name == text]:
                 return rows

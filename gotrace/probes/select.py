@@ -18,7 +18,7 @@ from enum import Enum
 from functools import cached_property
 from itertools import chain
 from typing import Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakMethod
 
 from gotrace.errors import NoMatchError, UsageError, said
 from gotrace.gotypes.symbols import display_name, elide_type_arguments, package_of
@@ -85,6 +85,7 @@ class SymbolTable(Protocol):
     @property
     def is_go(self) -> bool: ...
     def function(self, row: int, /) -> _Function: ...
+    def rows_named(self, name: str, /) -> list[int]: ...
     def is_wrapper(self, row: int, /) -> bool: ...
     def inlined_by_name(self) -> _InlinedCalls | None: ...
     def inlined_into(self, row: int, /) -> Collection[str]: ...
@@ -96,7 +97,14 @@ _NAMES: WeakKeyDictionary[SymbolTable, NameList] = WeakKeyDictionary()
 def _names_of(table: SymbolTable) -> NameList:
     """Return the names of a table, which many selectors may look at."""
     if (names := _NAMES.get(table)) is None:
-        names = _NAMES[table] = NameList(table.names, gccgo=not table.has_pclntab)
+        weak = WeakMethod(table.rows_named)  # or the table would be kept by what is made of it
+
+        def find(name: str) -> list[int]:
+            method = weak()
+            assert method is not None
+            return method(name)
+
+        names = _NAMES[table] = NameList(table.names, gccgo=not table.has_pclntab, find=find)
     return names
 
 

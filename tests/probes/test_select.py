@@ -71,6 +71,9 @@ class FakeTable:
             return FakeFunction(0x10000 + 16 * row, Origin.GO)
         return FakeFunction(16 * row, Origin.OTHER)
 
+    def rows_named(self, name: str, /) -> list[int]:
+        return [row for row, one in enumerate(self.names) if one == name]
+
     def is_wrapper(self, row: int, /) -> bool:
         return row in self.wrappers
 
