@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -243,6 +243,7 @@ class _Group:
         self.by_row = isinstance(run.meter, CallCounter) or run.meter.by_function
         self.can_move = isinstance(run.meter, LatencyMeter) and run.meter.landings is not None
         self._room = room
+        self._left: set[int] = set()  # rows that functions have left
         self._files: dict[ProgramKey, int] = {}
         self._skipped = 0
         self.counted: Counter[int] = Counter()  # calls that were not followed, by function
@@ -288,6 +289,7 @@ class _Group:
                         replace(prepared, plan=plan, tasks=tasks, room=self._room)
                     )
                 except BaseException:
+                    self._left.update(range(first, first + len(new)))
                     with suppress(GotraceError):
                         self.meter.remove(range(first, first + len(new)))
                     raise
@@ -295,20 +297,20 @@ class _Group:
             return self.join(planned, plan, number, notes)
 
     def _free(self, count: int) -> int | None:
-        """Return the first of so many rows that no function has, None if there are none."""
+        """Return the first of so many rows that no function has, None if there are none.
+
+        A call that was open when its function left is not to end at another one's RET.
+        """
         assert self._room is not None
-        found = 0
+        taken: Set[int] = self.rows.keys()
+        if self._left and isinstance(self.meter, LatencyMeter):
+            taken = taken | self.meter.open_now()
+        free = 0
         for row in range(self._room.functions):
-            found = 0 if row in self.rows else found + 1
-            if found > count:
-                break
-        first = row - found + 1
-        if found < count:
-            return None
-        taken = range(first, first + count)
-        # A call that was open when its function left is not to end at another one's RET.
-        is_clean = isinstance(self.meter, CallCounter) or not self.meter.open_now(taken)
-        return first if is_clean else None
+            free = 0 if row in taken else free + 1
+            if free >= count:
+                return row - free + 1
+        return None
 
     def _number(self, program: ProgramKey) -> int | None:
         """Return a program's number, a new one if it is not here, None if there are too many."""
@@ -539,6 +541,7 @@ class _Group:
             row.users = [one for one in row.users if not one.is_leaving]
             if not row.users:
                 del self.rows[number]
+                self._left.add(number)
         programs = {one.program.key for one in self.members}
         self._files = {key: file for key, file in self._files.items() if key in programs}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence, Set
 from enum import Enum
 
 from gotrace.kernel.program import BpfProgram
@@ -108,9 +108,9 @@ class OpenCalls:
         found = self._removed + self._by_function()
         return sum(count for function, count in found.items() if function in functions)
 
-    def has_any(self, functions: Container[int]) -> bool:
-        """Return whether calls of functions are in the tables now."""
-        return any(function in functions for function in self._by_function())
+    def functions(self) -> Set[int]:
+        """Return the functions of which calls are in the tables now."""
+        return self._by_function().keys()
 
     def _by_function(self) -> Counter[int]:
         found = Counter[int]()

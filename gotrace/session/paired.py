@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 
 from gotrace.errors import GotraceError
@@ -303,9 +303,9 @@ class Paired(Probing):
         """Return how many calls of functions, or of all, were entered and have not returned."""
         return self._open.number(functions)
 
-    def open_now(self, functions: Container[int]) -> bool:
-        """Return whether a task has a call of functions open, or none that was seen to end."""
-        return self._open.has_any(functions)
+    def open_now(self) -> Set[int]:
+        """Return the functions of which a task has a call open, or one not seen to end."""
+        return self._open.functions()
 
     def lost(self) -> dict[str, int]:
         counts = self.diagnostics()

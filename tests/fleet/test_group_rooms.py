@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from gotrace.fleet.groups import _MAX_FILES, _Group, _room
 from gotrace.fleet.probing import SKIPPED
 from gotrace.fleet.targets import ProgramKey
+from gotrace.session.landings import MAX_FUNCTIONS
+from gotrace.session.latency import LatencyMeter
 
 
 def test_a_target_of_two_files_has_a_loss_once() -> None:
@@ -49,3 +54,35 @@ def test_a_program_beyond_the_files_of_a_group_is_for_another_group() -> None:
     assert group._number(keys[-1]) is None
     del group._files[keys[7]]
     assert group._number(keys[-1]) == 7
+
+
+@pytest.mark.parametrize(
+    "taken, left, is_open, found",
+    [
+        ([], [], [], {0: 0, 1: 0, 8: 0, 9: None}),
+        ([0, 2, 3], [], [], {1: 1, 2: 4, 4: 4, 5: None}),
+        ([7], [1, 2, 5], [1, 5], {1: 0, 2: 2, 3: 2, 4: None}),
+        ([7], [], [1, 5], {7: 0, 8: None}),  # nothing has left: the tables are not looked at
+        (range(8), [], [], {1: None}),
+    ],
+)
+def test_any_free_rows_are_taken_but_those_of_open_calls(
+    taken: Iterable[int], left: Iterable[int], is_open: Iterable[int], found: dict[int, int | None]
+) -> None:
+    """Only the first free rows were looked at: the others were as if they were taken."""
+    meter: Any = object.__new__(LatencyMeter)
+    meter._open = SimpleNamespace(functions=lambda: set(is_open))
+    group: Any = object.__new__(_Group)
+    group.meter, group._room = meter, SimpleNamespace(functions=8)
+    group.rows, group._left = dict.fromkeys(taken), set(left)
+    assert {count: group._free(count) for count in found} == found
+
+
+def test_functions_beyond_those_of_a_group_are_for_another_group() -> None:
+    group: Any = object.__new__(_Group)
+    group._room = _room(functions=40, programs=100)
+    assert group._room.functions == MAX_FUNCTIONS
+    group.meter, group._left = object(), set()
+    group.rows = dict.fromkeys(range(MAX_FUNCTIONS - 40))
+    assert group._free(40) == MAX_FUNCTIONS - 40
+    assert group._free(41) is None

@@ -15,6 +15,7 @@ from typing import cast
 
 import pytest
 
+import gotrace.fleet.groups as fleet_groups
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import parse_config
 from gotrace.fleet.groups import MemberProbe, MetricGroups
@@ -385,3 +386,38 @@ def test_metrics_that_come_by_themselves_join_the_others(server: Path, tmp_path:
         assert descriptors(daemon) <= before + 2 * 10  # another group would take more than 20 each
         daemon.end()
         fixture.finish()
+
+
+def test_open_calls_beyond_those_of_a_group_are_counted_as_lost(
+    servers: Sequence[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the file whose they are; and there is room again as the others return."""
+    most, held = 64, 40
+    monkeypatch.setattr(fleet_groups, "_MAX_OPEN_CALLS", most)  # goroutines of 131,072 take 300 MB
+    some = servers[:2]
+    text = configured(tmp_path, some, ["name: h, type: histogram, probe: main.held"]).read_text()
+    config = parse_config("x", text)
+    jobs = make_jobs(config, Totals(), None, {})
+    groups = MetricGroups(COST)
+    programs = sorted(Finder(config.targets).look().values(), key=lambda one: one.key.target)
+    probes: list[MemberProbe] = []
+    with ExitStack() as stack:
+        for program in programs:
+            target = stack.enter_context(closing(open_target(program, config.planning)))
+            (batch,) = batches(jobs.values())
+            for _, probe in attach_batch(batch, target, program, COST, groups, programs=2):
+                assert isinstance(probe, MemberProbe)
+                probes.append(stack.enter_context(closing(probe)))
+        assert len({probe.source for probe in probes}) == 1
+        fixtures = [stack.enter_context(Fixture([server])) for server in some]
+        for _ in range(2):
+            for fixture in fixtures:
+                fixture.work(f"hold {held}")
+            for fixture in fixtures:
+                fixture.work("free")
+        wait_until(lambda: any(probe.figures().lost["stacks_full"] for probe in probes))
+        lost = [probe.close().lost for probe in probes]
+        assert [one["stacks_full"] for one in lost] == [0, 2 * (2 * held - most)]
+        assert [one.total() for one in lost] == [one["stacks_full"] for one in lost]
+        calls = [point.calls for point, _ in probes[0].metric.points()]
+        assert sum(calls) == 2 * most
