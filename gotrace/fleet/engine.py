@@ -146,7 +146,9 @@ class Engine:
         self.is_ready = False
         self._lock = threading.RLock()  # of what follows, for readers
         self._jobs: dict[str, Job] = {}
+        self._by_target: dict[str, list[Job]] = {}
         self._running: dict[ProgramKey, _Running] = {}
+        self._attached: list[tuple[_Place, Probe]] | None = None  # while it is known
         self._tallies: dict[tuple[str, str], ProbeStatus] = {}
         self._found: dict[ProgramKey, Program] = {}
         self._budgets: list[_Held] = []
@@ -202,6 +204,10 @@ class Engine:
         with self._lock:
             self.config = config
             self._jobs = jobs
+            self._by_target = {}
+            for job in jobs.values():
+                for target in job.targets:
+                    self._by_target.setdefault(target, []).append(job)
             self._budgets = list(_budgets(config))
             for job in jobs.values():
                 lost = Figures(lost=Counter(dict.fromkeys(job.losses, 0)))
@@ -240,6 +246,8 @@ class Engine:
             self._verify()
         if now >= self._next_poll:
             self._next_poll = now + _POLL
+            for running in self._running.values():
+                self._rest(running)
             for place, probe in self._probes():
                 with _apart(place), suppress(OSError):
                     if probe.is_held():
@@ -300,6 +308,7 @@ class Engine:
             leaving = [(_Place(name, key), probe) for name, probe in running.probes.items()]
             with self._lock:
                 del self._running[key]
+                self._attached = None
                 self._leaving += leaving
             # The kernel takes its time, in which others are to be found.
             self._leavers.submit(self._leave, running, leaving)
@@ -311,6 +320,8 @@ class Engine:
                 else:
                     self._running[key].program = program
         self._follow_executions()
+        if not self._said and not self._pauses:
+            return
         places = {_Place(job, key) for job in self._jobs for key in found}
         self._pauses.keep(places)
         for place in self._said.keys() - places:
@@ -337,14 +348,18 @@ class Engine:
     def _attach_to_all(self) -> bool:
         """Attach the probes that are due; return whether there is one more program meanwhile."""
         is_new = False
-        programs = list(self._running.items())
+        programs = [
+            (key, running)
+            for key, running in self._running.items()
+            if running.trial is not None or self._due(key, running)
+        ]
         for at, (key, running) in enumerate(programs):
             for one in programs[at : at + _TRIALS]:  # the next ones go on while this is attached
                 self._begin_trial(*one)
             if not self._may_plan(key, running):
                 continue
-            tried = [job for job in self._jobs.values() if job.name in running.tried]
-            for batch in batches(job for job in tried if self._is_due(key, running, job)):
+            due = self._due(key, running)
+            for batch in batches(job for job in due if job.name in running.tried):
                 if self._stopping.is_set():
                     return False
                 # Attaching to one may take long, and others start meanwhile.
@@ -357,13 +372,15 @@ class Engine:
                 self._rest(running)
         return is_new
 
-    def _is_due(self, key: ProgramKey, running: _Running, job: Job) -> bool:
-        return (
-            key.target in job.targets
-            and job.name not in running.probes
+    def _due(self, key: ProgramKey, running: _Running) -> list[Job]:
+        """Return the jobs that are to be attached in a program now."""
+        return [
+            job
+            for job in self._by_target.get(key.target, ())
+            if job.name not in running.probes
             and job.name not in running.hopeless
             and self._pauses.is_over(_Place(job.name, key), time.monotonic())
-        )
+        ]
 
     def _may_plan(self, key: ProgramKey, running: _Running) -> bool:
         """Return whether it is known what plans take that are due, after a trial if need be.
@@ -398,8 +415,7 @@ class Engine:
 
     def _untried(self, key: ProgramKey, running: _Running) -> list[Job]:
         """Return the jobs that are due and of whose plans it is not known what they take."""
-        due = [job for job in self._jobs.values() if self._is_due(key, running, job)]
-        return [job for job in due if job.name not in running.tried]
+        return [job for job in self._due(key, running) if job.name not in running.tried]
 
     def _begin_trial(self, key: ProgramKey, running: _Running) -> None:
         """Begin to find that out, if need be."""
@@ -423,7 +439,7 @@ class Engine:
         return Trial(plans(), config.planning)
 
     def _rest(self, running: _Running) -> None:
-        """Keep no more of a program's file than probes ask for between one turn and the next."""
+        """Keep no more of a program's file than probes ask for between one poll and the next."""
         if not any(probe.needs_target for probe in running.probes.values()):
             self._let_go(running)
         elif running.target is not None:
@@ -440,6 +456,7 @@ class Engine:
         with self._lock:
             probes = {job.name: one for job, one in found if isinstance(one, Probe)}
             running.probes.update(probes)
+            self._attached = None
         if probes:
             self._follow_executions()
         for job, one in found:
@@ -500,17 +517,18 @@ class Engine:
 
     def _mind_budget(self, now: float) -> None:
         spent: dict[_Place, int] = {}
-        by_target: dict[str, list[_Place]] = {}
+        by_target: dict[str, dict[_Place, int]] = {}
         for place, probe in self._probes():
             try:  # as _apart, in less time: there may be thousands
-                spent[place] = probe.spent().ns
-                by_target.setdefault(place.program.target, []).append(place)
+                ns = spent[place] = probe.spent().ns
+                by_target.setdefault(place.program.target, {})[place] = ns
             except Exception as error:
                 if not isinstance(error, OSError):
                     note_failure("engine", f"{place.job} in {place.program.target}", error)
         for held in self._budgets:
-            those = spent if held.target is None else by_target.get(held.target, ())
-            within = {place: spent[place] for place in those if place in held}
+            within = spent if held.target is None else by_target.get(held.target, {})
+            if held.jobs is not None:
+                within = {place: ns for place, ns in within.items() if place.job in held.jobs}
             for place, share in held.budget.exceeding(now, within).items():
                 if place.job in self._running[place.program].probes:
                     self._lessen(place, share, held, now)
@@ -546,14 +564,12 @@ class Engine:
             except Exception as error:
                 note_failure("engine", f"{place.job} in {place.program.target}", error)
         for key, running in self._running.items():
-            self._rest(running)
-            for job in self._jobs.values():
-                if key.target not in job.targets or job.name in running.hopeless:
+            for job in self._by_target.get(key.target, ()):
+                if job.name in running.hopeless:
                     continue
-                state = ProbeState.OFF
-                if attached := running.probes.get(job.name):
-                    state = attached.state
-                self._tally(_Place(job.name, key)).seconds[state] += passed
+                attached = running.probes.get(job.name)
+                state = ProbeState.OFF if attached is None else attached.state
+                self._tallies[job.name, key.target].seconds[state] += passed
 
     def _verify(self) -> None:
         """Look whether processes have the probes that files are taken to share.
@@ -592,6 +608,7 @@ class Engine:
         figures = _closed(place, probe)
         with self._lock:
             del running.probes[place.job]
+            self._attached = None
             self._tally(place).figures += figures
 
     @staticmethod
@@ -604,13 +621,16 @@ class Engine:
             running.target.close()
             running.target = None
 
-    def _probes(self) -> list[tuple[_Place, Probe]]:
+    def _probes(self) -> Sequence[tuple[_Place, Probe]]:
+        """Return all that is attached; nobody changes the list."""
         with self._lock:
-            return [
-                (_Place(name, key), probe)
-                for key, running in self._running.items()
-                for name, probe in running.probes.items()
-            ]
+            if self._attached is None:
+                self._attached = [
+                    (_Place(name, key), probe)
+                    for key, running in self._running.items()
+                    for name, probe in running.probes.items()
+                ]
+            return self._attached
 
     def reload(self, config: Config, start_span: StartSpan | None) -> None:
         """Go over to another configuration: what both ask for alike goes on without a gap.
@@ -705,6 +725,7 @@ class Engine:
             probe.forget()
             with self._lock:
                 self._running[place.program].probes[place.job] = probe
+                self._attached = None
         targets = {target.name for target in config.targets}
         for key, running in list(self._running.items()):
             running.hopeless.clear()
@@ -712,6 +733,7 @@ class Engine:
             if key.target not in targets:
                 with self._lock:
                     del self._running[key]
+                    self._attached = None
             if key.target not in targets or not running.probes:
                 self._let_go(running)
         self._set_jobs(config, jobs)

@@ -23,6 +23,10 @@ class Pauses(Generic[K]):
     _until: dict[K, float] = field(default_factory=dict)
     _lengths: dict[K, float] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        """Return whether anything is known of any probe."""
+        return bool(self._until)
+
     def pause(self, key: K, now: float) -> float:
         """Begin a pause and return its length: longer each time, in seconds."""
         since = now - self._until.get(key, now)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import NamedTuple
@@ -86,7 +87,7 @@ def _file(key: ProgramKey) -> ProgramKey:
 def _lasting(path: str, shown: str, status: os.stat_result) -> str:
     """Return the file's own path where it is the same file here: a process may end any moment."""
     with suppress(OSError):
-        if os.path.samestat(os.stat(shown), status):
+        if path == shown or os.path.samestat(os.stat(shown), status):
             return shown
     return path
 
@@ -136,6 +137,11 @@ class Finder:
         #: How many files of a target are not traced, as there are too many.
         self.passed_over: dict[str, int] = {}
         self._reads_names = any(target.comm is not None for target in targets)
+        self._by_path: dict[str, list[TargetSpec]] = {}
+        for target in targets:
+            if target.exe is not None:
+                self._by_path.setdefault(target.exe, []).append(target)
+        self._others = [target for target in targets if target.exe is None]
         #: Why a target could not be looked for, or not traced where it was found, by target.
         self.problems: dict[str, str] = {}
 
@@ -193,18 +199,22 @@ class Finder:
         The one that is at its path goes first, then those that were there before.
         """
         self._kept &= programs.keys()
-        order = sorted(programs, key=lambda key: (key not in own, key not in self._kept))
+        counts = Counter(key.target for key in programs)
+        passed_over = dict.fromkeys((target.name for target in self._targets), 0)
         for target in self._targets:
+            if counts[target.name] <= target.max_files:
+                continue
+            order = sorted(programs, key=lambda key: (key not in own, key not in self._kept))
             files = dict.fromkeys(_file(key) for key in order if key.target == target.name)
             too_many = set(list(files)[target.max_files :])
-            self.passed_over[target.name] = len(too_many)
+            passed_over[target.name] = len(too_many)
             if too_many:
                 self.problems[target.name] = (
                     f"target {target.name}: processes run more than {target.max_files} files: the"
                     " others are not traced: max_files allows more"
                 )
                 programs = {k: one for k, one in programs.items() if _file(k) not in too_many}
-        self._kept = set(programs)
+        self._kept, self.passed_over = set(programs), passed_over
         return programs
 
     def part(self, key: ProgramKey, device: int) -> bool:
@@ -263,9 +273,7 @@ class Finder:
         if self._reads_names:
             with suppress_missing(), open(f"{directory}/comm", errors="surrogateescape") as file:
                 comm = file.read().rstrip("\n")
-        for target in self._targets:
-            if target.exe is not None and path != target.exe:
-                continue
+        for target in (*self._by_path.get(path, ()), *self._others):
             if target.comm is not None and target.comm not in (comm, os.path.basename(path)):
                 continue
             if target.cgroup is not None and pid not in members[target.name]:

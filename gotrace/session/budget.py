@@ -77,10 +77,13 @@ class Budget(Generic[K]):
 
     def _used(self, spent: Mapping[K, int]) -> dict[K, int]:
         """Return the cost of each probe in this window, in ns."""
+        before, used = self._before, {}
         for key, ns in spent.items():
-            if ns < self._before.get(key, 0):  # the probe was attached anew
-                self._before[key] = 0
-        return {key: ns - self._before.setdefault(key, 0) for key, ns in spent.items()}
+            then = before.get(key, -1)
+            if not 0 <= then <= ns:  # the probe is new, or was attached anew
+                before[key] = then = 0
+            used[key] = ns - then
+        return used
 
     def _passed(self, now: float) -> float:
         """Return how long this window has been going on, in ns."""
