@@ -99,36 +99,63 @@ def _later(written: Any, names: Sequence[str], options: dict[str, Any]) -> Any:
     """Return a class, as it was written, whose methods are made when they are needed."""
     own = {"__dict__", "__weakref__"}  # of the class as it was written, not of others like it
     content = {name: value for name, value in written.__dict__.items() if name not in own}
-    original, declared = dict(content), written._declared_fields
     kind: type[type] = type(written)
     new = functools.partial(kind, written.__name__, written.__bases__)
-    has_slots, is_frozen = options.get("slots", False), options.get("frozen", False)
-    cls: Any = written
-    if has_slots:
-        inherited = {
-            name for base in written.__mro__ for name in base.__dict__.get("__slots__", ())
-        }
-        for name in names:
-            content.pop(name, None)
-        content["__slots__"] = tuple(name for name in names if name not in inherited)
-        cls = new(content)
-        cls.__qualname__ = written.__qualname__
+    cls: Any
+    if options.get("slots", False):
+        cls = _with_slots(written, names, dict(content), new)
     else:
-        for name in names:
-            if declared[name].default is not MISSING:
-                setattr(cls, name, declared[name].default)
-            elif name in content:
-                delattr(cls, name)
-    cls.__match_args__ = tuple(  # type: ignore[misc]
-        one.name for one in declared.values() if one.init and not one.kw_only
-    )
+        cls = _with_defaults(written, names)
+    declared = written._declared_fields.values()
+    cls.__match_args__ = tuple(one.name for one in declared if one.init and not one.kw_only)  # type: ignore[misc]
+    _make_if_asked(cls, names, content, options, new)
+    _compare_later(cls, options)
+    if options.get("frozen", False):
+        cls.__setattr__ = _refusal(cls, names, "__setattr__", "assign to")
+        cls.__delattr__ = _refusal(cls, names, "__delattr__", "delete")
+        if options.get("slots", False):
+            cls.__getstate__, cls.__setstate__ = _state, _set_state
+    return cls
+
+
+def _with_slots(
+    written: Any, names: Sequence[str], content: dict[str, Any], new: Callable[[Any], Any]
+) -> Any:
+    """Return a class like the one that was written, with slots for its own fields."""
+    inherited = {name for base in written.__mro__ for name in base.__dict__.get("__slots__", ())}
+    for name in names:
+        content.pop(name, None)
+    cls = new(content | {"__slots__": tuple(name for name in names if name not in inherited)})
+    cls.__qualname__ = written.__qualname__
+    return cls
+
+
+def _with_defaults(cls: Any, names: Sequence[str]) -> Any:
+    """Return a class that has the defaults of its own fields in place of their declarations."""
+    for name in names:
+        if (default := cls._declared_fields[name].default) is not MISSING:
+            setattr(cls, name, default)
+        elif name in cls.__dict__:
+            delattr(cls, name)
+    return cls
+
+
+def _make_if_asked(
+    cls: Any,
+    names: Sequence[str],
+    content: dict[str, Any],
+    options: dict[str, Any],
+    new: Callable[[Any], Any],
+) -> None:
+    """Have a class get its ``__init__`` when it is called, and the rest when that is asked for."""
+    declared = cls._declared_fields
 
     def make() -> Any:
         # Two threads may do so at once: without a lock, which a process that forks could keep.
         import dataclasses
 
         fields = {name: dataclasses.field(**declared[name].keywords) for name in names}
-        made: Any = dataclasses.dataclass(**options)(new(original | fields))
+        made: Any = dataclasses.dataclass(**options)(new(content | fields))
         if "__repr__" in made.__dict__:
             cls.__repr__ = made.__repr__
         for name in ("__dataclass_params__", "__dataclass_fields__"):
@@ -136,7 +163,7 @@ def _later(written: Any, names: Sequence[str], options: dict[str, Any]) -> Any:
         return cls
 
     def init(self: object, *arguments: Any, **named: Any) -> None:
-        cls.__init__ = _init(cls, [*declared.values()], is_frozen)
+        cls.__init__ = _init(cls, [*declared.values()], options.get("frozen", False))
         cls.__init__(self, *arguments, **named)
 
     if "__init__" not in content and options.get("init", True):
@@ -145,22 +172,17 @@ def _later(written: Any, names: Sequence[str], options: dict[str, Any]) -> Any:
         cls.__repr__ = lambda self: make().__repr__(self)
     for name in ("__dataclass_params__", "__dataclass_fields__"):
         setattr(cls, name, _Made(name, make))
+
+
+def _compare_later(cls: Any, options: dict[str, Any]) -> None:
+    """Have records of a class compared and hashed by the values of their fields."""
+    compared = [one for one in cls._declared_fields.values() if one.compare]
     if options.get("eq", True):
-        compared = [one for one in declared.values() if one.compare]
         cls.__eq__ = _compared(_values(compared), operator.eq)
-        cls.__hash__ = None
-    if options.get("order"):
-        for name in ("__lt__", "__le__", "__gt__", "__ge__"):
-            setattr(cls, name, _compared(_values(compared), getattr(operator, name)))
-    if is_frozen:
-        if options.get("eq", True):
-            hashed = (one for one in compared if one.hash is not False)
-            cls.__hash__ = _hash(_values(hashed))
-        cls.__setattr__ = _refusal(cls, names, "__setattr__", "assign to")
-        cls.__delattr__ = _refusal(cls, names, "__delattr__", "delete")
-        if has_slots:
-            cls.__getstate__, cls.__setstate__ = _state, _set_state
-    return cls
+        hashed = (one for one in compared if one.hash is not False)
+        cls.__hash__ = _hash(_values(hashed)) if options.get("frozen", False) else None
+    for name in ("__lt__", "__le__", "__gt__", "__ge__") if options.get("order") else ():
+        setattr(cls, name, _compared(_values(compared), getattr(operator, name)))
 
 
 def _init(cls: Any, fields: Sequence[Field[Any]], is_frozen: bool) -> Any:

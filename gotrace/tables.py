@@ -16,6 +16,8 @@ from gotrace.text import printable
 
 #: Rows that a notebook shows of a table: frames have all.
 _SHOWN = 100
+#: Entries of a cell, of stacks and other sequences.
+_MAX_ENTRIES = 4
 
 
 class Table:
@@ -53,6 +55,9 @@ def _cell(value: object) -> str:
         return f"{value:,.4g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
+    if isinstance(value, tuple) and len(value) > _MAX_ENTRIES:
+        shown = ", ".join(str(one) for one in value[:_MAX_ENTRIES])
+        return printable(f"{shown} and {len(value) - _MAX_ENTRIES} more")
     return "" if value is None else printable(str(value))
 
 

@@ -192,6 +192,6 @@ def test_nothing_is_made_before_it_is_used() -> None:
     class Fresh:
         number: int
 
-    assert Fresh.__init__.__qualname__ == "_later.<locals>.init"
+    assert Fresh.__init__.__qualname__ == "_make_if_asked.<locals>.init"
     Fresh(1)
-    assert Fresh.__init__.__qualname__ != "_later.<locals>.init"
+    assert Fresh.__init__.__qualname__ != "_make_if_asked.<locals>.init"
