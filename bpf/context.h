@@ -7,12 +7,11 @@
  * which types there are, and where each has its parent; both sides share these records.
  *
  * Settings (common.h):
- *   GOTRACE_CONTEXTS  types of contexts and spans; only where plans have SPAN operations
+ *   GOTRACE_SPANS     1 where plans have SPAN operations
+ *   GOTRACE_CONTEXTS  types of contexts and spans
  */
 #pragma once
 #include "payload.h"
-
-#ifdef GOTRACE_CONTEXTS
 
 /* Most contexts that are looked at on the way to a span. */
 #define MAX_CONTEXTS 64
@@ -52,6 +51,8 @@ static __always_inline struct context_type *context_type_of(struct work *w, u64 
 /* Forget what an earlier plan has found. */
 static __always_inline void context_begin(struct work *w)
 {
+    if (!GOTRACE_SPANS)
+        return;
     w->walk.tab = 0;
     w->walk.found = 0;
 }
@@ -59,13 +60,13 @@ static __always_inline void context_begin(struct work *w)
 /* Return the address of the context that the running plan was asked for, 0 if of none. */
 static __always_inline u64 context_asked(struct work *w)
 {
-    return w->walk.found ? w->walk.contexts[0] : 0;
+    return GOTRACE_SPANS && w->walk.found ? w->walk.contexts[0] : 0;
 }
 
 /* Append the addresses of all contexts that the running plan was asked for to an empty payload. */
 static __always_inline void context_append_found(struct work *w)
 {
-    u32 found = w->walk.found;
+    u32 found = GOTRACE_SPANS ? w->walk.found : 0;
     u64 *words = (u64 *)w->call.payload;
 #pragma clang loop unroll(full)
     for (u32 i = 0; i < MAX_REPORTED_CONTEXTS; i++) {
@@ -315,17 +316,3 @@ static __always_inline void context_append_span(struct work *w, struct op *op)
             payload_append_word(w, walk->digits[at], 8);
     }
 }
-#else
-static __always_inline void context_begin(struct work *w)
-{
-}
-
-static __always_inline u64 context_asked(struct work *w)
-{
-    return 0;
-}
-
-static __always_inline void context_append_found(struct work *w)
-{
-}
-#endif

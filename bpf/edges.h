@@ -548,14 +548,13 @@ int on_delivered(struct bpf_raw_tracepoint_args *ctx)
 /* At runtime.coroswitch_m(gp): gp waits, and another goroutine runs in its place. */
 int on_edge_coroutine(struct pt_regs *ctx)
 {
-#ifdef GOTRACE_EDGE_COROARG
     u64 cookie = 0, g = sched_goroutine(ctx);
     if (!site_hit(ctx, &cookie))
         return 0;
-    u64 coro = read_word(g + GOTRACE_EDGE_COROARG), other = coro ? read_word(coro) : 0;
+    u64 offset = GOTRACE_EDGE_COROARG, coro = offset ? read_word(g + offset) : 0;
+    u64 other = coro ? read_word(coro) : 0;
     if (other)
         edges_submit(ctx, EDGE_SWITCH, edges_goid_of(g), edges_goid_of(other), 0, 0, 0);
-#endif
     return 0;
 }
 #else

@@ -10,14 +10,13 @@
  * (include/uapi/asm/{ucontext,sigcontext}.h).
  *
  * Settings (common.h):
+ *   GOTRACE_FLOATS        1 where they are wanted
  *   GOTRACE_WAITING       threads that can wait at once
  *   GOTRACE_TASK_BLOCKED  offset of blocked, a set of signals, in the kernel's task_struct; with 0
  *                         no signal is sent
  */
 #pragma once
 #include "payload.h"
-
-#if GOTRACE_FLOATS
 
 #define SIGURG 23
 #if defined(ARCHITECTURE_AMD64)
@@ -53,6 +52,8 @@ static __always_inline bool floats_signal_is_blocked(void)
 static __always_inline void floats_append(struct call *call, u64 *floats, u64 flag)
 {
     u64 at = (call->length + 7) & ~7;
+    if (!GOTRACE_FLOATS)
+        return;
     if (at + 8 + 8 * GO_FLOAT_REGISTERS > GOTRACE_PAYLOAD)
         return;
     BOUND(at, GOTRACE_PAYLOAD - 1);
@@ -91,8 +92,3 @@ static __always_inline bool floats_read(struct wait *wait, u64 ucontext, u64 *fl
         floats[i] = read_word(state + FIRST_FLOAT + 16 * i);
     return true;
 }
-#else
-static __always_inline void floats_append(struct call *call, u64 *floats, u64 flag)
-{
-}
-#endif

@@ -91,11 +91,11 @@ static __always_inline void histogram_add_value(struct histogram *row, u64 value
     __sync_fetch_and_add(&row->sum, value);
     if (hits)
         __sync_fetch_and_add(&row->hits, hits);
-#ifdef GOTRACE_UNIT
-    u64 unit = log2_of(value / GOTRACE_UNIT);
-    asm volatile("%0 &= %1" : "+r"(unit) : "i"(UNIT_ROWS - 1)); /* as above */
-    __sync_fetch_and_add(&row->units[unit], 1);
-#endif
+    if (GOTRACE_UNIT > 1) {
+        u64 unit = log2_of(value / GOTRACE_UNIT);
+        asm volatile("%0 &= %1" : "+r"(unit) : "i"(UNIT_ROWS - 1)); /* as above */
+        __sync_fetch_and_add(&row->units[unit], 1);
+    }
     atomic_max(&row->max, value);
     atomic_max(&row->inverted_min, ~value);
 }

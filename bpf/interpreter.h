@@ -7,7 +7,7 @@
  *   GOTRACE_INTERFACES   1 where a plan has IFACE operations
  *   GOTRACE_PREDICATES   1 where a plan has predicates, or keys
  *   GOTRACE_ARITHMETIC   1 where these have arithmetic
- *   GOTRACE_CONTEXTS     as context.h has it; only where a plan has SPAN operations
+ *   GOTRACE_SPANS        1 where a plan has SPAN operations, as context.h has it
  *   GOTRACE_SAVED_WORDS  1 where a return's plan has SAVED operations
  *   GOTRACE_LABELS       1 where a plan has LABEL operations, as labels.h has it
  *                        (these keep the verifier's work down to what the run needs)
@@ -201,7 +201,6 @@ static __always_inline bool run_iface(struct work *w, struct op *op)
     return true;
 }
 
-#if GOTRACE_LABELS
 /* Append the string that a label of the goroutine is, or, from op->at2 on, a part of it. */
 static __always_inline void append_label(struct work *w, struct op *op)
 {
@@ -220,7 +219,66 @@ static __always_inline void append_label(struct work *w, struct op *op)
     if (op->at2 + op->size > 8)
         payload_append_word(w, w->label.value.length, 8);
 }
+
+/* Execute an operation of a predicate. */
+static __always_inline void decide(struct work *w, struct op *op)
+{
+    switch (op->code) {
+    case OP_PUSH_CONST:
+        predicate_push(w, op->limit | (u64)op->size << 32);
+        break;
+    case OP_PUSH_FIELD:
+        predicate_push_field(w, op);
+        break;
+    case OP_PUSH_SPECIAL:
+#if GOTRACE_WHY
+        if (GOTRACE_WHY_CLASSES && op->reg >= SPECIAL_PARTS) {
+            predicate_push(w, w->classes[op->reg & (WHY_CLASSES - 1)]);
+            break;
+        }
 #endif
+        predicate_push(w, op->reg == SPECIAL_GOID  ? w->call.event.goid
+                          : op->reg == SPECIAL_PID ? w->call.event.tgid
+                          : op->reg == SPECIAL_TID ? w->call.event.tid
+                                                   : w->duration);
+        break;
+    case OP_COMPARE:
+        predicate_compare(w, op->reg);
+        break;
+    case OP_ARITHMETIC:
+        if (GOTRACE_ARITHMETIC)
+            predicate_arithmetic(w, op);
+        break;
+    case OP_AND: {
+        u64 b = predicate_pop(w);
+        u64 a = predicate_pop(w);
+        predicate_push(w, a && b);
+        break;
+    }
+    case OP_OR: {
+        u64 b = predicate_pop(w);
+        u64 a = predicate_pop(w);
+        predicate_push(w, a || b);
+        break;
+    }
+    case OP_NOT:
+        predicate_push(w, !predicate_pop(w));
+        break;
+    case OP_STRING_TEST:
+        if (predicate_string_test(w, op) == GOES_ON)
+            w->pc--;
+        break;
+    case OP_KEEP_IF: {
+        u64 is_wanted = predicate_pop(w);
+        if (w->unknown)
+            w->call.event.flags |= EVENT_UNDECIDED;
+        else if (!is_wanted)
+            w->dropped = 1;
+        w->unknown = 0; /* a later condition that is false decides */
+        break;
+    }
+    }
+}
 
 /* Execute one operation of a plan. */
 static __always_inline enum progress step(struct work *w, struct op *op)
@@ -265,87 +323,33 @@ static __always_inline enum progress step(struct work *w, struct op *op)
         if (copy_rest(w, op) == GOES_ON)
             w->pc--;
         break;
-#if GOTRACE_LABELS
     case OP_LABEL:
-        append_label(w, op);
+        if (GOTRACE_LABELS)
+            append_label(w, op);
         break;
-#endif
-#if GOTRACE_SAVED_WORDS
     case OP_SAVED: {
         u64 word = 0;
+        if (!GOTRACE_SAVED_WORDS)
+            break;
         if (payload_block_word(w, OTHER_PHASE, op->at, op->size & 0xf, &word))
             payload_append_word(w, word, op->size & 0xf);
         else
             w->full = 1;
         break;
     }
-#endif
-#if GOTRACE_INTERFACES
     case OP_IFACE:
-        succeeded = run_iface(w, op);
+        if (GOTRACE_INTERFACES)
+            succeeded = run_iface(w, op);
         break;
-#endif
-#ifdef GOTRACE_CONTEXTS
     case OP_SPAN:
-        context_append_span(w, op);
+        if (GOTRACE_SPANS)
+            context_append_span(w, op);
         break;
-#endif
-#if GOTRACE_PREDICATES
-    case OP_PUSH_CONST:
-        predicate_push(w, op->limit | (u64)op->size << 32);
-        break;
-    case OP_PUSH_FIELD:
-        predicate_push_field(w, op);
-        break;
-    case OP_PUSH_SPECIAL:
-#if GOTRACE_WHY_CLASSES
-        if (op->reg >= SPECIAL_PARTS) {
-            predicate_push(w, w->classes[op->reg & (WHY_CLASSES - 1)]);
-            break;
-        }
-#endif
-        predicate_push(w, op->reg == SPECIAL_GOID  ? w->call.event.goid
-                          : op->reg == SPECIAL_PID ? w->call.event.tgid
-                          : op->reg == SPECIAL_TID ? w->call.event.tid
-                                                   : w->duration);
-        break;
-    case OP_COMPARE:
-        predicate_compare(w, op->reg);
-        break;
-#if GOTRACE_ARITHMETIC
+    case OP_PUSH_CONST ... OP_KEEP_IF:
     case OP_ARITHMETIC:
-        predicate_arithmetic(w, op);
+        if (GOTRACE_PREDICATES)
+            decide(w, op);
         break;
-#endif
-    case OP_AND: {
-        u64 b = predicate_pop(w);
-        u64 a = predicate_pop(w);
-        predicate_push(w, a && b);
-        break;
-    }
-    case OP_OR: {
-        u64 b = predicate_pop(w);
-        u64 a = predicate_pop(w);
-        predicate_push(w, a || b);
-        break;
-    }
-    case OP_NOT:
-        predicate_push(w, !predicate_pop(w));
-        break;
-    case OP_STRING_TEST:
-        if (predicate_string_test(w, op) == GOES_ON)
-            w->pc--;
-        break;
-    case OP_KEEP_IF: {
-        u64 is_wanted = predicate_pop(w);
-        if (w->unknown)
-            w->call.event.flags |= EVENT_UNDECIDED;
-        else if (!is_wanted)
-            w->dropped = 1;
-        w->unknown = 0; /* a later condition that is false decides */
-        break;
-    }
-#endif
 #if GOTRACE_KEY
     case OP_KEY_FIELD:
         if (!w->nested || w->keyed)

@@ -12,8 +12,6 @@
 #pragma once
 #include "common.h"
 
-#if GOTRACE_LABELS
-
 #define LABEL_KEY_WORDS 8   /* of the longest key, as many as of a constant */
 #define MAX_LABEL_POWER 5   /* of two: how many buckets a map has, at most */
 #define MAX_LABEL_STEPS 576 /* of a search: 64 buckets, chained ones included */
@@ -185,4 +183,3 @@ static __always_inline void label_find(struct label_walk *walk, u64 g, u64 offse
         if (call_find_label(walk) == ENDED)
             return;
 }
-#endif

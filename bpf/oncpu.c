@@ -11,6 +11,7 @@
  *   GOTRACE_ROWS           most combinations of stack, goroutine's creation and state
  *   GOTRACE_G_GOPC, GOTRACE_G_STATUS  offsets in the target's runtime.g
  * and, where a label of the goroutines distinguishes rows, beside those of labels.h:
+ *   GOTRACE_LABEL_ROWS     most values of it
  *   GOTRACE_G_LABELS       offset in runtime.g
  *   GOTRACE_LABELS_ARE_MAP  1 up to Go 1.23
  */
@@ -33,12 +34,9 @@ BPF_HASH(sample_rows, struct sample_row, u64, GOTRACE_ROWS);
 /* other_samples: value 0 = samples that found no row. */
 BPF_ARRAY(other_samples, u64, 1);
 
-#if GOTRACE_KERNEL
 /* kernel_stack: value 0 is that of the event that is handled: nothing else runs there meanwhile. */
 BPF_PERCPU_ARRAY(kernel_stack, struct kept_stack, 1);
-#endif
 
-#if GOTRACE_LABELS
 #define LABEL_WORDS 32          /* of a value, as many as --by compares */
 #define LABEL_UNKNOWN (~(u64)0) /* as a length: what cannot be read */
 
@@ -59,8 +57,7 @@ struct label_scratch {
 BPF_PERCPU_ARRAY(label_scratch, struct label_scratch, 1);
 
 /* label_values: key = hash. Only ever added to. */
-BPF_HASH(label_values, u64, struct label_content, GOTRACE_ROWS);
-#endif
+BPF_HASH(label_values, u64, struct label_content, GOTRACE_LABEL_ROWS);
 
 /* Helpers by their numbers for ever, which not every BCC declares: Linux 5.11 and 5.15. */
 static void *(*current_task)(void) = (void *)158;
@@ -69,7 +66,8 @@ static void *(*task_registers)(void *task) = (void *)175;
 /* Keep the stack in the kernel and return its hash, 0 if there is none or no room for it. */
 static __always_inline u64 keep_kernel_stack(struct bpf_perf_event_data *ctx)
 {
-#if GOTRACE_KERNEL
+    if (!GOTRACE_KERNEL)
+        return 0;
     u32 zero = 0;
     struct kept_stack *stack = kernel_stack.lookup(&zero);
     if (!stack)
@@ -87,14 +85,14 @@ static __always_inline u64 keep_kernel_stack(struct bpf_perf_event_data *ctx)
     if (kept_stacks.lookup(&hash))
         return hash;
     diagnostics_count(KEPT_FULL, 1);
-#endif
     return 0;
 }
 
 /* Keep the value of the goroutine's label and return its hash, or 0 if the table is full. */
 static __always_inline u64 keep_label(u64 g)
 {
-#if GOTRACE_LABELS
+    if (!GOTRACE_LABELS)
+        return 0;
     u32 zero = 0;
     struct label_scratch *scratch = label_scratch.lookup(&zero);
     struct label_content *key = label_key.lookup(&zero);
@@ -124,7 +122,6 @@ static __always_inline u64 keep_label(u64 g)
     label_values.insert(&hash, value);
     if (label_values.lookup(&hash))
         return hash;
-#endif
     return 0;
 }
 

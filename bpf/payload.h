@@ -6,7 +6,8 @@
  * not distinguish the paths that led to an operation.
  *
  * Settings (common.h):
- *   GOTRACE_PAYLOAD      most bytes that a call's arguments and results take, a power of two
+ *   GOTRACE_PAYLOAD      most bytes that a call's arguments and results take, a power of two: so much
+ *                        larger than here are the values of maps that hold calls
  *   GOTRACE_KEY          bytes of a call's key, a power of two; only where calls are aggregated
  */
 #pragma once
@@ -94,7 +95,7 @@ struct call {
     u32 length;     /* of the payload so far */
     u32 has_floats; /* floats have been read */
     struct event event;
-    u8 payload[GOTRACE_PAYLOAD];
+    u8 payload[]; /* last, here and in what holds a call: GOTRACE_PAYLOAD bytes */
 };
 
 /*
@@ -121,7 +122,6 @@ struct rest {
     u32 is_elements;
 };
 
-#ifdef GOTRACE_CONTEXTS
 /* What became of the search for a span; those after WALK_FOUND are sent, without their sign. */
 enum walk_result {
     WALK_NO_SPAN = 0,
@@ -148,7 +148,6 @@ struct span_walk {
     u32 result;                   /* an enum walk_result */
     u32 is_sampled;
 };
-#endif
 
 struct work {
     u64 busy;
@@ -183,21 +182,20 @@ struct work {
     u32 keyed;             /* the interface that the plan is in belongs to the key */
     u32 pcs[NESTED_SLOTS]; /* of the plans that it is nested in */
     u32 bases[NESTED_SLOTS];
-#ifdef GOTRACE_CONTEXTS
     struct span_walk walk;
-#endif
-#if GOTRACE_LABELS
     struct label_walk label;
-#endif
     struct rest rests[MAX_RESTS];
     struct block result_blocks[MAX_BLOCKS];
     struct wait wait; /* with call: a struct waiting */
+    /*
+     * Last. After its payload there are as many bytes more, which are never filled: they let the
+     * verifier add offset and size bounds.
+     */
     struct call call;
-    u8 slack[GOTRACE_PAYLOAD]; /* never filled: lets the verifier add offset and size bounds */
 };
 
 /* Keep the compiler from dropping a bound that it knows and the verifier does not. */
-#define BOUND(value, mask) asm volatile("%0 &= %1" : "+r"(value) : "i"(mask))
+#define BOUND(value, mask) asm volatile("%0 &= %1" : "+r"(value) : "ri"(mask))
 
 /*
  * Words of the payload are not aligned. x86 does not mind, and so nor does the verifier there

@@ -59,19 +59,19 @@ static __always_inline void records_forget(struct task_key *owner, u64 level)
     saved_calls.delete(&key);
 }
 
-/* What of a call is not needed at its return: floats, and where blocks of the entry are. */
-#define COPIED_FROM                                             \
-    (GOTRACE_FLOATS ? 0                                         \
-                    : __builtin_offsetof(struct call, blocks) + \
-                          (GOTRACE_SAVED_BLOCKS ? 0 : MAX_BLOCKS * sizeof(struct block)))
-
-/* Copy what is needed of a call at its return, with as much of the payload as is filled. */
+/*
+ * Copy what is needed of a call at its return, with as much of the payload as is filled. Floats, and
+ * where blocks of the entry are, may not be.
+ */
 static __always_inline void records_copy(struct call *to, struct call *from)
 {
-    u64 size = from->length;
+    u64 size = from->length, first = 0;
     BOUND(size, GOTRACE_PAYLOAD - 1);
-    size += __builtin_offsetof(struct call, payload) - COPIED_FROM;
-    bpf_probe_read_kernel((u8 *)to + COPIED_FROM, size, (u8 *)from + COPIED_FROM);
+    if (!GOTRACE_FLOATS)
+        first = GOTRACE_SAVED_BLOCKS ? __builtin_offsetof(struct call, blocks)
+                                     : __builtin_offsetof(struct call, blocks[MAX_BLOCKS]);
+    size += __builtin_offsetof(struct call, payload) - first;
+    bpf_probe_read_kernel((u8 *)to + first, size, (u8 *)from + first);
 }
 
 /* Keep a call until it returns. */

@@ -26,7 +26,7 @@
 
 struct sample {
     struct event event;
-    u8 payload[GOTRACE_PAYLOAD];
+    u8 payload[];
 };
 
 /*

@@ -43,17 +43,6 @@ static __always_inline u64 sched_goroutine(struct pt_regs *ctx)
     return GO_REGISTER(ctx, 0);
 }
 
-/* Return the g that runs in place of one at coroswitch_m, 0 where that is not known. */
-static __always_inline u64 sched_coroutine(u64 g)
-{
-#ifdef GOTRACE_G_COROARG
-    u64 coro = read_word(g + GOTRACE_G_COROARG);
-    return coro ? read_word(coro) : 0;
-#else
-    return 0;
-#endif
-}
-
 /* Return the number of what a goroutine waits for, or has waited for last. */
 static __always_inline u32 sched_wait_reason(u64 g)
 {
@@ -66,6 +55,13 @@ static __always_inline u32 sched_wait_reason(u64 g)
 #define FOLLOWS_STATES GOTRACE_WHY
 #endif
 #if FOLLOWS_STATES
+/* Return the g that runs in place of one at coroswitch_m, 0 where that is not known. */
+static __always_inline u64 sched_coroutine(u64 g)
+{
+    u64 offset = GOTRACE_G_COROARG, coro = offset ? read_word(g + offset) : 0;
+    return coro ? read_word(coro) : 0;
+}
+
 static __always_inline void sched_changed(struct pt_regs *ctx, u64 cookie, struct sched_change to);
 
 int on_status(struct pt_regs *ctx)

@@ -21,13 +21,13 @@ BPF_PROG_ARRAY(nowhere_raw, 1);
 static __always_inline bool switch_is_throttled(u64 task)
 {
     u32 count = 0;
-#ifdef GOTRACE_TASK_THROTTLED
-    bpf_probe_read_kernel(&count, 1, (void *)(task + GOTRACE_TASK_THROTTLED));
-#elif defined(GOTRACE_CFS_RQ_THROTTLED)
-    u64 queue = 0;
-    bpf_probe_read_kernel(&queue, sizeof(queue), (void *)(task + GOTRACE_TASK_CFS_RQ));
-    bpf_probe_read_kernel(&count, sizeof(count), (void *)(queue + GOTRACE_CFS_RQ_THROTTLED));
-#endif
+    u64 queue = 0, flag = GOTRACE_TASK_THROTTLED, counter = GOTRACE_CFS_RQ_THROTTLED;
+    if (flag) {
+        bpf_probe_read_kernel(&count, 1, (void *)(task + flag));
+    } else if (counter) {
+        bpf_probe_read_kernel(&queue, sizeof(queue), (void *)(task + GOTRACE_TASK_CFS_RQ));
+        bpf_probe_read_kernel(&count, sizeof(count), (void *)(queue + counter));
+    }
     return count != 0;
 }
 

@@ -4,8 +4,7 @@
  *
  * Settings (common.h), beside those of the headers:
  *   GOTRACE_RETURNS      1 where any of them is reported at its return
- *   GOTRACE_HAS_STACKS   1 where return addresses are reported
- *   GOTRACE_USER_STACK   at most so many of them
+ *   GOTRACE_USER_STACK   at most so many return addresses are reported
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
  *   GOTRACE_WHY          1 where the parts of durations are reported, or added up, or what predicates
  *                        ask for, with the settings of why.h
@@ -81,7 +80,7 @@ static __always_inline void read_registers(struct work *w, struct pt_regs *ctx, 
  */
 static __always_inline void append_stack(struct work *w, u64 frame)
 {
-    if (!GOTRACE_HAS_STACKS)
+    if (!GOTRACE_USER_STACK)
         return;
     u32 *header = payload_begin_block(w), count = 0;
     if (!header)
@@ -106,7 +105,9 @@ static __always_inline void append_stack(struct work *w, u64 frame)
 /* What of the time of a call that returns predicates ask for. */
 static __always_inline void classify(struct work *w, struct why_key *key, struct call_key *place)
 {
-#if GOTRACE_WHY_CLASSES
+#if GOTRACE_WHY
+    if (!GOTRACE_WHY_CLASSES)
+        return;
     struct why_row *before, *row = why_rows_of(key, place, &before);
 #pragma clang loop unroll(full)
     for (int i = 0; i < WHY_CLASSES; i++)
@@ -114,10 +115,11 @@ static __always_inline void classify(struct work *w, struct why_key *key, struct
 #endif
 }
 
-#if GOTRACE_FLOATS
 /* Report a call of this thread whose signal has not come: its floats are not available. */
 static __always_inline void give_up_waiting(struct pt_regs *ctx)
 {
+    if (!GOTRACE_FLOATS)
+        return;
     u32 tid = bpf_get_current_pid_tgid();
     struct waiting *found = waiting.lookup(&tid);
     if (!found)
@@ -135,7 +137,7 @@ static __always_inline bool wait_for_floats(struct work *w, struct call_key *sav
                                             u64 flag)
 {
     u32 tid = bpf_get_current_pid_tgid();
-    if (floats_signal_is_blocked())
+    if (!GOTRACE_FLOATS || floats_signal_is_blocked())
         return false;
     w->wait.at_entry = saved != 0;
     if (saved)
@@ -175,17 +177,6 @@ int on_signal(struct pt_regs *ctx)
     waiting.delete(&tid);
     return 0;
 }
-#else
-static __always_inline void give_up_waiting(struct pt_regs *ctx)
-{
-}
-
-static __always_inline bool wait_for_floats(struct work *w, struct call_key *saved, u64 pc, u64 sp,
-                                            u64 flag)
-{
-    return false;
-}
-#endif
 
 /*
  * Run a phase's plan, with so much of the payload left for what comes after it. It ends at a
@@ -370,7 +361,6 @@ unopened:
     return 0;
 }
 
-#if GOTRACE_RETURNS
 /* Report a call that has returned, once its float registers are there if it has any. */
 static __always_inline void finish(struct pt_regs *ctx, struct work *w, u32 flags)
 {
@@ -482,4 +472,3 @@ int on_goexit(struct pt_regs *ctx)
     calls_goroutine_ended(ctx, &task, &owner);
     return 0;
 }
-#endif

@@ -7,7 +7,9 @@ what asks for it. A compiled program is kept for the next runs, so only what the
 know is compiled into it. The rest is put in when it is loaded:
 
 - a *shape* decides which code there is, or how large a struct is;
-- a *value* is a constant in instructions; where C may not have it, that belongs to the shape;
+- a *value* is a constant in instructions, and can make maps' values larger. Code that it makes
+  impossible the verifier takes out: a choice is a shape only where it decides what a struct has, or
+  which maps there are. Where C may not have a value, that belongs to the shape;
 - a *size* is how many entries maps have; likewise.
 
 ``tests/bpf/test_settings.py`` holds the C sources to these records.
@@ -35,7 +37,6 @@ class Role(Enum):
 HIT_KINDS = 11
 
 _NONE: Any = MISSING
-_EITHER = (False, True)
 
 
 def _shape(default: Any = _NONE, usual: Sequence[int | None] = ()) -> Any:
@@ -47,11 +48,19 @@ def _shape(default: Any = _NONE, usual: Sequence[int | None] = ()) -> Any:
 
 
 def _value(
-    default: Any = _NONE, absent: int | None = None, usual: Sequence[int | None] = ()
+    default: Any = _NONE,
+    absent: int | None = None,
+    usual: Sequence[int | None] = (),
+    calls: Sequence[str] = (),
+    **larger: int,
 ) -> Any:
-    """Return a field that is a value; ``absent`` is what C is given for None, if anything."""
+    """Return a field that is a value; ``absent`` is what C is given for None, if anything.
+
+    Functions that are called only where it is not 0 are its ``calls``. Values of maps are
+    ``larger`` by it, times a number, than the compiler knows.
+    """
     metadata = {"role": Role.VALUE, "absent": absent, "usual": usual}
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata={**metadata, "calls": calls, "larger": larger})
 
 
 def _size(default: Any = _NONE, usual: Sequence[int | None] = (), **maps: int) -> Any:
@@ -183,9 +192,9 @@ class WhySettings(_Settings):
 
     why: int = _shape(1)
     why_parts: int = _shape()
-    why_unnamed: bool = _shape()
-    why_callers: bool = _shape()
-    why_classes: int | None = _shape(None)
+    why_unnamed: bool = _value()
+    why_callers: bool = _value()
+    why_classes: bool = _value(False)
     why_rows: int = _size(why_rows=1, reports=1)
     why_saved: int = _size(why_saved=1)
     why_threads: int = _size(why_threads=1)
@@ -195,12 +204,12 @@ class WhySettings(_Settings):
     g_syscallpc: int = _value()
     g_sched_pc: int = _value()
     g_sched_bp: int = _value()
-    g_coroarg: int | None = _value(None)
+    g_coroarg: int | None = _value(None, absent=0)
     task_pid: int = _value()
     task_state: int = _value()
-    task_throttled: int | None = _value(None)
-    task_cfs_rq: int | None = _value(None)
-    cfs_rq_throttled: int | None = _value(None)
+    task_throttled: int | None = _value(None, absent=0)
+    task_cfs_rq: int | None = _value(None, absent=0)
+    cfs_rq_throttled: int | None = _value(None, absent=0)
     waited: WaitedSettings | None = field(default=None, metadata=_part(WaitedSettings))
 
 
@@ -209,11 +218,11 @@ class EdgeSettings(_Settings):
     """Settings of bpf/edges.h, which sees work go from goroutine to goroutine."""
 
     edges: int = _shape(1)
-    edge_states: bool | None = _shape(None)
+    edge_states: bool = _value(False)
     edge_sched_bp: int = _value()
     edge_sched_ctxt: int = _value()
     edge_sudog_elem: int = _value()
-    edge_coroarg: int | None = _value(None)
+    edge_coroarg: int | None = _value(None, absent=0)
     edge_receive: int = _value()
     edge_select: int = _value()
     edge_work: int = _value()
@@ -234,7 +243,7 @@ class HistogramSettings(_Settings):
 
     rows: int = _value()
     stripes: int = _value()
-    unit: int | None = _value(None)
+    unit: int = _value(1)
     wide: int | None = _shape(None)
     histograms: int = _size(histograms=1)
     histogram_rows: int = _size(folded=1, why_rest=1)
@@ -251,7 +260,7 @@ class HistogramSettings(_Settings):
         return cls(
             rows=rows,
             stripes=stripes,
-            unit=None if unit == 1 else unit,
+            unit=unit,
             wide=1 if wide else None,
             histograms=halves * rows * stripes,
             histogram_rows=halves * rows,
@@ -282,7 +291,7 @@ class KeySettings(_Settings):
 class SignalSettings(_Settings):
     """Float registers are read by a signal: bpf/floats.h."""
 
-    waiting: int = _size(waiting=1)
+    waiting: int = _size(1, waiting=1)
     task_blocked: int | None = _value(None, absent=0)
 
 
@@ -347,6 +356,23 @@ class ProgramSettings(_Settings):
             for name, factor in each.metadata["maps"].items()
         }
 
+    def uncalled(self) -> set[str]:
+        """Return the functions that the code calls, and never does with these values."""
+        return {
+            name
+            for each, value in self._by_role(Role.VALUE)
+            for name in each.metadata["calls"]
+            if not value
+        }
+
+    def larger(self) -> dict[str, int]:
+        """Return how many bytes maps' values have beside those that are in C, by their names."""
+        return {
+            name: value * factor
+            for each, value in self._by_role(Role.VALUE)
+            for name, factor in each.metadata["larger"].items()
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountSettings(ProgramSettings):
@@ -379,8 +405,8 @@ class LatencySettings(_PairingSettings):
 
     times: HistogramSettings = field(metadata=_part(HistogramSettings))
     goroutines: int | None = _size(None, (None, 1), by_goroutine=1, named=4)
-    outermost: int | None = _shape(None)
-    by_file: int | None = _shape(None)
+    outermost: bool = _value(False)
+    by_file: bool = _value(False)
     slower: int | None = _value(None, usual=(None, 1))
 
 
@@ -393,17 +419,17 @@ class TraceSettings(_PairingSettings):
     #: Bytes that there can be for a call's values; a per-CPU value has at most 32 KB.
     PAYLOADS: ClassVar = (256, 512, 1024, 2048, 4096, 8192)
 
-    payload: int = _shape(usual=PAYLOADS[:-1])
-    returns: bool = _shape()
-    floats: bool = _shape(False, _EITHER)
-    interfaces: bool = _shape(usual=_EITHER)
-    predicates: bool = _shape(usual=_EITHER)
-    arithmetic: bool | None = _shape(None)
-    saved_words: bool | None = _shape(None)
-    saved_blocks: bool | None = _shape(None)
-    labels: bool | None = _shape(None)
-    contexts: int | None = _size(None, context_types=1)
-    has_stacks: bool = _shape(False)
+    payload: int = _value(works=2, saved_calls=1, waiting=1, samples=1)
+    returns: bool = _value()
+    floats: bool = _value(False)
+    interfaces: bool = _value()
+    predicates: bool = _value()
+    arithmetic: bool = _value(False)
+    saved_words: bool = _value(False)
+    saved_blocks: bool = _value(False)
+    labels: bool = _value(False, calls=("find_label",))
+    spans: bool = _value(False, calls=("find_span", "find_contexts"))
+    contexts: int = _size(1, context_types=1)
     nested: int | None = _shape(None)
     edges: EdgeSettings | None = field(default=None, metadata=_part(EdgeSettings))
     user_stack: int = _value(0)
@@ -413,15 +439,8 @@ class TraceSettings(_PairingSettings):
     ops: int = _size(ops=1)
     types: int = _size(types=1)
     constants: int = _size(constants=1)
-    signals: SignalSettings | None = field(default=None, metadata=_part(SignalSettings))
+    signals: SignalSettings = field(default_factory=SignalSettings, metadata=_part(SignalSettings))
     by: KeySettings | None = field(default=None, metadata=_part(KeySettings))
-
-    @classmethod
-    def usual(cls) -> Iterator[TraceSettings]:
-        """Yield settings as others do; if floats are read, with those that this takes."""
-        for settings in super(TraceSettings, cls).usual():  # noqa: UP008 (slots make another class)
-            signals = SignalSettings(waiting=1) if settings.floats else None
-            yield replace(settings, returns=True, signals=signals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -431,14 +450,14 @@ class WaitSettings(ProgramSettings):
     source: ClassVar[str] = "waits.c"
 
     tasks: TaskSettings = field(default_factory=TaskSettings, metadata=_part(TaskSettings))
-    state: int = _shape(usual=(0, 1, 3, 4))  # every one, runnable, in a system call, waiting
+    state: int = _value()
     followed: int = _size(followed=1)
     stacks: int = _size(kept_stacks=1)
     rows: int = _size(wait_rows=1)
     interrupted: InterruptedSettings = field(
         default_factory=InterruptedSettings, metadata=_part(InterruptedSettings)
     )
-    g_coroarg: int | None = _value(None, usual=(None, 0))
+    g_coroarg: int | None = _value(None, absent=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,14 +467,15 @@ class OnCpuSettings(ProgramSettings):
     source: ClassVar[str] = "oncpu.c"
 
     tasks: TaskSettings = field(default_factory=TaskSettings, metadata=_part(TaskSettings))
-    kernel: bool = _shape(usual=_EITHER)
-    rows: int = _size(sample_rows=1, label_values=1)
+    kernel: bool = _value()
+    rows: int = _size(sample_rows=1)
+    label_rows: int = _size(1, label_values=1)
     stacks: int = _size(kept_stacks=1)
     interrupted: InterruptedSettings = field(
         default_factory=InterruptedSettings, metadata=_part(InterruptedSettings)
     )
     g_status: int = _value()
-    labels: bool | None = _shape(None, usual=(None, True))
+    labels: bool = _value(False, calls=("find_label",))
     g_labels: int = _value(0)
     labels_are_map: bool = _value(False)
 
@@ -470,12 +490,12 @@ class StateSettings(ProgramSettings):
     states: int = _size(open_states=1)
     processes: int = _size(processes=1)
     quota_threads: int = _size(off_quota=1)
-    g_coroarg: int | None = _value(None, usual=(None, 0))
+    g_coroarg: int | None = _value(None, absent=0)
     task_pid: int | None = _value(None)
     task_state: int | None = _value(None)
-    task_throttled: int | None = _value(None)
-    task_cfs_rq: int | None = _value(None)
-    cfs_rq_throttled: int | None = _value(None)
+    task_throttled: int | None = _value(None, absent=0)
+    task_cfs_rq: int | None = _value(None, absent=0)
+    cfs_rq_throttled: int | None = _value(None, absent=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.instructions import CALL, INSTRUCTION, LD_IMM64
@@ -26,6 +26,7 @@ _CALLED = (
 )
 _MARK, _NUMBER_SHIFT = 0x4000_0000, 20
 _CALL_FUNCTION = 1
+_RETURN_0 = (0xB7, 0, 0, 0)  # r0 = 0, in the place of a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +50,31 @@ class Linked:
     parts: tuple[LinkedFunction, ...]
 
 
-def linked(name: str, functions: Mapping[str, bytes]) -> Linked:
+def linked(
+    name: str,
+    functions: Mapping[str, bytes],
+    larger: Mapping[int, int] | None = None,
+    uncalled: Collection[str] = (),
+) -> Linked:
     """Return function ``name`` and all that it calls, each once.
 
-    ``functions`` are those of its source. Raises LookupError where one is missing.
+    ``functions`` are those of its source. ``larger`` has the sizes of maps' values by those that
+    the compiler knows: an argument of such a size is a map's value. No call of an ``uncalled`` one
+    can be reached, and the verifier need not follow it. Raises LookupError where a function is
+    missing.
     """
     parts = [LinkedFunction(name, 0, 0)]
     code = bytearray(functions[name])
     for at, mark in _calls(code):
         number, argument = mark >> _NUMBER_SHIFT, mark & (1 << _NUMBER_SHIFT) - 1
         called = _CALLED[number]
+        if called in uncalled:
+            INSTRUCTION.pack_into(code, at, *_RETURN_0)
+            continue
         start = next((part.at for part in parts if part.name == called), None)
         if start is None:
             start = len(code) // INSTRUCTION.size
-            parts.append(LinkedFunction(called, start, argument))
+            parts.append(LinkedFunction(called, start, (larger or {}).get(argument, argument)))
             code += functions[called]
         distance = start - (at // INSTRUCTION.size + 1)
         INSTRUCTION.pack_into(code, at, CALL, _CALL_FUNCTION << 4, 0, distance)

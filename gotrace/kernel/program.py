@@ -156,16 +156,17 @@ class BpfProgram:
         """
         self.source = settings.source
         self._compiled = fresh_program(settings) if fresh else cached_program(settings)
-        self._values = settings.values()
+        self._values, self._uncalled = settings.values(), settings.uncalled()
         self._maps: list[Map] = []
         self._rings: list[Rings | PastRings] = []
         self._loaded: list[int] = []
         self._links: list[int] = []  # what attaches as long as any process has it open
         _PROGRAMS.add(self)
-        sizes = settings.sizes()
+        sizes, larger = settings.sizes(), settings.larger()
         try:
             for shape in self._compiled.maps:
-                self._maps.append(_create_map(shape, sizes.get(shape.name, shape.max_entries)))
+                entries = sizes.get(shape.name, shape.max_entries)
+                self._maps.append(_create_map(shape, entries, larger.get(shape.name, 0)))
         except OSError as error:
             self.close()
             what = f"cannot create the maps of bpf/{self.source}"
@@ -281,7 +282,13 @@ class BpfProgram:
 
     def _load(self, function: str, kind: int, attach_type: int) -> int:
         """Load a function and return its descriptor. Raises LoadError."""
-        found = linked(function, self._compiled.functions)
+        maps = zip(self._compiled.maps, self._maps, strict=True)
+        larger = {
+            shape.value_size: each.value_size
+            for shape, each in maps
+            if shape.value_size != each.value_size
+        }
+        found = linked(function, self._compiled.functions, larger, self._uncalled)
         code = patched(found.code, [each.fd for each in self._maps], self._values)
         arguments = (Linked(code, found.parts), self._compiled.license, kind, attach_type)
         try:
@@ -382,10 +389,13 @@ def _let_go() -> None:
 os.register_at_fork(after_in_child=_let_go)
 
 
-def _create_map(shape: MapShape, max_entries: int) -> Map:
-    """Create a map; with no ``max_entries`` it has an entry for each CPU. Raises OSError."""
+def _create_map(shape: MapShape, max_entries: int, larger: int) -> Map:
+    """Create a map whose values have ``larger`` bytes more than its shape says. Raises OSError.
+
+    With no ``max_entries`` it has an entry for each CPU.
+    """
     entries = max_entries or kernel.possible_cpus()
-    sizes = (shape.key_size, shape.value_size, entries)
+    sizes = (shape.key_size, shape.value_size + larger, entries)
     return Map(
         kernel.create_map(shape.type, *sizes, shape.flags, shape.name),
         *sizes,

@@ -11,31 +11,14 @@ from gotrace.errors import said
 #: library has them, what they are there.
 _ASKED: dict[str, str | tuple[str, str]] = {
     "WHY": ("--why", "why=True"),
-    "WHY_CALLERS": ("--why", "why=True"),
-    "WHY_CLASSES": ("--why", "why=True"),
     "WHY_PARTS": ("--why", "why=True"),
-    "WHY_UNNAMED": ("--why", "why=True"),
     "WHY_BANDS": ("--why", "why=True"),
     "SLOWER": "--slower",
     "GOROUTINES": ("-g", "by_goroutine=True"),
-    "OUTERMOST": "--outermost",
-    "UNIT": "-u and -m",
     "OF": ("--of", "of"),
     "KEY": ("--by", "by"),
     "STACK_KEY": ("$stack in --by", "$stack in by"),
-    "HAS_STACKS": ("-U, $stack and $caller", "stacks=True, $stack and $caller"),
-    "CONTEXTS": "$trace and $sampled",
-    "ARITHMETIC": "arithmetic in predicates",
-    "SAVED_WORDS": "parameters in what is decided at the return",
-    "LABELS": "$label",
-    "SAVED_BLOCKS": "parameters in what is decided at the return",
     "NESTED": "spans",
-    "RETURNS": ("--entry", "entry=True"),
-    "PAYLOAD": ("long values (-Z, --elements)", "long values (string_size)"),
-    "PREDICATES": "predicates",
-    "INTERFACES": "values of interfaces",
-    "WAITING": ("values of floats (--no-fp)", "values of floats (floats=False)"),
-    "BY_FILE": "all programs but one",
     "LAYOUTS": "all programs but one",
     "TGID_1": "all processes but one",
 }
@@ -66,14 +49,15 @@ def _names(definitions: frozenset[str]) -> set[str]:
     return {each.partition("=")[0] for each in definitions}
 
 
-#: Settings that exist only with one of these: of --by, of floats, of processes, and of --why.
+#: Settings that exist only with one of these: of --by, of processes, and of --why.
 _WITH_THEM = {
     *("KEYS", "KEY_ROWS", "TIMES", "ROWS", "STRIPES", "HISTOGRAMS", "HISTOGRAM_ROWS", "WIDE"),
-    *("FLOATS", "TASK_BLOCKED"),
+    "UNIT",
     *(f"TGID_{number}" for number in range(2, 9)),
 }
 _WITH_WHY = {
-    *("WHY_ROWS", "WHY_SAVED", "WHY_SITES", "WHY_THREADS", "TASK_PID", "TASK_STATE"),
+    *("WHY_ROWS", "WHY_SAVED", "WHY_SITES", "WHY_THREADS", "WHY_UNNAMED", "WHY_CALLERS"),
+    *("WHY_CLASSES", "TASK_PID", "TASK_STATE"),
     *("TASK_THROTTLED", "TASK_CFS_RQ", "CFS_RQ_THROTTLED", "CFS_RQ_RQ", "RQ_CLOCK"),
     *("TASK_RUN_DELAY", "TASK_LAST_QUEUED", "G_STATUS", "G_SYSCALLPC", "G_SCHED_PC"),
     *("G_SCHED_BP", "G_COROARG"),

@@ -62,7 +62,7 @@ class EdgeProbes(SchedulerProbes):
         layout = self.tasks.layout
         assert layout is not None
         return EdgeSettings(
-            edge_states=self.states or None,
+            edge_states=bool(self.states),
             edge_sched_bp=layout.g_sched_bp,
             edge_sched_ctxt=layout.g_sched_pc + _PC_TO_CTXT,
             edge_sudog_elem=layout.sudog_elem,

@@ -344,7 +344,7 @@ class Tables:
         self._sites = [self._site(call) for call in calls]
         self._contexts = dict(self._context_types(traced))
         self._types: dict[int, int] = {}
-        self._room = len(self._ops) + (_ROOM_FOR_TYPES if self._interfaces else 0)
+        self._room = len(self._ops) + (_ROOM_FOR_TYPES if self._has(OpCode.IFACE) else 0)
 
     @staticmethod
     def _context_types(traced: TracePlan) -> Iterator[tuple[int, ContextType]]:
@@ -360,13 +360,9 @@ class Tables:
                 for address, known in context.contexts.items():
                     yield file << TYPE_FILE_SHIFT | address, known
 
-    @property
-    def _interfaces(self) -> bool:
-        return any(op.code is OpCode.IFACE for op in self._ops)
-
-    def _has(self, code: OpCode) -> bool | None:
-        """Return whether any plan has an operation, None where none has."""
-        return any(op.code is code for op in self._ops) or None
+    def _has(self, code: OpCode) -> bool:
+        """Return whether any plan has an operation."""
+        return any(op.code is code for op in self._ops)
 
     def _start(self, ops: tuple[Op, ...]) -> int:
         """Return the address of a plan's first operation; equal plans share theirs."""
@@ -423,14 +419,14 @@ class Tables:
             payload=self.payload,
             returns=bool(self.returning),
             floats=floats,
-            interfaces=self._interfaces,
+            interfaces=self._has(OpCode.IFACE),
             predicates=any(op.code >= OpCode.PUSH_CONST for op in self._ops),
             arithmetic=self._has(OpCode.ARITHMETIC),
             saved_words=self._has(OpCode.SAVED),
-            saved_blocks=any(op.looks_back for op in self._ops) or None,
-            labels=self._has(OpCode.LABEL) or None,
-            contexts=len(self._contexts) or None,
-            has_stacks=self._user_stack > 0,
+            saved_blocks=any(op.looks_back for op in self._ops),
+            labels=self._has(OpCode.LABEL),
+            spans=self._has(OpCode.SPAN),
+            contexts=max(1, len(self._contexts)),
             user_stack=self._user_stack,
             steps=self._steps(),
             functions=len(self._calls),
@@ -441,7 +437,7 @@ class Tables:
             signals=(
                 SignalSettings(waiting=_WAITING, task_blocked=task_blocked_offset())
                 if floats
-                else None
+                else SignalSettings()
             ),
             by=by,
         )

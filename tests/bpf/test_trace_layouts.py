@@ -39,11 +39,9 @@ from tests.capture import reference
 PAYLOAD = 256
 
 
-_SETTINGS = f"""\
+_SETTINGS = """\
 #define _GNU_SOURCE
 #include <ucontext.h>
-#define GOTRACE_PAYLOAD {PAYLOAD}
-#define GOTRACE_FLOATS 1
 """
 
 
@@ -212,6 +210,7 @@ def test_plan_flags(c: CLayout) -> None:
 
 
 def test_call(c: CLayout) -> None:
+    """Its payload comes last, of a size that only its run has."""
     offsets = c.constants(
         "offsetof(struct call, event)",
         "offsetof(struct call, payload)",
@@ -219,7 +218,7 @@ def test_call(c: CLayout) -> None:
         "offsetof(struct call, length)",
     )
     head = trace._CALL_HEAD.size
-    assert offsets == [head, head + HEADER.size, head + HEADER.size + PAYLOAD, head - 8]
+    assert offsets == [head, head + HEADER.size, head + HEADER.size, head - 8]
     assert HEADER.size + trace._CALL_HEAD.size < trace._CALL_OVERHEAD
 
 
@@ -266,7 +265,8 @@ def test_signal_frame(c: CLayout) -> None:
 
 def test_a_sample_is_a_record(keyed: CLayout) -> None:
     assert keyed.constants("offsetof(struct sample, event)") == [0]
-    assert keyed.constants("offsetof(struct sample, payload)") == [HEADER.size]
+    places = keyed.constants("offsetof(struct sample, payload)", "sizeof(struct sample)")
+    assert places == [HEADER.size, HEADER.size]
 
 
 def test_histograms_of_values(c: CLayout, tmp_path: Path) -> None:

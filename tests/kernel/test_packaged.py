@@ -32,6 +32,7 @@ from gotrace.settings import (
     LatencySettings,
     ProgramSettings,
     SiteSettings,
+    WhySettings,
 )
 from tests.kernel.test_program_cache import PROGRAM, SETTINGS, Compiler
 from tests.kernel.test_program_cache import as_root as as_root
@@ -223,12 +224,13 @@ def test_least_is_left_out() -> None:
     times = HistogramSettings(rows=1, stripes=1, histograms=1, histogram_rows=1)
     plain = LatencySettings(stacks=1, outer_calls=1, times=times)
     grouped = replace(plain, goroutines=1)
-    wanted = replace(grouped, slower=1, outermost=1)
+    (why,) = WhySettings.usual()
+    wanted = replace(grouped, slower=1, why=why)
     others = [shape_of(plain), shape_of(grouped)]
-    assert what_to_leave_out(shape_of(wanted), others) == "--slower and --outermost"
+    assert what_to_leave_out(shape_of(wanted), others) == "why=True and --slower"
     assert (
         what_to_leave_out(shape_of(wanted), others[:1])
-        == "--slower and by_goroutine=True and --outermost"
+        == "why=True and --slower and by_goroutine=True"
     )
     assert what_to_leave_out(shape_of(wanted), []) is None
 

@@ -228,10 +228,11 @@ class SampleRequest(RunRequest[SampleMeter, None]):
             tasks=tasks.settings(),
             kernel=self.kernel,
             rows=rows,
+            label_rows=rows if self.by is not None else 1,
             stacks=_STACKS,
             interrupted=interrupted_settings(tasks),
             g_status=tasks.layout.g_atomicstatus,
-            labels=True if self.by is not None else None,
+            labels=self.by is not None,
             g_labels=tasks.layout.g_labels,
             labels_are_map=tasks.layout.labels_are_map,
         )

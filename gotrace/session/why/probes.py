@@ -80,7 +80,7 @@ class WhyProbes(SchedulerProbes):
             why_bands=_bands(histograms) if histograms else None,
             why_unnamed=self.release < _NAMED_SINCE,
             why_callers=self.options.callers,
-            why_classes=1 if self.options.classes else None,
+            why_classes=self.options.classes,
             g_status=layout.g_atomicstatus,
             g_syscallpc=layout.g_syscallpc,
             g_sched_pc=layout.g_sched_pc,
