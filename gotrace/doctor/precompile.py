@@ -7,12 +7,15 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import TypeVar
 
 from gotrace.architecture import HOST, Architecture
 from gotrace.errors import GotraceError
@@ -192,7 +195,7 @@ def package_programs(
     settings = settings or list(packaged_settings())
     with _compilers() as pool:
         package = partial(package_program, folder=folder, arch=arch)
-        packed = list(pool.map(package, settings))
+        packed = list(_counted(pool.map(package, settings), len(settings)))
     programs = [
         {"file": key, "source": each.source, "shape": sorted(shape_of(each))}
         for each, (key, _) in zip(settings, packed, strict=True)
@@ -238,9 +241,31 @@ def precompile() -> CachedPrograms:
         why = "; ".join(f"{path}: {problem}" for path, problem in kept.refused)
         raise GotraceError(f"compiled programs cannot be kept: {why}: set XDG_CACHE_HOME")
     with _compilers() as pool:
-        for _ in pool.map(cached_program, common_settings()):
+        settings = list(common_settings())
+        for _ in _counted(pool.map(cached_program, settings), len(settings)):
             pass
     return cached_programs()
+
+
+def _counted(results: Iterable[_T], count: int) -> Iterator[_T]:
+    """Yield results; if they take long, say on standard error how many of the programs are done.
+
+    On a terminal it is one line, and else a line for each tenth.
+    """
+    begun, takes_back = time.monotonic(), sys.stderr.isatty()
+    for number, result in enumerate(results, 1):
+        yield result
+        is_next_tenth = 10 * number // count > 10 * (number - 1) // count
+        if (takes_back or is_next_tenth) and time.monotonic() - begun >= _PATIENCE:
+            text = f"{number} of {count} programs"
+            if takes_back:
+                text = f"\r\x1b[K{text}"
+            end = "" if takes_back and number < count else "\n"
+            print(text, end=end, file=sys.stderr, flush=True)
+
+
+_PATIENCE = 1.0  # seconds
+_T = TypeVar("_T")
 
 
 @contextmanager

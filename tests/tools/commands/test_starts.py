@@ -53,14 +53,18 @@ def test_default_runs_need_what_is_usual(tmp_path: Path) -> None:
 
 
 def test_usual_programs_are_compiled_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tmp_path.chmod(0o700)
     few = [CountSettings(counters=1), CountSettings(counters=1).by_address(1)]
     monkeypatch.setattr(precompiling, "common_settings", lambda: few)
+    monkeypatch.setattr(precompiling, "_PATIENCE", 0.0)
     assert precompile().programs == 2
+    assert capsys.readouterr().err == "1 of 2 programs\n2 of 2 programs\n"
+    monkeypatch.setattr(precompiling, "_PATIENCE", 60.0)
     assert precompile().programs == 2
+    assert capsys.readouterr().err == ""  # soon done
     (tmp_path / "gotrace").chmod(0o777)
     with pytest.raises(GotraceError, match=r"cannot be kept: .*others can write to it"):
         precompile()
