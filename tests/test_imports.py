@@ -181,6 +181,7 @@ BESIDE = {
             "report",
             "screen",
             "doctor",
+            "kernel.compiling",
             "kernel.methods",
             "gotypes.symbols",
             "sites.records",

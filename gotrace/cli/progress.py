@@ -10,6 +10,8 @@ import threading
 import time
 from contextlib import suppress
 
+from gotrace.kernel.compiling import tell_of_compiling
+
 _PATIENCE = 1.0  # seconds in which nothing is said on a terminal
 _LONGER = 3.0  # where the line stays
 _CLEAR = b"\r\x1b[K"
@@ -18,7 +20,8 @@ _CLEAR = b"\r\x1b[K"
 class Progress:
     """One line on standard error that is there from a second after the start until ``end``.
 
-    A pipe, a file or a dumb terminal cannot take it back: it gets the line once, and later.
+    A pipe, a file or a dumb terminal cannot take it back: it gets the line once, and later. If the
+    run's BPF program has to be compiled, all get a line that says so, at once.
 
     Written by another thread, with write(2) alone: this process forks meanwhile, and a lock that
     the thread holds would never be released in a child.
@@ -28,9 +31,11 @@ class Progress:
         self._name = name
         self._begun = time.monotonic()
         self._over = threading.Event()
+        self._shown = False
+        tell_of_compiling(self.compiles)
         self._thread: threading.Thread | None = None
-        takes_back = sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb")
-        run = self._run if takes_back else self._run_once
+        self._takes_back = sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb")
+        run = self._run if self._takes_back else self._run_once
         self._thread = threading.Thread(target=run, daemon=True)
         try:
             self._thread.start()
@@ -38,17 +43,23 @@ class Progress:
             self._thread = None
 
     def _run(self) -> None:
-        shown = False
         while not self._over.wait(_PATIENCE):
             passed = time.monotonic() - self._begun
             self._write(_CLEAR + f"{self._text} {passed:.0f} s".encode())
-            shown = True
-        if shown:
+            self._shown = True
+        if self._shown:
             self._write(_CLEAR)
 
     def _run_once(self) -> None:
-        if not self._over.wait(_LONGER):
+        if not self._over.wait(_LONGER) and not self._shown:
             self._write(f"{self._text}\n".encode())
+
+    def compiles(self) -> None:
+        """Say that the program is compiled: standard error is the compiler's until that is done."""
+        if self._thread is not None:
+            self._shown = True
+            text = f"{self._name}: compiling the BPF program, which the next runs find...".encode()
+            self._write(_CLEAR + text if self._takes_back else text + b"\n")
 
     @property
     def _text(self) -> str:

@@ -45,6 +45,7 @@ from gotrace.kernel.compiler import (
     file_state,
     joined_source,
 )
+from gotrace.kernel.compiling import say_compiling
 from gotrace.kernel.instructions import CALL, INSTRUCTION
 from gotrace.records import dataclass, replace
 from gotrace.settings import ProgramSettings
@@ -73,6 +74,7 @@ def _compiled(settings: ProgramSettings, arch: Architecture | None) -> Compiled:
 
     Raises LoadError, NoCompilerError among these, as ``compile_program`` does.
     """
+    say_compiling()
     if not _apart:
         return compile_program(settings, arch)
     child = Child("that compiles", partial(_compile_here, settings, arch))

@@ -72,3 +72,10 @@ def test_a_start_does_not_wait_for_a_reader() -> None:
     assert done.returncode == 0
     os.close(reading)
     os.close(writing)
+
+
+def test_a_run_that_compiles_says_so_at_once() -> None:
+    said = "gotrace: compiling the BPF program, which the next runs find..."
+    start = _START.replace("input()", "progress.compiles(); input()")
+    done = subprocess.run([sys.executable, "-c", start], input="\n", text=True, capture_output=True)
+    assert (done.stdout, done.stderr) == ("over\n", f"{said}\n")

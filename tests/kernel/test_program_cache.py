@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gotrace import kept
-from gotrace.kernel import program_cache
+from gotrace.kernel import compiling, program_cache
 from gotrace.kernel.compiler import Compiled, LoadError, MapShape, NoCompilerError, file_state
 from gotrace.kernel.program_cache import cached_program, cached_programs, fresh_program
 from gotrace.settings import CountSettings, SiteSettings, TrialSettings
@@ -66,6 +66,17 @@ def test_what_was_compiled_is_not_compiled_again(compiler: Compiler, folder: Pat
     cached_program(SETTINGS.by_address(1))  # another shape
     assert compiler.calls == 2
     assert len(list(folder.iterdir())) == 2
+
+
+def test_a_run_that_compiles_is_told_before(
+    compiler: Compiler, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(compiling, "_told", [])
+    compiling.tell_of_compiling(lambda: told.append(compiler.calls))
+    cached_program(SETTINGS)
+    cached_program(SETTINGS)
+    assert told == [0]
 
 
 def test_folder_and_files_are_for_their_owner_alone(compiler: Compiler, folder: Path) -> None:

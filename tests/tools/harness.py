@@ -40,6 +40,7 @@ _HANGS = float(os.environ.get("GOTRACE_PATIENCE", "100"))
 _SLOW = (
     "the kernel is still removing probes",
     ": reading the program and placing probes...",
+    ": compiling the BPF program, which the next runs find...",
     "counting took about ",
 )
 
