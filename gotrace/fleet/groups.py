@@ -246,7 +246,6 @@ class _Group:
         self._left: set[int] = set()  # rows that functions have left
         self._files: dict[ProgramKey, int] = {}
         self._skipped = 0
-        self.counted: Counter[int] = Counter()  # calls that were not followed, by function
         self._hits = Hits(run.attached.program, run.plan)
         self._cost = cost.plus(run.meter.program_ns)
         self._is_held = True
@@ -476,7 +475,8 @@ class _Group:
                     users = [one for one in self.members if one.program.key == program]
                 elif not row:
                     users = self.members
-                self.counted[row - 1] += hit.counted
+                for member in users:
+                    member.unmeasured += hit.counted
                 _divide(users, _sites(hit), ns)
                 _lose(users, Counter({what: getattr(hit, what) for what in _BY_FUNCTION}))
 
@@ -592,7 +592,7 @@ class MemberProbe(Probe):
         self.needs_target = group.can_move
         #: Whether calls cost less since it was asked last; whether it is to leave.
         self.is_cheaper = self.is_leaving = False
-        self.hits = self.ns = self._unmeasured = 0
+        self.hits = self.ns = self.unmeasured = 0
         plan = planned.plan
         self.problems = [*plan.problems, *notes]
         if only := plan.only_inlined():
@@ -613,7 +613,7 @@ class MemberProbe(Probe):
         if not self._has_begun:
             return
         if self.state is not ProbeState.ON:
-            self._unmeasured += calls  # of a function that others measure
+            self.unmeasured += calls  # of a function that others measure
             return
         names = (self._names[row],) if self.metric.spec.functions else ()
         self.metric.add(self.program.key.target, [self._pod(Increment(names, calls, times))])
@@ -653,11 +653,7 @@ class MemberProbe(Probe):
     def _figures(self) -> Figures:
         self.group.look()
         self.group.note_losses()
-        unmeasured = 0
-        if self.state is ProbeState.COUNTED:
-            own = self.rows if self.group.by_row else [-1]
-            unmeasured = self._unmeasured + sum(self.group.counted[row] for row in own)
-        return Figures(Spent(self.hits, self.ns), self.lost.copy(), unmeasured)
+        return Figures(Spent(self.hits, self.ns), self.lost.copy(), self.unmeasured)
 
     def spent(self) -> Spent:
         if (final := self._final) is not None:

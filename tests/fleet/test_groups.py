@@ -193,6 +193,17 @@ def test_a_metric_over_its_budget_stops_no_other(server: Path, tmp_path: Path) -
             for labels, seconds in found["gotraced_probe_cost_seconds_total"].items()
         }
         assert cost["h0"] > 3 * cost["h1"] and cost["h1"] == pytest.approx(cost["both"], rel=0.01)
+        # Another one that takes its place has none of its calls.
+        metrics[0] = "name: next, type: histogram, probe: main.f0"
+        configured(tmp_path, server, metrics, "budget: 1%")
+        reloaded(daemon)
+        fixture.say("hot")
+        daemon.read_until("gotraced: WARNING: next in s: its calls are only counted: ")
+        calls = truth_of(fixture, "stop")[0] - truth[0]
+        found = daemon.samples()
+        rows = found["gotraced_probe_unmeasured_total"].items()
+        unmeasured = sum(value for labels, value in rows if dict(labels)["probe"] == "next")
+        assert unmeasured + value(found, "next_count") <= calls
         daemon.end()
         fixture.finish()
 
