@@ -143,7 +143,7 @@ class Rates:
         return found
 
     def _read(self, rows: Iterator[Json]) -> None:
-        when, units = 0.0, 0.0
+        when, units, has_end = 0.0, 0.0, True
         for row in rows:
             name = row.get("kind")
             if name == "lost":
@@ -153,7 +153,9 @@ class Rates:
                 asked = checked(ATTACHED, asked, str(name))
                 self.patterns.update(asked.get("patterns", ()))
                 self._ask(asked)
+                has_end = name == "merged"
             elif name == "detached":  # of each run, if there are several
+                has_end = True
                 units += checked(DETACHED, row, "detached").get("seconds", 0.0)
             elif (kind := kind_of(row)) is None:
                 continue
@@ -177,6 +179,8 @@ class Rates:
                 before = amount.value
                 amount.add(given, *kind.weights(given))
                 amount.each[ended] += amount.value - before
+        if not has_end:
+            self.lost.append("it has no end: the run was cut short")
         self.units = units
         if self.kind in HEADS.values():
             self.units = sum(self.intervals.values())

@@ -58,23 +58,24 @@ def by_text(value: Value) -> str:
     return go_syntax(value)
 
 
-#: The parts by which errors of one kind differ: quoted texts, and numbers, also in base 16.
+#: The parts by which errors of one kind differ: quoted texts, and numbers, also in base 16. Those
+#: in names (sha256) are not, nor are those that can be a status: they say what kind it is.
 _DETAIL = (
     r'"(?:[^"\\]|\\.)*(?:"|$)|`[^`]*`|(?<!\w)\'[^\']*\'(?!\w)|'
-    r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b0x[0-9a-f]+|\b(?=[a-f]*\d)[0-9a-f]{6,}\b|\d+"
+    r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b0x[0-9a-f]+|\b(?=[a-f]*\d)[0-9a-f]{6,}\b|"
+    r"(?<!\w)(?!(?<!\.)[1-5]\d\d(?!\w|[.:]\d))\d+"
 )
 
 
 def as_alike(value: Value) -> Value:
-    """Return an error as an example of its kind, if it has any part by which such errors differ."""
-    if isinstance(value, ErrorValue):
-        text, name = value.message, value.type
-    elif isinstance(value, InterfaceValue) and value.type == "error" and value.dynamic:
-        text, name = go_syntax(value), value.dynamic
-    else:
+    """Return an error as an example of its kind, if its message has a part by which these differ.
+
+    Of an error without a known message every field may say what kind it is.
+    """
+    if not isinstance(value, ErrorValue):
         return value
-    kind = re.sub(_DETAIL, "#", text, flags=re.IGNORECASE)
-    return value if kind == text else AlikeValue(name, kind, value)
+    kind = re.sub(_DETAIL, "#", value.message, flags=re.IGNORECASE)
+    return value if kind == value.message else AlikeValue(value.type, kind, value)
 
 
 def go_syntax(value: Value, depth: int = MAX_DEPTH) -> str:

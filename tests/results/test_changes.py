@@ -16,7 +16,7 @@ import pytest
 
 import gotrace
 from gotrace.cli import gofunccount, gofunclatency, gooffcpu, gooncpu, gostacks
-from gotrace.errors import GotraceError, UsageError
+from gotrace.errors import GotraceError, UsageError, speak_as_command
 from gotrace.report.diff import write_diff
 from gotrace.report.merged import write_merged
 from gotrace.report.output import TextOutput
@@ -458,6 +458,7 @@ def test_recordings_of_different_questions_are_refused(
     row: Row | None, a: Row, b: Row, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither compared nor added up; also if one was added up before."""
+    speak_as_command()
     monkeypatch.chdir(tmp_path)
     rows = [[one, *([row] if row else []), ended(1)] for one in (a, b)]
     for name, found in zip("ab", rows, strict=True):
@@ -496,6 +497,7 @@ def test_rows_that_may_not_have_been_traced_are_said(
 
 def test_frequencies_do_not_matter(tmp_path: Path) -> None:
     """Time is per second; numbers of samples are not added up."""
+    speak_as_command()
     a, b = ([_attached(hertz=h), {**_CPU, "period_ns": 10**9 // h}, _SAMPLES] for h in (49, 99))
     gotrace.diff(lines(a), lines(b))
     with pytest.raises(UsageError, match="has -F 99, others have -F 49"):
@@ -514,3 +516,10 @@ def test_results_are_short_in_a_notebook() -> None:
     assert repr(request) == "<gotrace.Request: 5 ns, 2 calls>"
     shown = repr(gotrace.Recording(0, 5_000_000_000, [request], [call] * 9, {}))
     assert shown == "<gotrace.Recording: 5 s, 1 request, 9 calls, 0 changes of state>"
+
+
+def test_a_recording_that_was_cut_says_so() -> None:
+    rows = [{"kind": "attached", "message": "", "ts": 99.0}, *counts(random.Random(1), {"f": 9.0})]
+    lines = [json.dumps(row) for row in rows]
+    a, b = (gotrace.diff(lines, part) for part in (lines, lines[:-1]))
+    assert a.b.lost == [] and b.b.lost == ["it has no end: the run was cut short"]

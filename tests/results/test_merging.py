@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gotrace
-from gotrace.errors import GotraceError, UsageError
+from gotrace.errors import GotraceError, UsageError, speak_as_command
 from gotrace.histogram import (
     WIDE_BUCKETS,
     Histogram,
@@ -294,6 +294,7 @@ def test_a_recording_counts_once(tmp_path: Path) -> None:
 
 def test_all_time_and_cpu_time_are_two_questions() -> None:
     """Their rows would stand in one table, and one of them alone in a flame graph."""
+    speak_as_command()
     when = {"pid": 1, "ts": 1.0, "seconds": 1.0}
     cpu = {"kind": "cpu", **when, "period_ns": 10, "samples": 1, "cpu_ns": 10, "others": 0}
     wall = {"kind": "wall", **when, "wall_ns": 10, "others": {"count": 0, "ns": 0}}
@@ -312,6 +313,7 @@ def test_all_time_and_cpu_time_are_two_questions() -> None:
     ],
 )
 def test_other_questions_are_refused(other: Row, reason: str) -> None:
+    speak_as_command()
     one = [{"kind": "attached", "patterns": ["main.f"]}, count("main.f", 1, by={"key": 1})]
     with pytest.raises(UsageError, match=reason) as caught:
         gotrace.merge(lines(one), lines([other]))
