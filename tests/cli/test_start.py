@@ -52,4 +52,4 @@ def test_counting_imports_nothing_of_values() -> None:
     rooms = {name.split(".")[1] for name in found if name.startswith("gotrace.")}
     needless = {"abi", "calls", "capture", "live", "profiles", "requests", "values"}
     assert "session" in rooms and not rooms & needless
-    assert not found & {"gotrace.probes.parser", "inspect", "logging"}
+    assert not found & {"gotrace.probes.parser", "dataclasses", "logging"}
