@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from gotrace.live.heap import HeapFigures as HeapFigures
     from gotrace.live.model import Attachment as Attachment
     from gotrace.live.model import Caller as Caller
+    from gotrace.live.model import DeclaredRows as DeclaredRows
     from gotrace.live.model import FunctionCalls as FunctionCalls
     from gotrace.live.model import FunctionRow as FunctionRow
     from gotrace.live.model import GroupRow as GroupRow
@@ -121,8 +122,8 @@ _HOMES = {
     "gotrace.kernel.compiler": "LoadError",
     "gotrace.live.heap": "HeapFigures",
     "gotrace.live.model": (
-        "Attachment Caller FunctionCalls FunctionRow GroupRow Head RequestRow SlowRequest"
-        " Snapshot WaitGroupRow WaitUse"
+        "Attachment Caller DeclaredRows FunctionCalls FunctionRow GroupRow Head RequestRow"
+        " SlowRequest Snapshot WaitGroupRow WaitUse"
     ),
     "gotrace.profiles.execution": "StateChange",
     "gotrace.requests.assemble": "Tally",

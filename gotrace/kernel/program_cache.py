@@ -44,6 +44,7 @@ from gotrace.kernel.compiler import (
     compiler_flags,
     file_state,
     joined_source,
+    load_compiler,
 )
 from gotrace.kernel.compiling import say_compiling
 from gotrace.kernel.instructions import CALL, INSTRUCTION
@@ -74,8 +75,9 @@ def _compiled(settings: ProgramSettings, arch: Architecture | None) -> Compiled:
 
     Raises LoadError, NoCompilerError among these, as ``compile_program`` does.
     """
-    say_compiling()
     if not _apart:
+        load_compiler()  # if there is none, nothing is compiled
+        say_compiling()
         return compile_program(settings, arch)
     child = Child("that compiles", partial(_compile_here, settings, arch))
     try:

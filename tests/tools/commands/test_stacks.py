@@ -28,9 +28,11 @@ def parked() -> Iterator[Fixture]:
 
 def stacks(parked: Fixture, *words: str) -> list[str]:
     result = run_tool("gostacks", "-p", str(parked.ready), *words)
-    files = words and words[-1].endswith((".pb.gz", ".speedscope.json"))
-    assert result.status == 0 and result.errors.count("\n") == (1 if files else 0)
-    assert not files or (result.errors.startswith("wrote ") and not result.lines)
+    files = words.count("-o")
+    assert (
+        result.status == 0 and result.errors.count("\n") == result.errors.count("wrote ") == files
+    )
+    assert not files or not result.lines
     return result.lines
 
 
