@@ -24,7 +24,7 @@ from tests.tools.harness import CLONE
 
 TIMES = HistogramSettings(rows=1, stripes=1, histograms=1, histogram_rows=1)
 FEW = [CountSettings(counters=1), LatencySettings(stacks=1, outer_calls=1, times=TIMES)]
-MAX_BYTES = 15_000_000
+MAX_BYTES = 4_000_000
 
 
 @pytest.fixture(scope="module")
