@@ -12,10 +12,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from gotrace.errors import said
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.own_function import own_code, own_function
+from gotrace.kernel.threads import at_once
 
 #: As many close at once. What a probe waits for outside of the mutex is then waited for together:
 #: measured as half of the time on Linux 6.1, a quarter on 6.18, nothing on 5.10.
@@ -29,14 +31,13 @@ _LONG = 5.0  # seconds; what takes less is not mentioned
 
 def close_all(descriptors: Sequence[int]) -> None:
     """Close perf events and links, which removes their probes."""
-    if len(descriptors) == 1:
-        os.close(descriptors[0])
-        return
-    from concurrent.futures import ThreadPoolExecutor
+    at_once(_close, [descriptors[at::_CLOSERS] for at in range(min(_CLOSERS, len(descriptors)))])
 
-    with ThreadPoolExecutor(_CLOSERS) as pool:
-        for descriptor in descriptors:
-            pool.submit(os.close, descriptor)
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
 
 
 def removal_seconds(count: int) -> float | None:

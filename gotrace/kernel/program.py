@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from gotrace.kernel.linked import Linked, linked, load_linked
 from gotrace.kernel.missing_features import missing_feature
 from gotrace.kernel.program_cache import cached_program, fresh_program
 from gotrace.kernel.rings import PastRings, Rings
+from gotrace.kernel.threads import at_once
 from gotrace.records import dataclass
 from gotrace.settings import ProgramSettings
 
@@ -194,18 +194,7 @@ class BpfProgram:
             except LoadError as error:
                 failed.append(error)
 
-        # By hand: concurrent.futures imports logging and more, which takes as long as the loading.
-        wanted = sorted(set(functions))
-        threads = [threading.Thread(target=load_one, args=[one]) for one in wanted[:-1]]
-        started = 0
-        with suppress(RuntimeError):  # no thread can be started
-            for thread in threads:
-                thread.start()
-                started += 1
-        for function in wanted[started:]:
-            load_one(function)
-        for thread in threads[:started]:
-            thread.join()
+        at_once(load_one, sorted(set(functions)))
         for error in failed:
             raise self._what_is_lacking(functions, error.log) or error from error
         for number, function in enumerate(_BEGIN_AGAIN):
