@@ -103,7 +103,7 @@ _STARTING = threading.RLock()
 
 
 class _RunOptions(TypedDict, total=False):
-    """The parameters of whatever adds up."""
+    """Parameters of every method that adds up."""
 
     seconds: float | None
     lossy: bool
@@ -111,7 +111,7 @@ class _RunOptions(TypedDict, total=False):
 
 
 class _CountOptions(_RunOptions, total=False):
-    """Those of ``Session.count`` whatever it returns."""
+    """Parameters of ``Session.count`` for any result."""
 
     budget: float | None
     exclude: Iterable[str]
@@ -119,7 +119,7 @@ class _CountOptions(_RunOptions, total=False):
 
 
 class _KeyOptions(TypedDict, total=False):
-    """Those that say how calls are told apart."""
+    """Parameters of rows by values."""
 
     by: str | Iterable[str]
     rows: int
@@ -127,11 +127,11 @@ class _KeyOptions(TypedDict, total=False):
 
 
 class _CountKeys(_CountOptions, _KeyOptions, total=False):
-    """Those of ``Session.count`` if it has rows by values."""
+    """Parameters of ``Session.count`` for rows by values."""
 
 
 class _LatencyOptions(_CountOptions, total=False):
-    """Those of ``Session.latency``."""
+    """Parameters of ``Session.latency``."""
 
     why: bool
     force: bool
@@ -139,13 +139,13 @@ class _LatencyOptions(_CountOptions, total=False):
 
 
 class _LatencyKeys(_LatencyOptions, _KeyOptions, total=False):
-    """Those of ``Session.latency`` if it has rows by values."""
+    """Parameters of ``Session.latency`` for rows by values."""
 
     of: str | None
 
 
 class _WaitOptions(_RunOptions, total=False):
-    """Those of ``Session.waits``."""
+    """Parameters of ``Session.waits``."""
 
     state: Literal["waiting", "runnable", "syscall"]
     reasons: Iterable[str]
@@ -157,7 +157,7 @@ class _WaitOptions(_RunOptions, total=False):
 
 
 class _SampleOptions(_RunOptions, total=False):
-    """Those of ``Session.on_cpu`` and ``Session.wall``."""
+    """Parameters of ``Session.on_cpu`` and ``Session.wall``."""
 
     hertz: int
     kernel: bool

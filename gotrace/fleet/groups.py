@@ -243,7 +243,7 @@ class _Group:
         self.by_row = isinstance(run.meter, CallCounter) or run.meter.by_function
         self.can_move = isinstance(run.meter, LatencyMeter) and run.meter.landings is not None
         self._room = room
-        self._left: set[int] = set()  # rows that functions have left
+        self._has_left = False  # any function: calls of it may be open
         self._files: dict[ProgramKey, int] = {}
         self._skipped = 0
         self._hits = Hits(run.attached.program, run.plan)
@@ -288,7 +288,7 @@ class _Group:
                         replace(prepared, plan=plan, tasks=tasks, room=self._room)
                     )
                 except BaseException:
-                    self._left.update(range(first, first + len(new)))
+                    self._has_left = True
                     with suppress(GotraceError):
                         self.meter.remove(range(first, first + len(new)))
                     raise
@@ -302,7 +302,7 @@ class _Group:
         """
         assert self._room is not None
         taken: Set[int] = self.rows.keys()
-        if self._left and isinstance(self.meter, LatencyMeter):
+        if self._has_left and isinstance(self.meter, LatencyMeter):
             taken = taken | self.meter.open_now()
         free = 0
         for row in range(self._room.functions):
@@ -541,7 +541,7 @@ class _Group:
             row.users = [one for one in row.users if not one.is_leaving]
             if not row.users:
                 del self.rows[number]
-                self._left.add(number)
+                self._has_left = True
         programs = {one.program.key for one in self.members}
         self._files = {key: file for key, file in self._files.items() if key in programs}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is told that a BPF program is about to be compiled, which takes seconds."""
+"""Announce that a BPF program is about to be compiled, which takes seconds."""
 
 from __future__ import annotations
 
@@ -14,5 +14,6 @@ def tell_of_compiling(told: Callable[[], None]) -> None:
 
 
 def say_compiling() -> None:
+    """Call what was given to ``tell_of_compiling``."""
     for told in _told:
         told()

@@ -144,8 +144,8 @@ class SlowRequest:
 
     ``ended`` is in seconds since 1970, ``number`` that of the request among all since they are
     traced. It has ``calls`` of so many ``goroutines``. ``is_cut``: they were too many to be kept,
-    and ``traced`` has the root's alone. ``mostly`` is the largest part of its critical path, None
-    if there is no path.
+    and ``traced`` has the root's alone. ``mostly`` is the largest part of its critical path, or
+    None if it has no critical path.
     """
 
     duration_ns: int

@@ -74,7 +74,7 @@ def test_any_free_rows_are_taken_but_those_of_open_calls(
     meter._open = SimpleNamespace(functions=lambda: set(is_open))
     group: Any = object.__new__(_Group)
     group.meter, group._room = meter, SimpleNamespace(functions=8)
-    group.rows, group._left = dict.fromkeys(taken), set(left)
+    group.rows, group._has_left = dict.fromkeys(taken), bool(left)
     assert {count: group._free(count) for count in found} == found
 
 
@@ -82,7 +82,7 @@ def test_functions_beyond_those_of_a_group_are_for_another_group() -> None:
     group: Any = object.__new__(_Group)
     group._room = _room(functions=40, programs=100)
     assert group._room.functions == MAX_FUNCTIONS
-    group.meter, group._left = object(), set()
+    group.meter, group._has_left = object(), False
     group.rows = dict.fromkeys(range(MAX_FUNCTIONS - 40))
     assert group._free(40) == MAX_FUNCTIONS - 40
     assert group._free(41) is None

@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -272,6 +273,11 @@ SHAPES: list[tuple[ProgramSettings, tuple[str, ...]]] = [
 #: A release of Go with more than 112 reasons of waits needs as many parts.
 MOST_PARTS = replace(WHY, why_parts=256)
 
+#: Choices of code that plans can ask for together.
+ALL_CHOICES: dict[str, Any] = dict.fromkeys(
+    ("arithmetic", "saved_words", "saved_blocks", "spans", "labels"), True
+)
+
 #: The largest runs of each tool, and those that took the verifier longest.
 LARGEST: list[ProgramSettings] = [
     replace(PER_GOROUTINE, site=ONE_PROCESS, slower=1),
@@ -285,11 +291,7 @@ LARGEST: list[ProgramSettings] = [
     replace(
         ALL_OF_TRACE,
         site=ONE_PROCESS,
-        arithmetic=True,
-        saved_words=True,
-        saved_blocks=True,
-        spans=True,
-        labels=True,
+        **ALL_CHOICES,
         why=MOST_PARTS,
         payload=8192,
         steps=MAX_EXTENDED_STEPS,
@@ -297,22 +299,14 @@ LARGEST: list[ProgramSettings] = [
     replace(
         ALL_OF_KEYED,
         site=ONE_PROCESS,
-        arithmetic=True,
-        saved_words=True,
-        saved_blocks=True,
-        spans=True,
-        labels=True,
+        **ALL_CHOICES,
         why=replace(MOST_PARTS, why_callers=False),
         steps=MAX_KEYED_STEPS,
     ),
     replace(
         TIMED,
         site=ONE_PROCESS,
-        arithmetic=True,
-        saved_words=True,
-        saved_blocks=True,
-        spans=True,
-        labels=True,
+        **ALL_CHOICES,
         why=replace(MOST_PARTS, why_callers=False, why_bands=8),
         steps=MAX_KEYED_STEPS,
     ),

@@ -57,7 +57,7 @@ class Listed:
         """Return the jumps to addresses low..high, with their targets."""
         found = []
         for address, _, text in self.instructions:
-            if text[0] not in "JjLlBbNn":  # most are no jumps, and there are a million
+            if text[0] not in "JjLlBbNn":  # quick: few of a million instructions are jumps
                 continue
             match = _JUMP.match(text)
             if match and low <= int(match[1], 16) <= high:
