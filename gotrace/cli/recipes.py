@@ -9,7 +9,7 @@ from gotrace.cli.options import LookOptions, OptionParser, new_parser
 from gotrace.cli.run import make_output
 from gotrace.probes.recipes import recipes
 from gotrace.report.output import JsonOutput
-from gotrace.report.table import table_lines
+from gotrace.report.table import columns_of, hanging
 from gotrace.session.trace_plan import has_recipe
 from gotrace.target.process import one_process
 from gotrace.target.target import Target
@@ -48,7 +48,11 @@ def run(options: LookOptions) -> int:
                 continue
             mark = [] if here is None else ["*" if here else ""]
             rows.append([*mark, *map(printable, (f"@{recipe.name}", recipe.description))])
-    if rows:
-        output.out.writelines(f"{line}\n" for line in table_lines(rows))
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    for row in rows:
+        before = "".join(
+            f"{cell:<{width}}  " for cell, width in zip(row[:-1], widths, strict=False)
+        )
+        output.out.write(hanging(before, row[-1], columns_of(output.out)) + "\n")
     output.out.flush()
     return 0

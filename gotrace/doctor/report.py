@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from gotrace.doctor.finding import CheckState, Finding
 from gotrace.report.output import JsonOutput, Output
+from gotrace.report.table import columns_of, hanging
 from gotrace.text import printable
 
 _STATE_WIDTH = max(len(state.value) for state in CheckState)
@@ -22,7 +23,7 @@ def write_findings(output: Output, findings: Iterable[Finding]) -> bool:
         if isinstance(output, JsonOutput):
             output.write("check", _fields(finding))
         else:
-            output.out.write(_lines(finding))
+            output.out.write(_lines(finding, columns_of(output.out)))
         output.out.flush()
     possible = not states[CheckState.FAIL]
     message = _verdict(states)
@@ -43,9 +44,10 @@ def _fields(finding: Finding) -> dict[str, object]:
     }
 
 
-def _lines(finding: Finding) -> str:
+def _lines(finding: Finding, columns: int | None) -> str:
     state, check = finding.state.value, finding.check
-    text = f"{state:<{_STATE_WIDTH}}  {check:<{_CHECK_WIDTH}} {printable(finding.found)}\n"
+    before = f"{state:<{_STATE_WIDTH}}  {check:<{_CHECK_WIDTH}} "
+    text = hanging(before, printable(finding.found), columns) + "\n"
     if finding.advice:
         text += f"{'':<{_STATE_WIDTH}}  {'':<{_CHECK_WIDTH}} -> {printable(finding.advice)}\n"
     return text

@@ -21,6 +21,7 @@ from gotrace.report.durations import (
 )
 from gotrace.report.order import and_more
 from gotrace.report.output import JsonOutput, Output
+from gotrace.report.table import columns_of, parts_lines
 from gotrace.session.key_stacks import stack_of
 from gotrace.text import counted, printable
 from gotrace.values.go_syntax import by_text
@@ -101,14 +102,15 @@ def write_values(
     if not rows:
         output.nothing()
     shown = shown_names((row["func"] for row in rows if row["func"] is not None), short)
+    columns = columns_of(output.out)
     for row in rows:
-        output.out.writelines(line + "\n" for line in _lines(row, shown))
+        output.out.writelines(line + "\n" for line in _lines(row, shown, columns))
     if more := and_more(rows, lambda row: row["count"] + row["unknown"], " of the calls"):
         output.out.write(f"\n{more}")
     output.out.flush()
 
 
-def _lines(row: Json, shown: Mapping[str, str]) -> Iterator[str]:
+def _lines(row: Json, shown: Mapping[str, str], columns: int | None) -> Iterator[str]:
     of, unit = row["of"], row["unit"]
     yield ""
     yield from function_line(row.get("program"), row["func"] and shown[row["func"]])
@@ -128,7 +130,8 @@ def _lines(row: Json, shown: Mapping[str, str]) -> Iterator[str]:
             mean, total = f"{four_digits(row['sum'] / count)}{after}", f"{row['sum']}{after}"
         yield f"avg = {mean}, total: {total}, count: {count}"
         marks = ("min", *PERCENTILES, "max")
-        yield ", ".join(f"{mark} = {show(row[mark.replace('.', '')])}" for mark in marks)
+        texts = [f"{mark} = {show(row[mark.replace('.', '')])}" for mark in marks]
+        yield from parts_lines(texts, columns)
     if unknown := row["unknown"]:
         yield f"unknown: {counted('{} call{s}', unknown)} of which {of} could not be read"
 

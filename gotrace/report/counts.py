@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gotrace.report.durations import four_digits, program_field
 from gotrace.report.order import Order, and_more, ordered, rate_of, share_of
 from gotrace.report.output import JsonOutput, Output
+from gotrace.report.table import columns_of, fitted, narrowed, shortened
 from gotrace.text import in_program, printable
 
 if TYPE_CHECKING:
@@ -86,13 +87,19 @@ def write_counts(
     # A stack is shown below its row.
     heads = [text for text in by if text != _STACK]
     cells = [[_shown_name(row, shown), *_by_cells(row, heads)] for row in rows]
-    columns = zip(["FUNC", *heads], *cells, strict=True)
-    widths = [min(max(map(len, column)), _MAX_WIDTH) for column in columns]
+    found = zip(["FUNC", *heads], *cells, strict=True)
+    widths = [min(max(map(len, column)), _MAX_WIDTH) for column in found]
     widths[0] = max(widths[0], _NAME_WIDTH)
     digits = max([_COUNT_WIDTH, *(len(str(row["count"])) for row in rows)])
+    columns, numbers = columns_of(output.out), digits + 1 + _SHARE_WIDTH
+    numbers += (_COUNT_WIDTH + 1) * rates + len(widths)
+    widths = narrowed(widths, None if columns is None else columns - numbers)
 
     def line(names: Sequence[str], count: object, share: str, rate: str) -> str:
-        padded = [f"{name:<{width}}" for name, width in zip(names, widths, strict=True)]
+        fit = names
+        if columns is not None:
+            fit = [fitted(names[0], widths[0]), *map(shortened, names[1:], widths[1:])]
+        padded = [f"{name:<{width}}" for name, width in zip(fit, widths, strict=True)]
         rated = f" {rate:>{_COUNT_WIDTH}}" if rates else ""
         return f"{' '.join(padded)} {count:>{digits}}{rated} {share:>{_SHARE_WIDTH}}\n"
 

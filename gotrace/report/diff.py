@@ -10,11 +10,13 @@ from gotrace.records import dataclass, field
 from gotrace.report.durations import duration, four_digits
 from gotrace.report.output import JsonOutput, Output, TextOutput
 from gotrace.report.page import page
+from gotrace.report.table import columns_of, fitted
 from gotrace.results.changes import Amount, Change, Diff, Rates
 from gotrace.text import counted, encodable, printable
 
 _TOP = 20
-_COLUMN = "{:>11} {:>10} {:>10} {:>10} {:>7} {:>6}  {}\n"
+_COLUMN = "{:>11} {:>10} {:>10} {:>10} {:>7} {:>6}  "
+_INDENT = " " * 13
 _FEW_PARTS = 4
 _RATES = ("change", "noise", "before", "after")
 
@@ -41,7 +43,9 @@ def _write_changes(
     changed, whole = _changed(changes)
     out = output.out
     what = "FUNCTION" if any(one.whole for one in changes) else "WHAT"
-    output.heading(_COLUMN.format("CHANGE", "NOISE", "BEFORE", "AFTER", "RATIO", "SHARE", what))
+    heads = _COLUMN.format("CHANGE", "NOISE", "BEFORE", "AFTER", "RATIO", "SHARE")
+    output.heading(f"{heads}{what}\n")
+    columns = columns_of(out)
     shown = changed[: top or _TOP]
     for one in shown:
         change = _amount(found, abs(one.change))
@@ -50,9 +54,13 @@ def _write_changes(
         sign = "+" if one.change > 0 else "-"
         share = f"{abs(one.change) / whole:.1%}" if whole else ""
         name = printable(one.key.name)
-        out.write(_COLUMN.format(f"{mark}{sign}{change}", *numbers, _ratio(one), share, name))
+        line = _COLUMN.format(f"{mark}{sign}{change}", *numbers, _ratio(one), share)
+        if columns is not None and len(line) + len(name) > columns:
+            line = f"{line.rstrip()}\n{_INDENT}"
+            name = fitted(name, columns - len(_INDENT))
+        out.write(f"{line}{name}\n")
         for line in _details(found, one):
-            out.write(f"{'':13}{line}\n")
+            out.write(f"{_INDENT}{line}\n")
     if rest := len(changed) - len(shown):
         out.write(counted("and {:,} smaller change{s}: --top says how many\n", rest))
     if any(not one.certain for one in shown):

@@ -16,6 +16,7 @@ from gotrace.goroutines.labels import NO_LABELS, Labels
 from gotrace.goroutines.model import Awaited, DumpedGoroutine, Frame, Stack, State, own_function
 from gotrace.goroutines.program import CodeNames
 from gotrace.report.output import JsonOutput
+from gotrace.report.table import columns_of, fitted, narrowed
 from gotrace.text import counted, encodable, printable
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ _INNER_FRAMES = _OUTER_FRAMES = 50
 _MAX_NAMED = 8
 _MAX_AWAITED = 3
 _NS = 10**9
+#: Columns of a table that has a line a group, but for its functions.
+_TABLE_NUMBERS = 45
 
 
 def summary(goroutines: Sequence[DumpedGoroutine], name: str) -> str:
@@ -84,14 +87,18 @@ def write_table(
     out: TextIO, groups: Iterable[GoroutineGroup], before: Mapping[GroupKey, int], lines: int
 ) -> None:
     """Write one line a group, at most ``lines`` of them: how many, how many more, where."""
-    out.write(f"{'COUNT':>8} {'CHANGE':>8}  {'STATE':<24} {'WHERE':<44} CREATED BY\n")
+    columns = columns_of(out)
+    wide, by = narrowed([44, 44], None if columns is None else columns - _TABLE_NUMBERS)
+    out.write(f"{'COUNT':>8} {'CHANGE':>8}  {'STATE':<24} {'WHERE':<{wide}} CREATED BY\n")
     for group, _ in zip(groups, range(lines), strict=False):
         count = len(group.goroutines)
         change = count - before.get(group.key, 0)
-        creation = group.created_by
+        names = where(group.frames), _name(group.created_by) if group.created_by else ""
+        if columns is not None:
+            names = fitted(names[0], wide), fitted(names[1], by)
         out.write(
             f"{count:>8} {f'{change:+}' if change else '':>8}  {group.status:<24} "
-            f"{where(group.frames):<44} {_name(creation) if creation else ''}".rstrip()
+            f"{names[0]:<{wide}} {names[1]}".rstrip()
             + "\n"
         )
     out.flush()

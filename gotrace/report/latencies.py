@@ -23,6 +23,7 @@ from gotrace.report.durations import (
 )
 from gotrace.report.order import and_more, rate_of, share_of, share_text
 from gotrace.report.output import JsonOutput, Output
+from gotrace.report.table import columns_of, parts_lines
 from gotrace.report.why import BucketParts, bracket, sums_fields, sums_lines
 from gotrace.session.why.parts import take_tracing_out
 from gotrace.text import counted, printable
@@ -119,8 +120,10 @@ def write_latencies(output: Output, interval: Interval, timestamp: bool) -> None
     names = [group.function for group in interval.groups]
     names += [rest["func"] for rest in interval.rest]
     shown = shown_names((name for name in names if name is not None), interval.short)
+    columns = columns_of(output.out)
     for group in interval.groups:
-        output.out.writelines(line + "\n" for line in _lines(group, interval, shown))
+        lines = _lines(group, interval, shown, columns)
+        output.out.writelines(line + "\n" for line in lines)
     for rest in interval.rest:
         output.out.write(_rest_line(rest, shown) + "\n")
     if more := and_more(interval.groups, lambda group: group.times.sum, " of the time"):
@@ -182,8 +185,13 @@ def write_slow(output: Output, rows: Sequence[Json], first: bool, short: bool = 
     output.out.flush()
 
 
-def _lines(group: LatencyGroup, interval: Interval, shown: Mapping[str, str]) -> Iterator[str]:
-    """Yield a group's table: bcc's log2 histogram, the mean, percentiles, tracing's cost."""
+def _lines(
+    group: LatencyGroup, interval: Interval, shown: Mapping[str, str], columns: int | None
+) -> Iterator[str]:
+    """Yield a group's table: bcc's log2 histogram, the mean, percentiles, tracing's cost.
+
+    Lines of figures have so many ``columns``; None is any.
+    """
     times, unit = group.times, interval.unit
     yield ""
     yield from function_line(group.program, group.function and shown[group.function])
@@ -205,14 +213,12 @@ def _lines(group: LatencyGroup, interval: Interval, shown: Mapping[str, str]) ->
         _UNITS[unit],
     )
     yield ""
-    yield (
-        f"avg = {duration(times.mean)}, total: {duration(times.sum)}, count: {times.count}"
-        f"{_shares(times, interval)}"
-    )
+    means = [f"avg = {duration(times.mean)}", f"total: {duration(times.sum)}"]
+    means += [f"count: {times.count}", *_shares(times, interval)]
+    yield from parts_lines(means, columns)
     marks = [f"{mark} = {duration(times.percentile(q))}" for mark, q in PERCENTILES.items()]
-    yield ", ".join(
-        [f"min = {duration(times.minimum)}", *marks, f"max = {duration(times.maximum)}"]
-    )
+    marks = [f"min = {duration(times.minimum)}", *marks, f"max = {duration(times.maximum)}"]
+    yield from parts_lines(marks, columns)
     cost = group.probe_ns
     part = tracing_part(cost, times.sum) if times.hits and cost is not None else None
     if part:
@@ -222,14 +228,15 @@ def _lines(group: LatencyGroup, interval: Interval, shown: Mapping[str, str]) ->
         )
     if group.why is not None:
         yield ""
-        yield from sums_lines(group.why, times, cost)
+        yield from sums_lines(group.why, times, cost, columns)
 
 
-def _shares(times: Histogram, interval: Interval) -> str:
-    """Return the calls a second, and the share of the time if others have any."""
-    rate = f", {four_digits(rate_of(times.count, interval.seconds))}/s" if interval.rates else ""
-    has_others = times.sum < interval.total
-    return rate + (f", share: {share_text(times.sum, interval.total)}" if has_others else "")
+def _shares(times: Histogram, interval: Interval) -> Iterator[str]:
+    """Yield the calls a second, and the share of the time if others have any."""
+    if interval.rates:
+        yield f"{four_digits(rate_of(times.count, interval.seconds))}/s"
+    if times.sum < interval.total:
+        yield f"share: {share_text(times.sum, interval.total)}"
 
 
 def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:

@@ -15,6 +15,7 @@ from gotrace.elf.pclntab.inline import InlinedCall, InlinedCalls
 from gotrace.errors import GotraceError
 from gotrace.records import dataclass
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
+from gotrace.report.table import columns_of, hanging
 from gotrace.session.landings import MAX_FUNCTIONS
 from gotrace.session.plan import Check, ProbePlan, Selections, only_inlined
 from gotrace.sites.landings import Callers, CallerSearch
@@ -269,7 +270,8 @@ class _TextWriter(_Writer):
     SITE is the entry site's offset and form; RETS the number of RETs, and of jumps out of the
     function; CALLERS, if they are searched, that of direct calls, how many of these have a landing
     that the kernel emulates, and whether there may be other callers; INLINED INTO some of the
-    places that the function was inlined into.
+    places that the function was inlined into. A row that is wider than the terminal has a line for
+    the name, one for the columns, and one for the places.
     """
 
     def __init__(self, output: TextOutput, shows_callers: bool) -> None:
@@ -279,6 +281,8 @@ class _TextWriter(_Writer):
         self._held: list[list[str]] = [[column.title for column in self._columns]]
         self._widths: list[int] | None = None
         self._name_width = 0
+        self._columns_here = columns_of(output.out)
+        self._is_split = False
 
     def begin(self, binary: TargetBinary, names: Sequence[str], program: str | None) -> None:
         super().begin(binary, names, program)
@@ -310,15 +314,22 @@ class _TextWriter(_Writer):
             widths[0] = min(widths[0], _MAX_NAME)
         self._widths = [max(pair) for pair in zip(widths, least, strict=True)]
         heads, *rows = self._held
+        most = max(len(cells[-1]) for cells in self._held)
+        width = sum(self._widths[:-1]) + 2 * (len(heads) - 1) + most
+        self._is_split = self._columns_here is not None and width > self._columns_here
         self._output.heading(self._line(heads, self._widths))
         for cells in rows:
             self._out.write(self._line(cells, self._widths))
         self._out.flush()
 
-    @staticmethod
-    def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
         padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
-        return "  ".join(padded).rstrip() + "\n"
+        if not self._is_split:
+            return "  ".join(padded).rstrip() + "\n"
+        lines = [cells[0], "    " + "  ".join(padded[1:-1]).rstrip()]
+        if cells[-1] not in ("-", _COLUMNS[-1].title):
+            lines.append(hanging("    inlined into ", cells[-1], self._columns_here))
+        return "\n".join(lines) + "\n"
 
     def _cells(self, sites: FunctionSites) -> list[str]:
         entry, function = sites.entry, sites.function

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 from gotrace.goroutines.interrupted import WorkKind
 from gotrace.report.durations import amount
 from gotrace.report.goroutines import write_frames
+from gotrace.report.table import columns_of, ending
 from gotrace.results.kinds import SAMPLED
 from gotrace.results.rows import Json
 from gotrace.text import counted, printable
@@ -64,6 +65,7 @@ def _whose(row: Json) -> str:
 class _Text:
     def __init__(self, out: TextIO, head: Json, samples: Sequence[Json]) -> None:
         self._out = out
+        self._columns = columns_of(out)
         self._head = head
         self._samples = samples
         #: The names of fields, and words.
@@ -99,8 +101,8 @@ class _Text:
         """Write a line for each name, with its amount."""
         self._out.write(f"\n{self.of.column:>10} {'SHARE':>7}  {head}\n")
         for name, value in rows[:top]:
-            line = f"{self.amount(value):>10} {self._share(value):>7}  {printable(name)}"
-            self._out.write(f"{line}\n")
+            sums = f"{self.amount(value):>10} {self._share(value):>7}  "
+            self._out.write(f"{ending(sums, printable(name), self._columns)}\n")
         self._rest([value for _, value in rows[top:]] if top else [], "groups")
 
     def functions(self, rows: Sequence[Json], top: int | None) -> None:
@@ -109,8 +111,8 @@ class _Text:
         self._out.write(f"\n{'SELF':>10} {'TOTAL':>10} {'SHARE':>7}  FUNCTION\n")
         for row in rows[:top]:
             own, total = (row[name] for name in names)
-            sums = f"{self.amount(own):>10} {self.amount(total):>10} {self._share(own):>7}"
-            self._out.write(f"{sums}  {printable(row['func'])}\n")
+            sums = f"{self.amount(own):>10} {self.amount(total):>10} {self._share(own):>7}  "
+            self._out.write(f"{ending(sums, printable(row['func']), self._columns)}\n")
         self._rest([row[names[0]] for row in rows[top:]] if top else [], "functions")
 
     def _rest(self, rest: Sequence[int], what: str) -> None:

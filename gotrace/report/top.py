@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from gotrace.goroutines.model import Frame
-from gotrace.gotypes.symbols import short_name
 from gotrace.live.model import (
     DeclaredRows,
     FunctionRow,
@@ -26,6 +25,7 @@ from gotrace.records import dataclass
 from gotrace.report.durations import duration
 from gotrace.report.goroutines import span, spoken, where
 from gotrace.report.output import JsonOutput
+from gotrace.report.table import LEAST, fitted
 from gotrace.results.kinds import KINDS
 from gotrace.results.rows import Json, RowKind
 from gotrace.text import counted, printable
@@ -35,7 +35,6 @@ Table = tuple[str, list["ScreenLine"]]
 
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 _TREND, _SHORT = 10, 6
-_LEAST_NAME = 12  # columns
 #: The mark of groups that leak.
 LEAK = "!"
 #: Of requests that are not shown: as ``gotrace tree`` says it.
@@ -172,7 +171,7 @@ def declared_lines(found: DeclaredRows, rows: Sequence[Json], width: int) -> Tab
         texts = [_amount(row[name] / found.seconds, unit) for name, _, unit in sums]
         text = "".join(f"{text:>10} " for text in texts) + " "
         names = ", ".join(printable(spoken(str(row[name]))) for name in keys)
-        lines.append(ScreenLine(text + fitted(names, max(_LEAST_NAME, width - len(text)))))
+        lines.append(ScreenLine(text + fitted(names, max(LEAST, width - len(text)))))
     return f"{head} {', '.join(keys).upper()}", lines
 
 
@@ -184,14 +183,6 @@ def _amount(number: float, unit: str) -> str:
 
 def _named(frames: Sequence[Frame], room: int | None = None) -> str:
     return fitted(where(frames) or "(no stack)", room)
-
-
-def fitted(name: str, room: int | None) -> str:
-    """Return a function's name in so many columns, of which the end says most; None is any."""
-    if room is None or len(name) <= room:
-        return name
-    name = short_name(name)
-    return name if len(name) <= room else f"..{name[2 - room :]}" if room > 2 else name[:room]
 
 
 def group_lines(
@@ -206,7 +197,7 @@ def group_lines(
         mark = LEAK if row.leaks else " "
         trend = spark(row.history, _TREND, is_ascii)
         text = f"{row.count:>8,} {growth:>8} {mark} {trend} {waiting:>8}  {row.status:<16} "
-        room = None if width is None else max(_LEAST_NAME, width - len(text))
+        room = None if width is None else max(LEAST, width - len(text))
         lines.append(ScreenLine(text + _named(row.frames, room), row.leaks))
     return head, lines
 
@@ -253,7 +244,7 @@ def function_lines(
         trend = spark(row.history, _TREND, is_ascii)
         rate = times.count / row.seconds
         text = f"{rate:>8,.4g} {p50:>8} {p99:>8} {errors:>8} {trend}  "
-        room = None if width is None else max(_LEAST_NAME, width - len(text))
+        room = None if width is None else max(LEAST, width - len(text))
         lines.append(ScreenLine(text + fitted(printable(spoken(row.name)), room), bool(row.errors)))
     return head, lines
 
@@ -277,7 +268,7 @@ def root_lines(
         rate = times.count / row.seconds
         trend = spark(row.history, _SHORT, is_ascii)
         text = f"{times.count:>7,} {rate:>7,.4g} {p50:>7} {p99:>7} {most:>7} {at:<8} {trend}  "
-        room = None if width is None else max(_LEAST_NAME, width - len(text))
+        room = None if width is None else max(LEAST, width - len(text))
         lines.append(ScreenLine(text + fitted(printable(spoken(row.name)), room)))
     return head, lines
 

@@ -18,7 +18,8 @@ from gotrace.report.calls import (
 from gotrace.report.durations import duration
 from gotrace.report.goroutines import spoken
 from gotrace.report.requests import request_lines
-from gotrace.report.top import ScreenLine, fitted
+from gotrace.report.table import fitted
+from gotrace.report.top import ScreenLine
 from gotrace.text import counted, printable
 
 _BAR = 24  # columns

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from gotrace.report.durations import amount, duration
+from gotrace.report.table import columns_of, ending
 from gotrace.results.rows import Json
 from gotrace.text import counted, printable
 
@@ -25,10 +26,11 @@ def write_wall(out: TextIO, head: Json, groups: Sequence[Json], what: str, top: 
     if top and (rest := rows[top:]):
         sums = [sum(ns) for ns in zip(*(times for _, times in rest), strict=True)]
         rows = [*rows[:top], (counted("{:,} other group{s}", len(rest)), sums)]
+    columns = columns_of(out)
     for name, times in rows:
         shown = " ".join(f"{amount(ns, 'ns'):>10}" for ns in times)
         mean = times[0] / 1e9 / seconds if seconds else 0.0
-        out.write(f"{shown} {mean:>10.1f}  {name}\n")
+        out.write(ending(f"{shown} {mean:>10.1f}  ", name, columns) + "\n")
     if others["count"]:
         ns, count = amount(others["ns"], "ns"), others["count"]
         out.write(f"\n{ns} in {count:,} stays on stacks beyond the room for\n")

@@ -105,8 +105,13 @@ def _band(name: str, buckets: list[int], why: BucketParts, times: Histogram) -> 
     return _Band(name, calls, low, high, parts)
 
 
-def sums_lines(why: BucketParts, times: Histogram, tracing: int | None) -> Iterator[str]:
-    """Yield the table below a histogram; ``tracing`` is the probes' time within the calls."""
+def sums_lines(
+    why: BucketParts, times: Histogram, tracing: int | None, columns: int | None = None
+) -> Iterator[str]:
+    """Yield the table below a histogram; ``tracing`` is the probes' time within the calls.
+
+    It has so many ``columns``; None is any.
+    """
     totals = _totals(why, times, tracing)
     bands = _bands(why, times, tracing)
     heads = ["where the time went", "total", "share", "average", "calls"]
@@ -122,7 +127,7 @@ def sums_lines(why: BucketParts, times: Histogram, tracing: int | None) -> Itera
         ]
         for name, part in totals.items()
     ]
-    yield from table_lines(rows, right=len(rows[0]) - 1)
+    yield from table_lines(rows, right=len(rows[0]) - 1, columns=columns)
     for band in bands:
         share = _percent(band.calls / times.count)
         bounds = f"{duration(band.low)} to {duration(band.high)}"

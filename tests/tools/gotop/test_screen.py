@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from gotrace.report.top import fitted
+from gotrace.report.table import fitted
 from gotrace.screen.view import _HELP
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, code_of, tool_command
