@@ -62,7 +62,8 @@ struct open_call {
 
 struct stack {
     struct open_call top;
-    u64 level; /* open calls, top included */
+    u32 level; /* open calls, top included */
+    u32 file;  /* whose row it is: the number in cookies */
     /* Since the outermost call was entered, only ever added to: */
     u64 hits;    /* of probes */
     u64 hits_ns; /* that programs took for them, where the program measures that */
@@ -83,13 +84,19 @@ BPF_HASH(stacks, struct task_key, struct stack, GOTRACE_STACKS);
 
 /*
  * resting: value RESTING_ROWS = rows of stacks inserted less those deleted here; value
- * RESTING_LIMIT = up to how many of them a row may rest, and as many more as have been deleted from
- * user space, which alone writes it. Shared with gotrace/session/open_calls.py.
+ * RESTING_LIMIT = up to how many of them a row may rest, and value RESTING_ROOM = how many there can
+ * be, each and as many more as have been deleted from user space; value RESTING_SHARE = a file's equal
+ * share of the room, 0 until it is divided among files. Each file has two values from RESTING_FILES
+ * on: its rows inserted less those deleted here, and those deleted from user space. So no value is
+ * written by both sides. Shared with gotrace/session/open_calls.py.
  */
 enum resting {
     RESTING_ROWS,
     RESTING_LIMIT,
-    RESTING
+    RESTING_ROOM,
+    RESTING_SHARE,
+    RESTING_FILES,
+    RESTING = RESTING_FILES + 2 * (COOKIE_FILE_MASK + 1)
 };
 BPF_ARRAY(resting, u64, RESTING);
 
@@ -120,30 +127,56 @@ static __always_inline u64 *resting_value(u32 which)
     return resting.lookup(&which);
 }
 
-static __always_inline void count_rows(u64 more)
+static __always_inline void add_rows(u32 which, u64 more)
 {
-    u64 *rows = resting_value(RESTING_ROWS);
+    u64 *rows = resting_value(which);
     if (rows)
         __sync_fetch_and_add(rows, more);
 }
 
-/* Return the row of a task that has none yet, 0 where the table is full: a call is missing then. */
-static __always_inline struct stack *insert_task(struct task_key *owner, u32 function)
+static __always_inline void count_rows(u32 file, u64 more)
 {
-    struct stack none = {};
-    if (stacks.update(owner, &none)) {
+    add_rows(RESTING_ROWS, more);
+    if (GOTRACE_FILE_ROWS)
+        add_rows(RESTING_FILES + 2 * file, more);
+}
+
+/* Return whether a file may have one row more: beyond its share, it leaves as many again free. */
+static __always_inline bool has_room(u32 file)
+{
+    if (!GOTRACE_FILE_ROWS)
+        return true;
+    u64 *rows = resting_value(RESTING_ROWS), *room = resting_value(RESTING_ROOM);
+    u64 *own = resting_value(RESTING_FILES + 2 * file), *share = resting_value(RESTING_SHARE);
+    u64 *deleted = resting_value(RESTING_FILES + 2 * file + 1);
+    if (!rows || !room || !own || !share || !deleted)
+        return false;
+    u64 has = *own - *deleted;
+    return !*share || has < *share || *rows + has < *room;
+}
+
+/* Return the row of a task that has none yet, 0 if there is no room: a call is missing then. */
+static __always_inline struct stack *insert_task(struct task_key *owner, u64 cookie)
+{
+    struct stack none = {.file = cookie >> COOKIE_FILE_SHIFT & COOKIE_FILE_MASK};
+    if (!has_room(none.file) || stacks.update(owner, &none)) {
         diagnostics_count(STACKS_FULL, 1);
-        site_count_missing(function, HIT_STACKS_FULL);
+        site_count_missing(cookie & COOKIE_INDEX_MASK, HIT_STACKS_FULL);
         return 0;
     }
-    count_rows(1);
+    count_rows(none.file, 1);
     return stacks.lookup(owner);
 }
 
 static __always_inline void delete_task(struct task_key *owner)
 {
+    u32 file = 0;
+    if (GOTRACE_FILE_ROWS) {
+        struct stack *stack = stacks.lookup(owner);
+        file = stack ? stack->file : 0;
+    }
     if (!stacks.delete(owner))
-        count_rows(-1);
+        count_rows(file, -1);
     CALL_DROPPED(owner, 1); /* what is kept of an outermost call rests with its task */
 }
 
@@ -371,7 +404,7 @@ static __always_inline struct stack *calls_enter(struct pt_regs *ctx, struct tas
 {
     struct stack *stack = stacks.lookup(owner);
     if (!stack) {
-        stack = insert_task(owner, cookie & COOKIE_INDEX_MASK);
+        stack = insert_task(owner, cookie);
         if (!stack)
             return 0;
     }

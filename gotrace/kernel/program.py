@@ -133,9 +133,9 @@ class Map:
                 value = values[index * self.stride : (index + 1) * self.stride]
                 yield key, value
 
-    def delete(self, key: bytes) -> None:
-        """Remove one entry of a hash map, where it is there."""
-        kernel.map_delete(self.fd, key)
+    def delete(self, key: bytes) -> bool:
+        """Remove one entry of a hash map; return whether it was there."""
+        return kernel.map_delete(self.fd, key)
 
     def push(self, value: bytes) -> None:
         """Put a value into a queue; raises OSError, E2BIG when it is full."""

@@ -464,11 +464,14 @@ def map_lookup(fd: int, key: bytes, value_size: int) -> bytes | None:
     return bytes(c_value)
 
 
-def map_delete(fd: int, key: bytes) -> None:
-    """Remove an entry of a BPF map, where it is there."""
+def map_delete(fd: int, key: bytes) -> bool:
+    """Remove an entry of a BPF map; return whether it was there."""
     c_key = bytearray(key)
-    with suppress(FileNotFoundError):
+    try:
         _bpf(_MAP_DELETE, struct.pack("=IIQQQ", fd, 0, _address(c_key), 0, 0))
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def map_pop(fd: int, value_size: int) -> bytes | None:

@@ -17,12 +17,12 @@ from enum import Enum
 from gotrace.kernel.program import BpfProgram
 from gotrace.target.process import ended_processes, in_initial_pid_namespace
 
-#: struct stack: how many calls are open. More may follow.
-STACK_LEVEL = struct.Struct("=48xQ40x")
+#: struct stack: how many calls are open, and the file's number. More may follow.
+STACK_LEVEL = struct.Struct("=48xII40x")
 #: The latest call: when it began, and where it returns to; and how many are open.
-STACK_LATEST = struct.Struct("=8xQ8xQ16xQ")
+STACK_LATEST = struct.Struct("=8xQ8xQ16xI")
 #: The latest call's function, how many are open, and the epoch in which the outermost was entered.
-STACK_EPOCH = struct.Struct("=16xI28xQ24xQ8x")
+STACK_EPOCH = struct.Struct("=16xI28xI28xQ8x")
 
 
 class Diagnostic(Enum):
@@ -65,7 +65,7 @@ _TASK = struct.Struct("=QQ")  # struct task_key of bpf/calls.h
 _CALL_KEY = struct.Struct("=QII")  # struct call_key
 _FUNCTION_AT = 16  # in struct open_call
 _SHARE = 20
-_RESTING_LIMIT = 1  # enum resting
+_RESTING_LIMIT, _RESTING_FILES = 1, 4  # enum resting
 #: Of the rows of a table, which rest where none of a task's calls is open.
 _RESTING_SHARE = 8
 
@@ -79,19 +79,25 @@ class OpenCalls:
     """
 
     def __init__(
-        self, program: BpfProgram, *by_call: str, by_process: Sequence[tuple[str, int]] = ()
+        self,
+        program: BpfProgram,
+        *by_call: str,
+        by_process: Sequence[tuple[str, int]] = (),
+        files: int = 0,
     ) -> None:
         """Take over ``stacks``, ``outer_calls``, and further maps with keys of struct call_key.
 
         ``by_process`` are maps with a process's number (32 bits) somewhere in their keys, and
-        where.
+        where. So many ``files`` can share the room, 0 if it is one file's.
         """
         self._stacks = program.map("stacks")
         self._by_call = [program.map(name) for name in ("outer_calls", *by_call)]
         self._resting = program.map("resting")
         tables = (self._stacks, *self._by_call[1:])
         self._limit = min(table.max_entries for table in tables) // _RESTING_SHARE
-        self._let_rest(self._limit)
+        self._share = self._stacks.max_entries // files if files else 0
+        self._deleted = Counter[int]()  # rows, by file
+        self._tell_room()
         self._by_process = [(program.map(name), at) for name, at in by_process]
         self._known = in_initial_pid_namespace()
         self._removed: Counter[int] = Counter()  # calls, by function
@@ -132,14 +138,11 @@ class OpenCalls:
         keys = [key for key, _ in self._stacks.entries()]
         ended = ended_processes(_TASK.unpack(key)[1] for key in keys)
         for key in keys if ended else ():
-            task, tgid = _TASK.unpack(key)
             # Looked up now that nothing changes it: calls may have returned since, and come.
-            stack = self._stacks.lookup(key) if tgid in ended else None
+            stack = self._stacks.lookup(key) if _TASK.unpack(key)[1] in ended else None
             if stack is not None:
-                self._remove_calls(task, tgid, stack)
-                self._stacks.delete(key)
-                self._limit += 1
-        self._let_rest(self._limit)
+                self._remove(key, stack)
+        self._tell_room()
         for found, at in self._by_process:
             entries = [
                 (key, int.from_bytes(key[at : at + 4], "little")) for key, _ in found.entries()
@@ -149,18 +152,35 @@ class OpenCalls:
                 if tgid in gone:
                     found.delete(key)
 
-    def _let_rest(self, limit: int) -> None:
-        self._resting.update(_RESTING_LIMIT.to_bytes(4, "little"), limit.to_bytes(8, "little"))
+    def remove_file(self, number: int) -> None:
+        """Remove the entries of a file whose probes are gone."""
+        for key, stack in list(self._stacks.entries()):
+            if STACK_LEVEL.unpack_from(stack)[1] == number:
+                self._remove(key, stack)
+        self._tell_room()
 
-    def _remove_calls(self, task: int, tgid: int, stack: bytes) -> None:
-        (level,) = STACK_LEVEL.unpack_from(stack)
+    def _tell_room(self) -> None:
+        """Have rows that were removed be room for others."""
+        deleted = self._deleted.total()
+        room = (self._limit + deleted, self._stacks.max_entries + deleted, self._share)
+        values = [value.to_bytes(8, "little") for value in room]
+        self._resting.update_array(_RESTING_LIMIT, values)
+        for file, rows in self._deleted.items():
+            at = _RESTING_FILES + 2 * file + 1
+            self._resting.update(at.to_bytes(4, "little"), rows.to_bytes(8, "little"))
+
+    def _remove(self, key: bytes, stack: bytes) -> None:
+        task, tgid = _TASK.unpack(key)
+        level, file = STACK_LEVEL.unpack_from(stack)
         for number in range(1, max(level, 1) + 1):  # what is kept of level 1 rests
-            key = _CALL_KEY.pack(task, tgid, number)
+            place = _CALL_KEY.pack(task, tgid, number)
             if number <= level:
-                outer = self._by_call[0].lookup(key) if number < level else None
+                outer = self._by_call[0].lookup(place) if number < level else None
                 self._removed[_function(outer or stack)] += 1
             for found in self._by_call:
-                found.delete(key)
+                found.delete(place)
+        if self._stacks.delete(key):
+            self._deleted[file] += 1
 
 
 def _function(call: bytes) -> int:

@@ -76,8 +76,8 @@ class Paired(Probing):
         entries = plan.entry_groups("on_entry", target.pid, tasks.kind)
         self._rets, self._entries = rets, dict[int, ProbeGroup]()
         self._needless: list[ProbeGroup] = []
+        files = prepared.room.files if prepared.room is not None else 0
         if prepared.counts_hits:
-            files = prepared.room.files if prepared.room is not None else 0
             settings = counting_hits(settings, prepared.functions, files)
         if is_lightened:
             entries, self._entries = removable(entries, prepared.functions)
@@ -96,7 +96,8 @@ class Paired(Probing):
         self._counted: dict[int, float] = {}
         self._cheaper: list[int] = []  # those whose RETs were removed
         self._see_returns(prepared, rets, returning is None or bool(returning))
-        self._open = OpenCalls(self.attached.program, *by_call, *more, by_process=by_process)
+        program = self.attached.program
+        self._open = OpenCalls(program, *by_call, *more, by_process=by_process, files=files)
         # Where one process is traced, the run ends with it.
         self._sweep = None if target.process else Throttle(self._remove_exited)
 
@@ -218,6 +219,7 @@ class Paired(Probing):
             groups += file.landings.for_faults
         if groups:
             self.attached.change((), groups)
+        self._open.remove_file(number)
 
     def drop_probes(self) -> Collection[int]:
         self._leave_returns()

@@ -177,7 +177,7 @@ def test_slow_call(c: CLayout) -> None:
 
 
 def test_stack(c: CLayout) -> None:
-    row, values = c.fields("stack", "level")
+    row, values = c.fields("stack", "level", "file")
     assert list(calls.STACK_LEVEL.unpack(row)) == values
     row, values = c.fields("stack", "top.function", "level", "epoch")
     assert list(calls.STACK_EPOCH.unpack_from(row)) == values
@@ -193,7 +193,8 @@ def test_hits(c: CLayout) -> None:
 
 
 def test_resting(c: CLayout) -> None:
-    assert c.constants("RESTING_LIMIT") == [calls._RESTING_LIMIT]
+    places = c.constants("RESTING_LIMIT", "RESTING_ROOM", "RESTING_SHARE", "RESTING_FILES")
+    assert places == [*range(calls._RESTING_LIMIT, calls._RESTING_FILES + 1)]
 
 
 def test_diagnostics(c: CLayout) -> None:

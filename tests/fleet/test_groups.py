@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -25,6 +25,7 @@ from gotrace.fleet.targets import Finder
 from gotrace.kernel.attach import Attached, Point, ProbeGroup
 from gotrace.overhead import ProbeCost
 from gotrace.session import landings
+from gotrace.session.open_calls import STACK_LEVEL
 from tests.fleet.test_gotraced import Daemon, Samples, wait_until
 from tests.fleet.test_memory import family
 from tests.fleet.test_reload import reloaded
@@ -399,11 +400,12 @@ def test_metrics_that_come_by_themselves_join_the_others(server: Path, tmp_path:
         fixture.finish()
 
 
-def test_open_calls_beyond_those_of_a_group_are_counted_as_lost(
-    servers: Sequence[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("leaves", [True, False])
+def test_calls_that_never_return_leave_room_for_those_of_others(
+    servers: Sequence[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
 ) -> None:
-    """In the file whose they are; and there is room again as the others return."""
-    most, held = 64, 40
+    """They had all of it; now a share is everybody's, and what they had is free as they go."""
+    most = 64
     monkeypatch.setattr(fleet_groups, "_MAX_OPEN_CALLS", most)  # goroutines of 131,072 take 300 MB
     some = servers[:2]
     text = configured(tmp_path, some, ["name: h, type: histogram, probe: main.held"]).read_text()
@@ -419,16 +421,43 @@ def test_open_calls_beyond_those_of_a_group_are_counted_as_lost(
             for _, probe in attach_batch(batch, target, program, COST, groups, programs=2):
                 assert isinstance(probe, MemberProbe)
                 probes.append(stack.enter_context(closing(probe)))
-        assert len({probe.source for probe in probes}) == 1
-        fixtures = [stack.enter_context(Fixture([server])) for server in some]
-        for _ in range(2):
-            for fixture in fixtures:
-                fixture.work(f"hold {held}")
-            for fixture in fixtures:
-                fixture.work("free")
-        wait_until(lambda: any(probe.figures().lost["stacks_full"] for probe in probes))
-        lost = [probe.close().lost for probe in probes]
-        assert [one["stacks_full"] for one in lost] == [0, 2 * (2 * held - most)]
-        assert [one.total() for one in lost] == [one["stacks_full"] for one in lost]
-        calls = [point.calls for point, _ in probes[0].metric.points()]
-        assert sum(calls) == 2 * most
+        (group,) = {probe.source for probe in probes}
+        share = most // 3  # there is room for a further file
+        greedy, other = (stack.enter_context(Fixture([server])) for server in some)
+
+        def lost() -> list[int]:
+            group.look_again()
+            return [probe.figures().lost["stacks_full"] for probe in probes]
+
+        def is_gone() -> bool:
+            probes[1].poll()
+            return open_calls(group)[0] == 0
+
+        greedy.work("hold 200")
+        assert lost() == [200 - most // 2, 0]
+        for number in (share, share, share + 5):
+            other.work(f"hold {number}")
+            assert open_calls(group) == [most // 2, share]
+            other.work("free")
+        assert lost() == [200 - most // 2, 5]
+        if leaves:
+            assert probes[0].close().lost["open_at_detach"] == most // 2
+        greedy.finish()
+        wait_until(is_gone)
+        other.work("hold 40")
+        assert open_calls(group) == [0, most // 2]
+        other.work("free")
+        assert probes[1].close().lost.total() == 5 + 40 - most // 2
+        calls = [point.calls for point, _ in probes[1].metric.points()]
+        assert sum(calls) == 3 * share + most // 2
+
+
+def open_calls(group: Any) -> list[int]:
+    """Return how many goroutines of the first two files have calls open, or rest: see calls.h."""
+    program = group.meter.attached.program
+    rows = [STACK_LEVEL.unpack_from(row) for _, row in program.map("stacks").entries()]
+    _, numbers = zip(*program.map("resting").array_range(4, 4), strict=True)
+    entered, removed, more, gone = (int.from_bytes(number, "little") for number in numbers)
+    all_rows = Counter(file for _, file in rows)
+    assert (entered - removed, more - gone) == (all_rows[0], all_rows[1])
+    return [sum(file == at and level > 0 for level, file in rows) for at in (0, 1)]
