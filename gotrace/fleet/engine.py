@@ -19,7 +19,7 @@ from gotrace.fleet.executions import Executions
 from gotrace.fleet.groups import MetricGroups
 from gotrace.fleet.jobs import Job, StartSpan, Totals, attach_batch, batches, make_jobs
 from gotrace.fleet.moving import Mover
-from gotrace.fleet.pauses import Pauses
+from gotrace.fleet.pauses import LastPrice, Pauses
 from gotrace.fleet.probing import DETAILS, Figures, Probe, ProbeSource, ProbeState, open_target
 from gotrace.fleet.series import Metric, Room
 from gotrace.fleet.targets import Finder, Program, ProgramKey
@@ -236,6 +236,8 @@ class Engine:
         """Do the work that is due, and return in how many seconds some may be due again."""
         now = time.monotonic()
         is_new = self._look_if_due()
+        if now >= self._next_turn:
+            self._admit(now)
         if is_new or now >= self._next_turn:
             self._attach_due()
         if now >= self._next_turn:
@@ -533,19 +535,29 @@ class Engine:
                 if place.job in self._running[place.program].probes:
                     self._lessen(place, share, held, now)
 
+    def _admit(self, now: float) -> None:
+        """Let probes be tried again for whose last prices all their budgets have room."""
+        for place, price in self._pauses.waiting(now):
+            within = [held.budget for held in self._budgets if place in held]
+            if all(budget.has_room(*price) for budget in within):
+                for budget in within:
+                    budget.expect(place, *price)
+                self._pauses.admit(place)
+
     def _lessen(self, place: _Place, share: float, held: _Held, now: float) -> None:
         """Lower the cost of a probe: its calls are counted alone, or it is detached."""
         probe = self._running[place.program].probes[place.job]
         self._tally(place).over_budget += 1
+        price = LastPrice(share, probe.spent().ns)
         done = probe.lighten()
         if done is None:
             done = "detached"
             self._detach(place)
-        length = self._pauses.pause(place, now)
+        length = self._pauses.pause(place, now, price)
         shown, most = printable(place.job), held.budget.share
         log.warning(
             "%s in %s: %s: it took %.1f%% of one CPU, and the budget of %s is %.1f%%: tried again"
-            " in %.0f s",
+            " in %.0f s, or later if the budget has no room for that then",
             *(shown, place.program.target, done, 100 * share, held.payer, 100 * most, length),
         )
 

@@ -468,16 +468,21 @@ class _Group:
                 return
             most = self._room.functions if self._room is not None else MAX_FUNCTIONS
             files = {number: key for key, number in self._files.items()}
-            for row, hit, ns in zip(new.numbers, new.rows, new.spent(self._cost), strict=True):
+            before = {member: member.ns for member in self.members}
+            rows = zip(new.numbers, new.rows, new.spent(self._cost), strict=True)
+            # Last those of no function: metrics have parts of them by what their own have cost.
+            for row, hit, ns in sorted(rows, key=lambda each: not 0 < each[0] <= most):
                 users = self._users(row - 1)
-                if row > most:  # of no function of a file
+                if row > most:
                     program = files.get(row - 1 - most)
                     users = [one for one in self.members if one.program.key == program]
                 elif not row:
                     users = self.members
                 for member in users:
                     member.unmeasured += hit.counted
-                _divide(users, _sites(hit), ns)
+                own = 0 < row <= most
+                parts = [1 if own else member.ns - before[member] for member in users]
+                _divide(users, parts, _sites(hit), ns)
                 _lose(users, Counter({what: getattr(hit, what) for what in _BY_FUNCTION}))
 
     def is_held(self) -> bool:
@@ -558,16 +563,18 @@ def _lose(members: Sequence[MemberProbe], lost: Counter[str]) -> None:
             member.lost.update(lost)
 
 
-def _divide(members: Sequence[MemberProbe], hits: int, ns: int) -> None:
-    """Have metrics pay for what all of them have, in parts that are the same."""
+def _divide(members: Sequence[MemberProbe], parts: Sequence[int], hits: int, ns: int) -> None:
+    """Have metrics pay for what all of them have, in parts that are the same if all are 0."""
     if not members or not (hits or ns):
         return
-    count = len(members)
-    for member in members:
-        member.hits += hits // count
-        member.ns += ns // count
-    members[0].hits += hits % count
-    members[0].ns += ns % count
+    parts = parts if any(parts) else [1] * len(members)
+    whole, left = sum(parts), Spent(hits, ns)
+    for member, part in zip(members, parts, strict=True):
+        own = Spent(hits * part // whole, ns * part // whole)
+        member.hits, member.ns = member.hits + own.hits, member.ns + own.ns
+        left = Spent(left.hits - own.hits, left.ns - own.ns)
+    members[0].hits += left.hits
+    members[0].ns += left.ns
 
 
 class MemberProbe(Probe):

@@ -27,6 +27,7 @@ from gotrace.sites.records import SiteForm
 
 #: Seconds in which a target pays at most its share of them.
 WINDOW = 10.0
+_SAVED = 6 * WINDOW  # of which a target saves its share at most, or owes it
 
 _STEPS_RETS = HOST is None or HOST.steps_rets
 _SWITCH_NS = 150  # for the run of a program at a switch of the kernel's scheduler
@@ -45,6 +46,12 @@ class Budget(Generic[K]):
     share: float
     _began: float | None = None
     _before: dict[K, int] = field(default_factory=dict)
+    _since: dict[K, float] = field(default_factory=dict)  # when probes came in this window
+    _spent: Mapping[K, int] = field(default_factory=dict)  # at the last look
+    _looked: float = 0.0
+    #: What each took of a CPU in the window before, or is expected to take.
+    _shares: dict[K, float] = field(default_factory=dict)
+    _saved: float = 0.0  # ns of the share that were not taken until this window; below 0 if more
 
     def exceeding(
         self, now: float, spent: Mapping[K, int], last: Container[K] = ()
@@ -52,24 +59,37 @@ class Budget(Generic[K]):
         """Return the probes that have to cost less, the dearest first, with their shares of a CPU.
 
         ``spent`` is what each has cost so far, in ns; ``now`` is in seconds. If more than a
-        window's share has been spent before it is over, so many have to cost less that the others
-        stay within the share; those of ``last`` only if no others are left. A window begins then.
+        window's share has been spent in it, so many have to cost less that the others stay within
+        the share; those of ``last`` only if no others are left. A window begins then.
         """
-        if self._began is None or now - self._began >= WINDOW:
-            self._began, self._before = now, dict(spent)
+        if self._began is None:
+            self._begin(now, spent)
             return {}
         used, passed = self._used(spent), self._passed(now)
-        rest, over = sum(used.values()), dict[K, float]()
-        if rest <= self.share * WINDOW * 1e9:
+        self._looked, self._spent = now, spent
+        is_over = sum(used.values()) > self.share * max(passed, WINDOW * 1e9)
+        if not is_over and now - self._began < WINDOW:
             return {}
-        dearest = sorted(used, key=lambda key: (key in last, -used[key]))
-        for key in dearest:
-            if rest <= self.share * passed:
+        most = self.share * _SAVED * 1e9
+        self._saved += self.share * passed - sum(used.values())
+        self._saved = min(max(self._saved, -most), most)
+        shares = {key: ns / self._passed(now, key) for key, ns in used.items()}
+        rest, over = sum(shares.values()), dict[K, float]()
+        for key in sorted(shares, key=lambda key: (key in last, -shares[key])) if is_over else ():
+            if rest <= self.share:
                 break
-            rest -= used[key]
-            over[key] = used[key] / passed
-        self._began, self._before = now, dict(spent)
+            rest -= shares[key]
+            over[key] = shares[key]
+        for key, share in shares.items():
+            if self._passed(now, key) < WINDOW / 2 * 1e9:  # it may yet take what is expected
+                shares[key] = max(share, self._shares.get(key, 0.0))
+        self._shares = {key: share for key, share in shares.items() if key not in over}
+        self._begin(now, spent)
         return over
+
+    def _begin(self, now: float, spent: Mapping[K, int]) -> None:
+        self._began = self._looked = now
+        self._spent, self._before, self._since = spent, dict(spent), {}
 
     def total(self, now: float, spent: Mapping[K, int]) -> float:
         """Return the share of a CPU that all have taken in this window; as for ``exceeding``."""
@@ -82,16 +102,47 @@ class Budget(Generic[K]):
             then = before.get(key, -1)
             if not 0 <= then <= ns:  # the probe is new, or was attached anew
                 before[key] = then = 0
+                self._since[key] = self._looked
             used[key] = ns - then
         return used
 
-    def _passed(self, now: float) -> float:
-        """Return how long this window has been going on, in ns."""
-        return max(now - (now if self._began is None else self._began), 0.1) * 1e9
+    def _passed(self, now: float, key: K | None = None) -> float:
+        """Return how long this window has been going on, for a probe that came in it, in ns."""
+        began = now if self._began is None else self._began
+        if key is not None:
+            began = self._since.get(key, began)
+        return max(now - began, 0.1) * 1e9
 
     def forgive(self, key: K, spent: int) -> None:
-        """Forget the cost of a probe in this window."""
-        self._before[key] = spent
+        """Forget the cost of a probe in this window, which is paid all the same."""
+        self._saved -= max(spent - self._before.get(key, 0), 0)
+        self._before[key], self._since[key] = spent, self._looked
+        self._shares.pop(key, None)
+
+    def has_room(self, share: float, paid: float) -> bool:
+        """Return whether a probe may be tried that has taken a share of a CPU before.
+
+        That has to fit into what the others leave. If it does not, the probe may take less now,
+        which is found out as soon as enough was saved for a try in vain: the last one has taken
+        ``paid``, in ns.
+        """
+        return share <= self._left() or self._saved >= self._try(paid)
+
+    def expect(self, key: K, share: float, paid: float) -> None:
+        """Take note that a probe is tried again that has room."""
+        if share > self._left():
+            self._saved -= self._try(paid)
+        self._shares[key] = share
+
+    def _left(self) -> float:
+        """Return the share of a CPU that no probe takes."""
+        taken = dict(self._shares)
+        for key, ns in self._used(self._spent).items():
+            taken[key] = max(taken.get(key, 0.0), ns / self._passed(self._looked, key))
+        return self.share - sum(taken.values())
+
+    def _try(self, paid: float) -> float:
+        return min(max(paid, self.share * WINDOW * 1e9), self.share * _SAVED * 1e9)
 
 
 def counting_hits(settings: S, functions: int = 0, files: int = 0) -> S:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gotrace.fleet.groups import _MAX_FILES, _Group, _room
+from gotrace.fleet.groups import _MAX_FILES, _divide, _Group, _room
 from gotrace.fleet.probing import SKIPPED
 from gotrace.fleet.targets import ProgramKey
 from gotrace.session.landings import MAX_FUNCTIONS
@@ -39,6 +39,15 @@ def test_a_target_of_two_files_has_a_loss_once() -> None:
     group.note_losses()
     assert left.lost[SKIPPED] == 3
     assert [each.lost[SKIPPED] for each in group.members] == [2, 5, 5]
+
+
+def test_metrics_pay_for_what_belongs_to_none_by_what_their_own_functions_cost() -> None:
+    """Cheap ones had the same part of it as dear ones, and were stopped for it."""
+    members: Any = [SimpleNamespace(hits=0, ns=0) for _ in range(3)]
+    _divide(members, [900, 100, 0], 1_001, 2_000)
+    assert [(one.hits, one.ns) for one in members] == [(901, 1_800), (100, 200), (0, 0)]
+    _divide(members, [0, 0, 0], 3, 301)
+    assert [(one.hits, one.ns) for one in members] == [(902, 1_901), (101, 300), (1, 100)]
 
 
 def test_a_program_beyond_the_files_of_a_group_is_for_another_group() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from gotrace.fleet.pauses import LastPrice, Pauses
 from gotrace.kernel.attach import Point, ProbeGroup
 from gotrace.overhead import ProbeCost
 from gotrace.session.budget import (
@@ -89,6 +90,90 @@ def test_what_all_have_cost_in_the_window() -> None:
     budget: Budget[str] = Budget(0.02)
     budget.exceeding(0, {"a": 100 * MS})
     assert budget.total(2, {"a": 120 * MS, "b": 40 * MS}) == 0.03
+
+
+def test_a_dear_probe_that_has_just_come_goes_before_a_cheap_one() -> None:
+    budget: Budget[str] = Budget(0.02)
+    budget.exceeding(0, {"a": 0, "b": 0})
+    assert budget.exceeding(8, {"a": 72 * MS, "b": 72 * MS}) == {}
+    assert budget.exceeding(9, {"a": 81 * MS, "b": 81 * MS, "c": 60 * MS}) == {"c": 0.06}
+
+
+def test_a_probe_is_tried_again_if_its_share_fits_what_others_leave() -> None:
+    budget: Budget[str] = Budget(0.02)
+    budget.exceeding(0, {"a": 0})
+    assert budget.exceeding(10, {"a": 150 * MS}) == {}
+    assert budget.has_room(0.004, 200 * MS) and not budget.has_room(0.006, 200 * MS)
+    budget.expect("b", 0.004, 200 * MS)
+    assert not budget.has_room(0.002, 200 * MS)
+    assert budget.exceeding(20, {"a": 300 * MS, "b": 10 * MS}) == {}
+    assert budget.has_room(0.003, 200 * MS)  # it takes less than expected
+
+
+def test_a_try_in_vain_is_saved_for() -> None:
+    budget: Budget[str] = Budget(0.02)
+    budget.exceeding(0, {"a": 0})
+    assert list(budget.exceeding(1, {"a": 300 * MS})) == ["a"]  # it owes 280
+    tries = []
+    for second in range(2, 120):
+        budget.exceeding(second, {})
+        if budget.has_room(0.3, 300 * MS):
+            budget.expect("a", 0.3, 300 * MS)
+            tries.append(second)
+    assert tries == [31, 51, 61, 81, 91, 111]
+
+
+def test_debts_and_savings_are_those_of_a_minute() -> None:
+    budget: Budget[str] = Budget(0.02)
+    budget.exceeding(0, {"a": 0})
+    budget.exceeding(1, {"a": 10_000 * MS})
+    assert not any(budget.has_room(1, 1) or budget.exceeding(at, {}) for at in range(2, 71))
+    assert budget.exceeding(71, {}) == {} and budget.has_room(1, 1)
+    for second in range(72, 600):
+        budget.exceeding(second, {})
+    assert budget.has_room(1, 10_000 * MS)
+    budget.expect("a", 1, 10_000 * MS)
+    assert not budget.has_room(1, 1)
+
+
+def paid_for(dear: int, cheap: int, seconds: int, share: float) -> tuple[list[int], set[str]]:
+    """Return what a busy target pays for its probes in each minute, and which cheap ones stop.
+
+    A dear one takes a tenth of a CPU, a cheap one a thousandth.
+    """
+    budget: Budget[str] = Budget(share)
+    pauses: Pauses[str] = Pauses()
+    price = {f"dear {one}": 100 * MS for one in range(dear)}
+    price |= {f"cheap {one}": 1 * MS for one in range(cheap)}
+    spent = dict.fromkeys(price, 0)
+    minutes, stopped = [0] * (seconds // 60), set[str]()
+    for second in range(seconds):
+        for key, known in pauses.waiting(second):
+            if budget.has_room(*known):
+                budget.expect(key, *known)
+                pauses.admit(key)
+        for key in price.keys() - spent.keys():
+            if pauses.is_over(key, second):
+                spent[key] = 0
+        for key in spent:
+            spent[key] += price[key]
+            minutes[second // 60] += price[key]
+        for key, part in budget.exceeding(second + 1, dict(spent)).items():
+            pauses.pause(key, second + 1, LastPrice(part, spent.pop(key)))
+            stopped.add(key)
+    return minutes, {key for key in stopped if key.startswith("cheap")}
+
+
+def test_many_dear_probes_of_a_busy_target_do_not_take_more_together() -> None:
+    for dear in (1, 2, 20):
+        minutes, stopped = paid_for(dear, 8, 1200, 0.02)
+        assert not stopped
+        # Nobody knows the prices at first, which is a look at all of them.
+        whole = 0.02 * 60_000 * MS
+        assert minutes[0] <= whole + 2 * dear * 100 * MS
+        assert all(paid <= whole + 200 * MS for paid in minutes[1:])
+        assert sum(minutes) <= 20 * whole
+        assert sum(minutes) > 20 * 480 * MS + 4 * 200 * MS  # they are tried for all that
 
 
 def ret_groups(functions: int) -> list[ProbeGroup]:
