@@ -55,6 +55,7 @@ _TRIALS = 2  # at a time
 _VERIFIED = 3  # processes of a device: they have one file
 _MISSES = 2  # looks
 _MAX_LISTED = 16  # processes in a message
+_MAX_NAMED = 3  # probes
 
 
 class _Place(NamedTuple):
@@ -360,7 +361,7 @@ class Engine:
                 self._begin_trial(*one)
             if not self._may_plan(key, running):
                 continue
-            due = self._due(key, running)
+            due, failed = self._due(key, running), dict[_Place, str]()
             for batch in batches(job for job in due if job.name in running.tried):
                 if self._stopping.is_set():
                     return False
@@ -368,8 +369,9 @@ class Engine:
                 is_new |= self._look_if_due()
                 if key not in self._running:
                     break
-                self._attach(key, batch, running)
+                failed |= self._attach(key, batch, running)
                 self.pulse = time.monotonic()
+            self._say_failed(failed, running)
             if key in self._running:
                 self._rest(running)
         return is_new
@@ -447,8 +449,10 @@ class Engine:
         elif running.target is not None:
             running.target.rest()
 
-    def _attach(self, key: ProgramKey, batch: Sequence[Job], running: _Running) -> None:
-        """Attach a batch of jobs, whatever becomes of each."""
+    def _attach(
+        self, key: ProgramKey, batch: Sequence[Job], running: _Running
+    ) -> dict[_Place, str]:
+        """Attach a batch of jobs, whatever becomes of each; return why some are not attached."""
         try:
             target = self._opened(running, self.config)
             some = self._groups, False, self._alike(batch[0])
@@ -461,17 +465,18 @@ class Engine:
             self._attached = None
         if probes:
             self._follow_executions()
-        for job, one in found:
-            self._note(_Place(job.name, key), job, one, running)
+        notes = ((_Place(job.name, key), job, one) for job, one in found)
+        texts = {place: self._note(place, job, one, running) for place, job, one in notes}
+        return {place: text for place, text in texts.items() if text}
 
-    def _note(self, place: _Place, job: Job, probe: Probe | Exception, running: _Running) -> None:
-        """Take note of what has become of a job that was to be attached."""
-        tally, shown = self._tally(place), _shown(job, running)
+    def _note(self, place: _Place, job: Job, probe: Probe | Exception, running: _Running) -> str:
+        """Take note of what has become of a job that was to be attached; return what is wrong."""
+        tally, shown = self._tally(place), _shown(job.name, running)
         if isinstance(probe, NoMatchError | UsageError):
             tally.failures += 1
             running.hopeless.add(job.name)
-            self._say_once(place, f"{shown}: {probe}")
-        elif isinstance(probe, Exception):
+            return str(probe)
+        if isinstance(probe, Exception):
             if isinstance(probe, OverBudgetError):
                 tally.over_budget += 1
             else:
@@ -479,17 +484,17 @@ class Engine:
             if not isinstance(probe, GotraceError | OSError):
                 note_failure("engine", shown, probe)  # a bug, which is to cost this probe alone
             length = self._pauses.pause(place, time.monotonic())
-            self._say_once(place, f"{shown}: {probe}: tried again in {length:.0f} s")
-        else:
-            self._said.pop(place, None)
-            DETAILS.info("%s: attached", printable(shown))
-            again = ""
-            if probe.is_light:
-                tally.over_budget += 1
-                length = self._pauses.pause(place, time.monotonic())
-                again = f": tried again in {length:.0f} s"
-            for problem in probe.problems:
-                log.warning("%s: %s%s", printable(shown), printable(problem), again)
+            return f"{probe}: tried again in {length:.0f} s"
+        self._said.pop(place, None)
+        DETAILS.info("%s: attached", printable(shown))
+        again = ""
+        if probe.is_light:
+            tally.over_budget += 1
+            length = self._pauses.pause(place, time.monotonic())
+            again = f": tried again in {length:.0f} s"
+        for problem in probe.problems:
+            log.warning("%s: %s%s", printable(shown), printable(problem), again)
+        return ""
 
     def _alike(self, job: Job) -> int:
         """Return how many programs there are for jobs of a kind."""
@@ -506,12 +511,30 @@ class Engine:
     def _tally(self, place: _Place) -> ProbeStatus:
         return self._tallies[place.job, place.program.target]
 
+    def _say_failed(self, failed: Mapping[_Place, str], running: _Running) -> None:
+        """Log why probes are not attached in a program: those of one reason in one line."""
+        alike: dict[str, list[_Place]] = {}
+        for place, text in failed.items():
+            if self._is_news(place, f"{_shown(place.job, running)}: {text}"):
+                alike.setdefault(text, []).append(place)
+        for text, places in alike.items():
+            names = ", ".join(place.job for place in places[:_MAX_NAMED])
+            if len(places) > _MAX_NAMED:
+                names = f"{len(places)} probes ({names} and {len(places) - _MAX_NAMED} more)"
+            elif len(places) > 1:
+                names = f"{len(places)} probes ({names})"
+            log.error("%s", printable(f"{_shown(names, running)}: {text}"))
+
     def _say_once(self, place: _Place, text: str) -> None:
         """Log a fault, but not again and again."""
-        bare = text.partition(": tried again")[0]
-        if self._said.get(place) != bare:
-            self._said[place] = bare
+        if self._is_news(place, text):
             log.error("%s", printable(text))
+
+    def _is_news(self, place: _Place, text: str) -> bool:
+        """Take note of a fault; return whether it is not the one that was there before."""
+        bare = text.partition(": tried again")[0]
+        before, self._said[place] = self._said.get(place), bare
+        return bare != before
 
     def problems(self, job: str) -> list[str]:
         """Return the reasons why a job is not attached, for each program, as the log has them."""
@@ -676,7 +699,7 @@ class Engine:
                         if isinstance(one, OverBudgetError | Probe):
                             continue  # tried again later
                         if isinstance(one, GotraceError | OSError):
-                            shown = _shown(job, self._running[key])
+                            shown = _shown(job.name, self._running[key])
                             raise GotraceError(f"{shown}: {one}") from one
                         raise one
         except BaseException:
@@ -863,8 +886,8 @@ def _filters(program: Program) -> tuple[int | None, int | None]:
     return program.cgroup, program.user
 
 
-def _shown(job: Job, running: _Running) -> str:
-    return f"{job.name} in {running.program.key.target} ({running.program.shown})"
+def _shown(job: str, running: _Running) -> str:
+    return f"{job} in {running.program.key.target} ({running.program.shown})"
 
 
 def _closed(place: _Place, probe: Probe) -> Figures:

@@ -293,6 +293,22 @@ def test_a_planner_that_was_killed_is_tried_again(
     engine.close()
 
 
+def test_metrics_of_a_damaged_file_have_one_line(
+    server: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.truncate(server, 100_000)
+    metrics = [f"  - {{name: m{one}, type: counter, probe: main.handle}}" for one in range(9)]
+    metrics.append("  - {name: m9, type: histogram, probe: main.handle}")
+    config = configured(tmp_path, server, "\n".join(metrics))
+    engine = Engine(parse_config("c.yaml", config.read_text()), ProbeCost(1, 1))
+    engine.turn()
+    assert caplog.text.count("the file is truncated") == 1
+    assert f"10 probes (m0, m1, m2 and 7 more) in keys ({server}): " in caplog.text
+    (problem,) = engine.problems("m9")
+    assert problem.startswith(f"m9 in keys ({server}): ") and "truncated" in problem
+    engine.close()
+
+
 @pytest.mark.parametrize("letter", ["\U0001f600", "\x01", "\udc80", '"', "é"])
 def test_names_of_any_letters_end_no_flight(letter: str, tmp_path: Path) -> None:
     """A process says what its file begins with: a function's name, which anybody chooses."""
