@@ -7,6 +7,7 @@ and ``gofunclatency`` have, read at each snapshot.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,7 +22,7 @@ from gotrace.gotypes.wait_reasons import WaitFor, meaning_of
 from gotrace.histogram import Histogram
 from gotrace.live.model import Attachment, FunctionRow, WaitGroupRow, WaitUse
 from gotrace.overhead import ProbeCost
-from gotrace.probes.recipes import find_recipe, recipes_keys
+from gotrace.probes.recipes import find_recipe, recipes_keys, split_recipe
 from gotrace.probes.spec import parse_key
 from gotrace.records import dataclass, field
 from gotrace.results.rows import Row
@@ -48,6 +49,7 @@ _COUNTING = 0.2  # seconds
 _MAX_WAIT = 1.5  # seconds, for the cost of a hit
 _USUAL_HIT = 1000  # ns
 _READING = 0.02  # seconds
+_IDLE = 60.0  # seconds after which a key gives its row to another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,16 @@ def _plain(value: Value) -> str:
     return by_text(value).strip('"')
 
 
+def _keys(patterns: Sequence[str]) -> Sequence[str]:
+    """Return the keys of recipes, with routes in place of paths: of these there is no end."""
+    keys = recipes_keys(patterns) or ()
+    probes = [
+        probe for text in patterns if keys for probe in find_recipe(split_recipe(text)[1]).probes
+    ]
+    has_routes = all("route" in dict(probe.names) for probe in probes)
+    return [re.sub(r"\bpath\b", "route", key) for key in keys] if has_routes else keys
+
+
 #: The key by which a function's calls are added up to find its errors.
 _BY_FUNCTION = parse_key("$func")
 
@@ -224,7 +236,7 @@ class FunctionWatch:
             raise UsageError("no functions were given: type a pattern, such as 'main.*'")
         asked = Asked(patterns)
         self.patterns = tuple(patterns)
-        self.key = key_of(recipes_keys(patterns) or ())
+        self.key = key_of(_keys(patterns))
         self.share = 0.0
         price = self._price(target, asked)
         self.share = price.share
@@ -316,6 +328,7 @@ class FunctionWatch:
             meter.poll(time.monotonic() + _READING)
         else:
             meter.poll()
+            meter.forget_idle(_IDLE)
         errors = self._take_errors()
         began = time.monotonic()
         self.latest = meter.take()  # last: it waits for programs that run, which can take seconds

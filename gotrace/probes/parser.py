@@ -98,6 +98,13 @@ class ExitExpr(Expression):
 
 
 @dataclass(frozen=True, slots=True)
+class LikeExpr(Expression):
+    """``$like(operand)``: a text of a key, with a mark in place of each id."""
+
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
 class SpanExpr(Expression):
     """``$trace(operand)``: a fact about the span that a context holds, by a name's meaning."""
 
@@ -381,6 +388,9 @@ class Parser:
         if token.text == "$exit" and self.at("("):
             inside = self._parenthesis()
             return ExitExpr(inside, span=TextRange(span.start, inside.span.end))
+        if token.text == "$like" and self.at("("):
+            inside = self._parenthesis()
+            return LikeExpr(inside, span=TextRange(span.start, inside.span.end))
         if token.text[1:] in SPAN_NAMES and token.kind is TokenKind.SPECIAL and self.at("("):
             inside = self._parenthesis()
             return SpanExpr(token.text[1:], inside, span=TextRange(span.start, inside.span.end))

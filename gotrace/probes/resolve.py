@@ -53,6 +53,7 @@ from gotrace.probes.parser import (
     FieldExpr,
     IndexExpr,
     LabelExpr,
+    LikeExpr,
     LiteralExpr,
     LiteralKind,
     LookupExpr,
@@ -322,6 +323,9 @@ class _Resolver:
             return self._assertion(expression)
         if isinstance(expression, ExitExpr):
             return self._at_exit(expression)
+        if isinstance(expression, LikeExpr):
+            reason = "$like() is the whole of an expression that calls are grouped by"
+            raise self._error(expression, reason)
         if isinstance(expression, LabelExpr):
             return self._label(expression)
         if isinstance(expression, SpanExpr):

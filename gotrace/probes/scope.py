@@ -214,6 +214,8 @@ class Scope:
             return f"{self.function} {problem}"
         if name == "exit":
             return "$exit takes an argument in parentheses, as in $exit(p)"
+        if name == "like":
+            return "$like takes a text in parentheses, as in $like(path)"
         if name == "label":
             return f'{LABEL} takes a key in parentheses, as in {LABEL}("user")'
         if self.named(name):

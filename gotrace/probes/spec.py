@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 
 from gotrace.errors import UsageError, said
 from gotrace.gotypes.from_text import SignatureError, parse_signature
+from gotrace.gotypes.types import Kind
 from gotrace.probes.constants import INTEGERS, described
 from gotrace.probes.parser import (
     BinaryExpr,
     BinaryOperator,
     Expression,
     LabelExpr,
+    LikeExpr,
     LiteralExpr,
     LiteralKind,
     Parser,
@@ -48,13 +50,15 @@ _Split = Callable[[str], tuple[str | None, str]]
 class ResolvedProbe:
     """A probe's expressions as one function gives them their types.
 
-    ``extras`` has None for those that do not fit the function.
+    ``extras`` has None for those that do not fit the function. Of the values with numbers in
+    ``folded`` ids are left out.
     """
 
     predicate: Typed | None
     values: tuple[Typed, ...]
     of: Typed | None = None
     extras: tuple[Typed | None, ...] = ()
+    folded: frozenset[int] = frozenset()
 
     @property
     def expressions(self) -> tuple[Typed, ...]:
@@ -137,14 +141,24 @@ class ProbeSpec:
             predicate = resolve_predicate(self.source, self.predicate, scope)
         if self.key is not None:
             wanted = self.key.expressions
-            values = tuple(resolve(self.key.source, value, scope) for value in wanted)
-            return ResolvedProbe(predicate, values, self._resolved_of(scope))
+            values = tuple(self._resolved_key(self.key.source, value, scope) for value in wanted)
+            folded = frozenset(i for i, one in enumerate(wanted) if isinstance(one, LikeExpr))
+            return ResolvedProbe(predicate, values, self._resolved_of(scope), folded=folded)
         values = tuple(resolve(self.source, value, scope) for value in self.values)
         if self.format is not None:
             for directive, value in zip(self.format.directives, values, strict=True):
                 if problem := verb_problem(directive, value.type):
                     raise self.source.error(value.span, problem)
         return ResolvedProbe(predicate, values, extras=tuple(self._resolved_extras(scope)))
+
+    @staticmethod
+    def _resolved_key(source: Source, expression: Expression, scope: Scope) -> Typed:
+        if not isinstance(expression, LikeExpr):
+            return resolve(source, expression, scope)
+        value = resolve(source, expression.operand, scope)
+        if value.type.kind is not Kind.STRING:
+            raise source.error(expression.span, f"$like() takes a string, not {value.type.name}")
+        return value
 
     def _resolved_extras(self, scope: Scope) -> Iterator[Typed | None]:
         if self.extras is None:

@@ -45,7 +45,7 @@ from gotrace.session.why.parts import BandRows, PartSums, max_report_size
 from gotrace.settings import HistogramSettings, KeySettings
 from gotrace.sites.records import SiteForm
 from gotrace.values.error_messages import address_of
-from gotrace.values.go_syntax import as_alike
+from gotrace.values.go_syntax import as_alike, with_ids_folded
 from gotrace.values.model import (
     BytesValue,
     NamedValue,
@@ -456,6 +456,11 @@ class KeyMeter(Paired):
                 values = tuple(map(_as_keyed, found))
                 if self._alike:
                     values = tuple(map(as_alike, values))
+                folded = self._decoders[function].traced.probe.folded
+                values = tuple(
+                    with_ids_folded(value) if number in folded else value
+                    for number, value in enumerate(values)
+                )
             except RecordError:
                 traced, why_not = self._decoders[function].traced, None
                 values = (_UNKNOWN,) * len(traced.probe.values)

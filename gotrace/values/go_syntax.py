@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from gotrace.gotypes.symbols import display_name
+from gotrace.records import replace
 from gotrace.values.model import (
     AlikeValue,
     BytesValue,
@@ -58,11 +59,20 @@ def by_text(value: Value) -> str:
     return go_syntax(value)
 
 
+#: The elements of a path that are ids: numbers, UUIDs, numbers in base 16, and long words with
+#: digits in them. Words such as v2 are none.
+_ID = re.compile(
+    r"(?<=/)(?:\d+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?=[a-f]*\d)[0-9a-f]{6,}|"
+    r"[0-9a-f]{12,}|(?=[a-z_-]*\d)[\w-]{20,})(?=[/.:?]|$)",
+    re.IGNORECASE,
+)
+_ID_MARK = "{id}"
 #: The parts by which errors of one kind differ: quoted texts, and numbers, also in base 16. Those
 #: in names (sha256) are not, nor are those that can be a status: they say what kind it is.
 _DETAIL = (
     r'"(?:[^"\\]|\\.)*(?:"|$)|`[^`]*`|(?<!\w)\'[^\']*\'(?!\w)|'
     r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b0x[0-9a-f]+|\b(?=[a-f]*\d)[0-9a-f]{6,}\b|"
+    r"\b[0-9a-f]{12,}\b|"
     r"(?<!\w)(?!(?<!\S)[1-5]\d\d(?!\w|[.:]\d))\d+"
 )
 
@@ -70,12 +80,41 @@ _DETAIL = (
 def as_alike(value: Value) -> Value:
     """Return an error as an example of its kind, if its message has a part by which these differ.
 
-    Of an error without a known message every field may say what kind it is.
+    Of an error without a known message every field may say what kind it is, but those of ids.
     """
+    if isinstance(value, InterfaceValue) and value.type == "error":
+        return _alike_by_fields(value)
     if not isinstance(value, ErrorValue):
         return value
     kind = re.sub(_DETAIL, "#", value.message, flags=re.IGNORECASE)
     return value if kind == value.message else AlikeValue(value.type, kind, value)
+
+
+def _alike_by_fields(value: InterfaceValue) -> Value:
+    inner = value.value
+    struct = inner.target if isinstance(inner, PointerValue) else inner
+    if not isinstance(struct, StructValue) or not any(map(_is_id, struct.fields)):
+        return value
+    fields = [(one[0], TextValue("", "#")) if _is_id(one) else one for one in struct.fields]
+    known: Value = replace(struct, fields=tuple(fields))
+    if isinstance(inner, PointerValue):
+        known = replace(inner, target=known)
+    return AlikeValue(value.dynamic or value.type, go_syntax(replace(value, value=known)), value)
+
+
+def _is_id(named: tuple[str, Value]) -> bool:
+    return named[0] == "id" or named[0].endswith(("ID", "Id"))
+
+
+def with_ids_folded(value: Value) -> Value:
+    """Return a path with a mark in place of each element that is an id; see `_ID`."""
+    if isinstance(value, NamedValue):
+        return replace(value, value=with_ids_folded(value.value))
+    if not isinstance(value, StringValue):
+        return value
+    text = value.text.decode("utf-8", "surrogateescape")
+    folded = _ID.sub(_ID_MARK, text).encode("utf-8", "surrogateescape")
+    return replace(value, text=folded, length=None if value.is_cut else len(folded))
 
 
 def go_syntax(value: Value, depth: int = MAX_DEPTH) -> str:

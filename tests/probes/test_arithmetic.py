@@ -262,6 +262,7 @@ TENANT = header(2, X_Tenant="acme", Accept="*/*")
         ("x.(string) == key", {}, "is not looked at here"),
         ("$exit(n) == 1", {}, "leave out $exit()"),
         ("$exit($duration) > 1s", {}, "takes an argument"),
+        ("$like(key) == key", {}, "$like() is the whole of an expression"),
         ("$err != nil", {}, "no result of type error"),
         ("lower(n) == key", {}, "lower() takes a text"),
         ("type(n) == nil", {}, "is not an interface: its type is always the same"),

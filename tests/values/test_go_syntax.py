@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from gotrace.values.go_syntax import as_alike, go_syntax
+from gotrace.values.go_syntax import as_alike, go_syntax, with_ids_folded
 from gotrace.values.model import (
     AlikeValue,
     BytesValue,
@@ -237,6 +237,7 @@ def test_hostile_names_are_escaped() -> None:
         ("dial tcp 10.0.0.1:80: refused", "dial tcp #.#.#.#:#: refused"),
         ("at 0xc000012f40, sha1 of deadbeef1", "at #, sha1 of #"),
         ("order 0b9c1f7e-12ab-4c3d-9aef-00ff00ff00ff: faded", "order #: faded"),
+        ("order deadbeefcafe: faded cabbage", "order #: faded cabbage"),
         ("GET /b/7: 404, after 13ms", "GET /b/#: 404, after #ms"),
         ("upstream returned 502.", None),
         ("sha256 mismatch", None),
@@ -248,6 +249,42 @@ def test_errors_of_a_kind_differ_by_numbers_and_quoted_parts(text: str, kind: st
     assert as_alike(error) == (AlikeValue("*e", kind, error) if kind else error)
 
 
-def test_errors_without_a_message_are_of_one_kind_if_they_are_equal() -> None:
-    error = InterfaceValue("error", "main.e", StructValue("main.e", (("code", 3),)))
-    assert as_alike(error) == error
+def test_errors_without_a_message_are_of_one_kind_if_they_are_equal_but_for_ids() -> None:
+    def error(*fields: tuple[str, Value], type: str = "error") -> InterfaceValue:
+        return InterfaceValue(type, "main.e", StructValue("main.e", fields))
+
+    assert as_alike(error(("code", 3), ("Valid", True))) == error(("code", 3), ("Valid", True))
+    for name in ("id", "UserID", "OrderId"):
+        alike = as_alike(error((name, 17), ("code", 3)))
+        assert alike == as_alike(error((name, 18), ("code", 3)))
+        assert alike == AlikeValue("main.e", f"main.e{{{name}: #, code: 3}}", error())
+        assert alike != as_alike(error((name, 17), ("code", 4)))
+        assert go_syntax(alike) == f"like main.e{{{name}: 17, code: 3}}"
+        assert as_alike(error((name, 17), type="any")) == error((name, 17), type="any")
+    struct = StructValue("main.e", (("ID", 1),))
+    first, other = (PointerValue("*main.e", address, struct) for address in (0xC0, 0xD0))
+    assert as_alike(InterfaceValue("error", "*main.e", first)) == as_alike(
+        InterfaceValue("error", "*main.e", other)
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "route"),
+    [
+        ("/users/123/orders/9f8a77c0de", "/users/{id}/orders/{id}"),
+        ("/o/0b9c1f7e-12ab-4c3d-9aef-00ff00ff00ff.json", "/o/{id}.json"),
+        ("/o/deadbeefcafe", "/o/{id}"),
+        ("/o/cus_9s6XKzkNRiz8i3AbCd", "/o/{id}"),
+        ("/api/v2/decade/facade", "/api/v2/decade/facade"),
+        ("/2024-report/sha256", "/2024-report/sha256"),
+        ("/", "/"),
+        ("", ""),
+    ],
+)
+def test_ids_in_paths_are_folded(path: str, route: str) -> None:
+    text = StringValue(path.encode(), len(path))
+    assert with_ids_folded(text) == StringValue(route.encode(), len(route))
+    assert with_ids_folded(NamedValue("main.P", text)) == NamedValue(
+        "main.P", StringValue(route.encode(), len(route))
+    )
+    assert with_ids_folded(17) == 17

@@ -242,3 +242,16 @@ def test_methods_that_are_inlined_into_their_wrappers(toolchain: Toolchain) -> N
 def counted(result: Result) -> dict[str, int]:
     assert result.status == 0, result.errors
     return {row["func"]: row["count"] for row in of_kind(result, "count") if row["count"]}
+
+
+def test_requests_are_counted_by_the_patterns_of_their_mux() -> None:
+    with Fixture([build(FIXTURES / "live_pool", newest())]) as server:
+        words = ("--json", "--by", "method,pattern,route", "-p", str(server.ready), "@http.server")
+        with tool("gofunccount", *words) as counting:
+            server.work("10")
+            rows = of_kind(counting.end(), "count")
+        assert server.finish() == 0
+    assert [(list(row["by"].values()), row["count"]) for row in rows] == [
+        (["POST", "/report", "/report"], 10),
+        (["POST", "/users", "/users"], 40),
+    ]
