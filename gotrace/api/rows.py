@@ -37,7 +37,7 @@ from gotrace.session.waits.names import SyscallMeter, SyscallSums
 from gotrace.session.waits.naming import FORM, WaitChoice, named_waits, profile_rows
 from gotrace.session.why.parts import PartSums
 from gotrace.tables import Table
-from gotrace.values.python import to_python
+from gotrace.values.python import GoError, to_python
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,11 +454,16 @@ class Groups(list[Group], Table, _Profiled):
         times = bool(self) and self[0]._times is not None
         return ("function", *self._key, "calls", *(_TIMES[1:] if times else ())), (
             (
-                *(one.function, *map(str, one.by.values()), one.calls),
+                *(one.function, *map(_by_cell, one.by.values()), one.calls),
                 *(_times(one.times)[1:] if times else ()),
             )
             for one in self
         )
+
+
+def _by_cell(value: Any) -> str:
+    like = "like " if isinstance(value, GoError) and value.kind is not None else ""
+    return f"{like}{value}"
 
 
 def _group_value(text: str, value: Any) -> Any:

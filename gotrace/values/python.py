@@ -212,10 +212,12 @@ class GoError:
     """An error: its message (``str()``), its dynamic type and the value in it.
 
     ``is_cut``: not all of the message is known. ``guessed``: it is a field of a type whose Error
-    method may say more. Without either, an error equals its message.
+    method may say more. Without either, an error equals its message. ``kind``: it is one of several
+    that are added up, whose messages are this text with others in place of ``#``; None of one
+    alone.
     """
 
-    __slots__ = ("guessed", "is_cut", "message", "type", "value")
+    __slots__ = ("guessed", "is_cut", "kind", "message", "type", "value")
 
     def __init__(
         self,
@@ -224,7 +226,9 @@ class GoError:
         value: object,
         is_cut: bool = False,
         guessed: bool = False,
+        kind: str | None = None,
     ) -> None:
+        self.kind = kind
         self.type = type
         self.message = message
         self.value = value
@@ -235,7 +239,8 @@ class GoError:
         return self.message
 
     def __repr__(self) -> str:
-        return f"<{self.type}: {GUESSED * self.guessed}{self.message}>"
+        like = "like " if self.kind is not None else ""
+        return f"<{self.type}: {like}{GUESSED * self.guessed}{self.message}>"
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, str):
@@ -383,8 +388,14 @@ def _interface(value: InterfaceValue) -> Any:
     return to_python(value.value)
 
 
-def _error(value: ErrorValue) -> GoError:
-    return GoError(value.type, value.message, to_python(value.value), value.is_cut, value.guessed)
+def _error(value: ErrorValue, kind: str | None = None) -> GoError:
+    marks = value.is_cut, value.guessed
+    return GoError(value.type, value.message, to_python(value.value), *marks, kind)
+
+
+def _alike(value: AlikeValue) -> Any:
+    example = value.example
+    return _error(example, value.kind) if isinstance(example, ErrorValue) else to_python(example)
 
 
 def _time(value: TimeValue) -> Any:
@@ -415,7 +426,7 @@ _PYTHON: Mapping[type, Callable[..., Any]] = {
     FuncValue: lambda value: Func(value.name),
     InterfaceValue: _interface,
     ErrorValue: _error,
-    AlikeValue: lambda value: to_python(value.example),
+    AlikeValue: _alike,
     DurationValue: lambda value: Duration(value.nanoseconds),
     TimeValue: _time,
     TextValue: lambda value: value.text,
@@ -470,7 +481,9 @@ def _json_error(value: Mapping[str, Any]) -> GoError:
     if isinstance(message, dict):
         message = bytes.fromhex(message["$hex"]).decode("utf-8", "surrogateescape")
     marks = bool(value.get("$cut")), bool(value.get("$guessed"))
-    return GoError(value["$type"], message, from_json(value.get("$value")), *marks)
+    return GoError(
+        value["$type"], message, from_json(value.get("$value")), *marks, value.get("$kind")
+    )
 
 
 #: Keys that only marked objects have, in the order in which they decide.
@@ -564,6 +577,8 @@ def _error_as_json(value: GoError) -> Any:
         "$type": value.type,
         "$value": as_json(value.value),
     }
+    if value.kind is not None:
+        fields["$kind"] = value.kind
     return {**fields, **{name: True for name, is_set in marks.items() if is_set}}
 
 

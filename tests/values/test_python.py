@@ -10,7 +10,9 @@ import pickle
 
 import pytest
 
+from gotrace.records import replace
 from gotrace.values.model import (
+    AlikeValue,
     BytesValue,
     ChanValue,
     DurationValue,
@@ -124,6 +126,16 @@ def test_errors() -> None:
         assert str(found) == found.message == "not found"
         assert found == "not found"
         assert found.type == "*errors.errorString"
+    assert found.kind is None
+    alike = AlikeValue("*errors.errorString", "no user #", replace(value, message="no user 17"))
+    for found in (
+        to_python(alike),
+        from_json(to_json(alike)),
+        from_json(as_json(to_python(alike))),
+    ):
+        assert found == "no user 17"
+        assert found.kind == "no user #"
+        assert repr(found) == "<*errors.errorString: like no user 17>"
     cut = to_python(ErrorValue("*fs.PathError", "open /a...", Nil("x"), known="open /a"))
     assert cut.is_cut
     assert cut != "open /a..."
