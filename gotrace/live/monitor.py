@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -53,6 +54,8 @@ class Monitor:
         self._before: tuple[float, Usage, HeapFigures | None] | None = None
         self._numbers: dict[tuple[GroupKey, bool], int] = {}
         self._groups: dict[int, GroupWatch] = {}
+        #: Held while attached probes are read, or detached: another thread may attach others.
+        self._using = threading.Lock()
         #: The attached probes, None for those that are not.
         self.waits: WaitWatch | None = None
         self.functions: FunctionWatch | None = None
@@ -76,13 +79,14 @@ class Monitor:
     def snapshot(self) -> Snapshot:
         """Look at the program. Raises ProcessError once it has ended; GotraceError."""
         # First what moves on while the rest is read.
-        roots = self.requests.names if self.requests is not None else ()
-        waits = self.waits.take(roots) if self.waits is not None else None
-        functions = self.functions.take() if self.functions is not None else None
-        requests = self.requests.take() if self.requests is not None else None
-        lost = self.requests.lost if self.requests is not None else 0
-        calls = self.calls.take() if self.calls is not None else None
-        sampled = self.sampled.take() if self.sampled is not None else None
+        with self._using:
+            roots = self.requests.names if self.requests is not None else ()
+            waits = self.waits.take(roots) if self.waits is not None else None
+            functions = self.functions.take() if self.functions is not None else None
+            requests = self.requests.take() if self.requests is not None else None
+            lost = self.requests.lost if self.requests is not None else 0
+            calls = self.calls.take() if self.calls is not None else None
+            sampled = self.sampled.take() if self.sampled is not None else None
         usage = usage_of(self._process)
         heap = self._heap.read() if self._heap is not None else None
         now = time.monotonic()
@@ -228,29 +232,34 @@ class Monitor:
             self.requests.finish()
 
     def detach_waits(self) -> None:
-        waits, self.waits = self.waits, None
-        if waits is not None:
-            waits.close()
+        with self._using:
+            waits, self.waits = self.waits, None
+            if waits is not None:
+                waits.close()
 
     def detach_functions(self) -> None:
-        functions, self.functions = self.functions, None
-        if functions is not None:
-            functions.close()
+        with self._using:
+            functions, self.functions = self.functions, None
+            if functions is not None:
+                functions.close()
 
     def detach_requests(self) -> None:
-        requests, self.requests = self.requests, None
-        if requests is not None:
-            requests.close()
+        with self._using:
+            requests, self.requests = self.requests, None
+            if requests is not None:
+                requests.close()
 
     def detach_calls(self) -> None:
-        calls, self.calls = self.calls, None
-        if calls is not None:
-            calls.close()
+        with self._using:
+            calls, self.calls = self.calls, None
+            if calls is not None:
+                calls.close()
 
     def detach_sampled(self) -> None:
-        sampled, self.sampled = self.sampled, None
-        if sampled is not None:
-            sampled.close()
+        with self._using:
+            sampled, self.sampled = self.sampled, None
+            if sampled is not None:
+                sampled.close()
 
     def close(self) -> None:
         """Detach, and close the memory; the target stays open."""

@@ -295,21 +295,23 @@ def _frame(frame: Frame) -> str:
     return printable(spoken(frame.function))
 
 
-def stack_lines(frames: Sequence[Frame], created_by: Frame | None) -> list[ScreenLine]:
-    """Return a stack as Go's own dumps have it, two lines a frame."""
+def stack_lines(frames: Sequence[Frame], created_by: Frame | None, width: int) -> list[ScreenLine]:
+    """Return a stack as Go's own dumps have it, two lines a frame, of that ``width`` at most."""
     lines: list[ScreenLine] = []
     for frame in frames:
-        lines += [ScreenLine(f"{_frame(frame)}(...)"), ScreenLine(f"    {_place(frame)}")]
+        lines += [ScreenLine(f"{_frame(frame)}(...)"), ScreenLine(_place(frame, width))]
     if created_by is not None:
         lines += [
             ScreenLine(f"created by {_frame(created_by)}"),
-            ScreenLine(f"    {_place(created_by)}"),
+            ScreenLine(_place(created_by, width)),
         ]
     return lines or [ScreenLine("stack unavailable")]
 
 
-def _place(frame: Frame) -> str:
-    return f"{printable(frame.file)}:{frame.line}"
+def _place(frame: Frame, width: int) -> str:
+    """Return a line with a file's name and the number in it, which are the end of its path."""
+    text, room = f"{printable(frame.file)}:{frame.line}", max(LEAST, width - 4)
+    return f"    {text if len(text) <= room else f'..{text[2 - room :]}'}"
 
 
 def write_snapshot_json(

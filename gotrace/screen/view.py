@@ -60,6 +60,8 @@ _RECENT = 10
 _MOST = 500
 #: Seconds between two looks at what is being attached.
 _MOMENT = 0.05
+#: Seconds in which a thread that attaches may end by itself, once the user leaves.
+_PATIENCE = 0.1
 #: Lines of a question or a message at the bottom.
 _MAX_ASKED = 4
 _HELP = """\
@@ -79,6 +81,9 @@ p        pause, and go on
 h        this help
 q        leave
 """.splitlines()
+_ATTACHING = "attaching: counting what that takes, and placing probes (Esc gives up, q leaves)..."
+_GIVEN_UP = "attaching is given up: waiting for its end (q leaves)..."
+_ESCAPE = "\x1b"
 #: Keys that do their work also while something is asked or attached.
 _AT_ONCE = frozenset({"h", "?", "p", "s"})
 
@@ -125,10 +130,15 @@ class _Asking:
             raise _Declined("not attached")
 
     def answer(self, is_accepted: bool) -> None:
-        """Answer this price, or the one that is to come."""
+        """Answer this price, or the one that is to come: the first answer holds."""
         self.price = None
-        self._is_accepted = is_accepted
-        self._answered.set()
+        if not self._answered.is_set():
+            self._is_accepted = is_accepted
+            self._answered.set()
+
+    @property
+    def is_answered(self) -> bool:
+        return self._answered.is_set()
 
 
 @dataclass
@@ -218,7 +228,7 @@ class _View:
         self._entry: str | None = None
         #: The attaching of probes in another thread, and its question to the user.
         self._attaching: Meanwhile[None] | None = None
-        self._asking = _Asking()
+        self._asking, self._attached = _Asking(), threading.Event()
         self._actions: Mapping[str, Callable[[], None]] = {
             "h": self._help,
             "?": self._help,
@@ -502,7 +512,7 @@ class _View:
             elif level.group is not None and level.rows:
                 view = level.rows[min(level.at, len(level.rows) - 1)]
                 title = f"goroutine {view.goroutine.goid} [{view.goroutine.status}]"
-                stack = stack_lines(view.frames, view.created_by)
+                stack = stack_lines(view.frames, view.created_by, self._terminal.size[1])
                 self._levels.append(_Level(title, stack=stack))
             return
         rows = self._rows()
@@ -515,7 +525,8 @@ class _View:
             self._read_group(level)
             self._levels.append(level)
         elif isinstance(row, WaitGroupRow):
-            self._levels.append(_Level(f"[{row.reason}]", stack=stack_lines(row.frames, None)))
+            stack = stack_lines(row.frames, None, self._terminal.size[1])
+            self._levels.append(_Level(f"[{row.reason}]", stack=stack))
         elif isinstance(row, RequestRow):
             self._levels.append(_Level("requests", root=row.name, slow=row.slowest))
         else:
@@ -621,8 +632,8 @@ class _View:
     def _attach(self, action: Callable[[AcceptPrice], None]) -> None:
         """Attach in a thread of its own, and ask whether the price is to be paid.
 
-        A failure to attach becomes a message. A signal ends the wait at once; ``finish`` waits for
-        the thread then.
+        The program is looked at meanwhile. A failure to attach becomes a message. A signal ends the
+        wait at once; ``finish`` is for the thread then.
         """
         asking, done = _Asking(), threading.Event()
 
@@ -634,16 +645,24 @@ class _View:
 
         if self._waiter.asked is not None:
             return
-        self._asking, self._attaching = asking, Meanwhile(attach)
+        self._asking, self._attached, self._attaching = asking, done, Meanwhile(attach)
+        tick, is_given_up = time.monotonic() + self._delay, False
         while not done.is_set():
-            if asking.price is not None:
+            if asking.price is not None and not asking.is_answered:
                 asking.answer(self._agrees(f"{asking.price.text}. Attach?"))
             else:
-                self._message = "counting what that takes, and placing probes (q leaves)..."
+                if time.monotonic() >= tick and not self._is_paused:
+                    self._look()
+                    tick = time.monotonic() + self._delay
+                self._message = _GIVEN_UP if is_given_up else _ATTACHING
                 self._draw()
                 self._waiter.wait(time.monotonic() + _MOMENT, also=self._terminal.input)
-                for key in self._terminal.look_ahead({*_AT_ONCE, *_MOVES}):
-                    self._do(key)
+                for key in self._terminal.look_ahead({*_AT_ONCE, *_MOVES, _ESCAPE}):
+                    if key != _ESCAPE:
+                        self._do(key)
+                    elif not asking.is_answered:
+                        asking.answer(False)
+                        is_given_up = True
                 if "q" in self._terminal.ahead or self._terminal.is_gone:
                     self._waiter.ask()
             if self._waiter.asked is not None:
@@ -659,9 +678,15 @@ class _View:
         self._look()
 
     def finish(self) -> None:
-        """Wait until nothing is being attached any more."""
+        """Wait until nothing is being attached any more.
+
+        A user who leaves does not wait for a compiler: the end of this process ends it, and
+        detaches what has been placed.
+        """
         if self._attaching is not None:
             self._asking.answer(False)
+            if not self._attached.wait(_PATIENCE) and self._waiter.asked is not None:
+                os._exit(0)
             with suppress(GotraceError):
                 self._attaching.result()
 
@@ -716,8 +741,7 @@ class _View:
                 return None
             if reason is Reason.TIME:
                 tick = time.monotonic() + self._delay
-                # The probes that are being attached are in the hands of another thread.
-                if self._attaching is None and not self._is_paused:
+                if not self._is_paused:
                     self._look()
             self._draw()
         return None

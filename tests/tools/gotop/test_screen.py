@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -147,7 +148,7 @@ def test_waits_say_their_price_first() -> None:
             screen.until(r"^ +COUNT")
             assert code_of(fixture.ready) == code
             screen.press("wh")
-            screen.until(r"^q +leave(.*\n)+counting what that takes|Attach\?\s\(y/N\)$")
+            screen.until(r"^q +leave(.*\n)+attaching: counting|Attach\?\s\(y/N\)$")
             screen.until(r"Attach\?\s\(y/N\)")
             screen.press("y")
             screen.until(r"^attached: waits \(about ")
@@ -163,6 +164,33 @@ def test_waits_say_their_price_first() -> None:
             screen.until(r"^nothing is attached")
             screen.press("q")
             assert screen.wait() == 0
+        assert code_of(fixture.ready) == code
+        assert fixture.finish() == 0
+
+
+def test_the_screen_goes_on_while_probes_are_attached(tmp_path: Path) -> None:
+    compiles = {"XDG_CACHE_HOME": str(tmp_path)}
+    with program() as fixture:
+        code = code_of(fixture.ready)
+        with gotop("-i", "0.05", "-p", fixture.ready, env=compiles) as screen:
+            screen.until(r"^ +COUNT")
+            screen.press("fmain.*\r")
+            screen.until(r"^attaching: counting")
+            fixture.work("leak 40")
+            screen.until(r"^4\d goroutines(.*\n)+attaching: counting")
+            screen.press("\x1b")
+            screen.until(r"^attaching is given up")
+            fixture.work("leak 40")
+            screen.until(r"^8\d goroutines")
+            screen.until(r"^not attached$")
+            screen.press("w")  # another program to compile
+            screen.until(r"^attaching: counting")
+            screen.press("q")
+            began = time.monotonic()
+            assert screen.wait() == 0
+            assert time.monotonic() - began < 1
+            screen.check_restored()
+            screen.wait_for_keepers()
         assert code_of(fixture.ready) == code
         assert fixture.finish() == 0
 
