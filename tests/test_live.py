@@ -53,7 +53,21 @@ def test_figures_are_those_of_runtime_metrics(toolchain: Toolchain) -> None:
             assert heap.cycles == truth["/gc/cycles/total:gc-cycles"]
             assert heap.goal is not None
             assert abs(heap.goal - truth["/gc/heap/goal:bytes"]) <= OWN
-            assert abs(heap.in_use - truth["/memory/classes/heap/objects:bytes"]) <= OWN
+            for own, name in (
+                (heap.in_use, "/memory/classes/heap/objects:bytes"),
+                (heap.mapped, "/memory/classes/total:bytes"),
+                (heap.free, "/memory/classes/heap/free:bytes"),
+                (heap.released, "/memory/classes/heap/released:bytes"),
+                (heap.spans - heap.in_use, "/memory/classes/heap/unused:bytes"),
+                (heap.allocated, "/gc/heap/allocs:bytes"),
+                (heap.stacks, "/memory/classes/heap/stacks:bytes"),
+            ):
+                assert abs(own - truth[name]) <= OWN, name
+            for own, name in (
+                (heap.percent, "/gc/gogc:percent"),
+                (heap.live, "/gc/heap/live:bytes"),
+            ):
+                assert own == truth.get(name, own), name  # of Go 1.21 and newer
             if "/cpu/classes/gc/total:cpu-seconds" in truth:
                 assert heap.gc_ns / 1e9 == pytest.approx(truth["/cpu/classes/gc/total:cpu-seconds"])
             if "/sched/gomaxprocs:threads" in truth:

@@ -16,6 +16,7 @@ from gotrace.fleet.targets import Finder, Program, ProgramKey
 from gotrace.fleet.telemetry.waits import plan_waits
 from gotrace.fleet.trusted import check_folder
 from gotrace.fleet.web import check_listen
+from gotrace.live.runtime import plan_runtime
 from gotrace.session.plan import ProbePlan
 from gotrace.session.tasks import find_tasks
 from gotrace.target.target import Target
@@ -71,6 +72,9 @@ def _checked(config: Config, program: Program, out: TextIO) -> Iterator[tuple[st
                 yield f"metric {spec.name}", _check_metric(spec, opened, program, out)
         if config.waits is not None and program.key.target in config.waits.targets:
             yield "waits", _check_waits(opened, program, out)
+        runtimes = config.runtime_metrics
+        if runtimes is not None and program.key.target in runtimes.targets:
+            yield "runtime_metrics", _check_runtime(opened, program, out)
         for flight in config.flights:
             if program.key.target in flight.targets:
                 yield f"flight {flight.name}", _check_flight(flight, opened, program, out)
@@ -126,6 +130,18 @@ def _check_waits(target: Target, program: Program, out: TextIO) -> bool:
         print(f"{what}: nothing: {printable(str(error))}", file=out)
         return False
     print(f"{what}: what they cost is counted before they are attached", file=out)
+    return True
+
+
+def _check_runtime(target: Target, program: Program, out: TextIO) -> bool:
+    what = f"runtime_metrics in {program.key.target}"
+    try:
+        problem = plan_runtime(target.binary(program.path)).heap_problem
+    except GotraceError as error:
+        print(f"{what}: nothing: {printable(str(error))}", file=out)
+        return False
+    found = f"goroutines, without the heap: {problem}" if problem else "goroutines and heap"
+    print(f"{what}: {printable(found)}", file=out)
     return True
 
 

@@ -479,6 +479,25 @@ def _waits(at: At, row: bool | Mapping[str, Any]) -> WaitsSpec | None:
 
 
 @dataclass(frozen=True, slots=True)
+class RuntimeSpec(KeyRecord):
+    """Programs whose runtimes' figures are read: those of ``processes`` of each target at most.
+
+    They are read once in ``interval`` seconds at most. ``pods``: labels say which pod it was.
+    """
+
+    targets: Targets
+    interval: Seconds = 5.0
+    processes: Annotated[int, _between(1, 1024)] = 64
+    pods: bool = False
+
+
+def _runtime(at: At, row: bool | Mapping[str, Any]) -> RuntimeSpec | None:
+    if row is False:
+        return None
+    return RuntimeSpec.read(at, {} if row is True else row)
+
+
+@dataclass(frozen=True, slots=True)
 class HeaderSpec(KeyRecord):
     """A header of requests: its value, or the file or the environment's variable that has it."""
 
@@ -667,6 +686,10 @@ class Config(KeyRecord):
     waits: Annotated[
         WaitsSpec | None, Form({**schema_of(WaitsSpec), "type": ["boolean", "object"]}, _waits)
     ] = None
+    runtime_metrics: Annotated[
+        RuntimeSpec | None,
+        Form({**schema_of(RuntimeSpec), "type": ["boolean", "object"]}, _runtime),
+    ] = None
     max_series: Most = _MAX_SERIES
     web: Annotated[WebSpec, Form(is_flat=True)] = field(default_factory=WebSpec)
     privacy: Annotated[Privacy, Form(schema_of(_PrivacyKeys), is_flat=True)] = _AS_USUAL
@@ -692,12 +715,18 @@ class Config(KeyRecord):
         _once(at / "targets", self.targets)
         _once(at / "metrics", self.metrics)
         _once(at / "flights", self.flights)
-        if not (self.metrics or self.spans or self.waits or self.flights):
-            raise at.error("no metrics, waits, spans or flights are configured: nothing to do")
+        own = self.metrics or self.waits or self.runtime_metrics
+        if not (own or self.spans or self.flights):
+            what = "no metrics, waits, runtime_metrics, spans or flights"
+            raise at.error(f"{what} are configured: nothing to do")
         if self.spans and self.otlp is None:
             raise (at / "spans").error("spans are sent by OTLP: give otlp an endpoint")
-        if self.listen is None and self.otlp is None and (self.metrics or self.waits):
+        if self.listen is None and self.otlp is None and own:
             raise at.error("there is nowhere to send results: give listen or otlp")
+        for number, metric in enumerate(self.metrics):
+            if self.runtime_metrics and metric.name.startswith("go_"):
+                reason = f"{metric.name!r}: with runtime_metrics, names of go_ are the runtime's"
+                raise (at / "metrics" / number / "name").error(reason)
         if self.pprof and self.listen is None:
             raise (at / "pprof").error("profiles are served by HTTP: give listen")
         for number, flight in enumerate(self.flights):

@@ -20,6 +20,7 @@ from gotrace.fleet.engine import Engine, measure_cost
 from gotrace.fleet.exposition import EngineCollector, OtlpCounts, Reloads, registry_of
 from gotrace.fleet.jobs import StartSpan
 from gotrace.fleet.probing import DETAILS
+from gotrace.fleet.telemetry.runtime import RuntimeWatch
 from gotrace.fleet.threads import apart, note_failure
 from gotrace.fleet.web import Health, ProfileKind, WebServer
 from gotrace.kernel.features import has_multi_links
@@ -54,7 +55,8 @@ class Daemon:
         self._sent = OtlpCounts()  # by exporters that are gone
         self._stopping = threading.Event()
         compile_apart()
-        self._engine = Engine(config, measure_cost())
+        engine = self._engine = Engine(config, measure_cost())
+        self._runtimes = RuntimeWatch(lambda: engine.config, engine.programs)
         _give_up_rights(config)
         hold_together()
         self._web = self._web_server(config)
@@ -73,7 +75,8 @@ class Daemon:
         if listen is None:
             return None
         engine = self._engine
-        registry = registry_of(EngineCollector(engine, self._reloads, self._otlp_counts))
+        collector = EngineCollector(engine, self._reloads, self._otlp_counts, self._runtimes.rows)
+        registry = registry_of(collector)
         web = WebServer(
             listen, registry, self._health(), self._profile, beside=before, spec=config.web
         )
@@ -112,7 +115,7 @@ class Daemon:
         made_of = _exported(config)
         if config.otlp is None or (self._export is not None and self._export.made_of == made_of):
             return self._export if config.otlp is not None else None
-        return _Exporter(self._engine, config)
+        return _Exporter(self._engine, config, self._runtimes)
 
     def _otlp_counts(self) -> OtlpCounts | None:
         export = self._export
@@ -263,6 +266,7 @@ class Daemon:
         """Detach everything, send the last of it and stop listening."""
         self._stopping.set()
         with ExitStack() as ending:
+            ending.callback(self._runtimes.close)
             if self._control is not None:
                 ending.callback(self._control.close)
             for server in (self._own_health, self._web):
@@ -276,13 +280,14 @@ class Daemon:
 class _Exporter:
     """A sender of metrics and spans to a collector."""
 
-    def __init__(self, engine: Engine, config: Config) -> None:
+    def __init__(self, engine: Engine, config: Config, runtimes: RuntimeWatch) -> None:
         """Begin to send metrics. Raises GotraceError, ModuleNotFoundError."""
         from gotrace.fleet.otlp import Otlp  # loads the SDK: 20 MB
 
         assert config.otlp is not None
         self.made_of = _exported(config)
-        self.otlp = Otlp(config.otlp, engine.collect, config.targets, waits=engine.waits)
+        more = engine.waits, runtimes.rows
+        self.otlp = Otlp(config.otlp, engine.collect, config.targets, None, *more)
         self._reader: SpanReader | None = None
         if config.spans:
             from gotrace.fleet.spans import SpanReader

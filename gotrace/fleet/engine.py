@@ -805,6 +805,11 @@ class Engine:
                     counts[key.target] += len(program.processes)
             return counts
 
+    def programs(self) -> list[Program]:
+        """Return the programs of all targets, as they were found last."""
+        with self._lock:
+            return list(self._found.values())
+
     def passed_over(self) -> dict[str, int]:
         """Return how many files of each target are not traced, as there are too many."""
         with self._lock:

@@ -16,6 +16,7 @@ from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     InfoMetricFamily,
+    SummaryMetricFamily,
 )
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
@@ -24,9 +25,12 @@ from prometheus_client.utils import floatToGoString
 
 from gotrace import __version__
 from gotrace.fleet import threads
+from gotrace.fleet.config import POD_LABELS
 from gotrace.fleet.engine import Engine, ProbeStatus
 from gotrace.fleet.probing import ProbeState
 from gotrace.fleet.series import Bucketed, Metric
+from gotrace.fleet.telemetry.conventions import FAMILIES, MetricKind
+from gotrace.fleet.telemetry.runtime import RuntimeRows
 from gotrace.fleet.telemetry.traces import EDGES
 from gotrace.fleet.telemetry.waits import families
 from gotrace.records import dataclass, field
@@ -72,11 +76,16 @@ class EngineCollector(Collector):
         engine: Engine,
         reloads: Reloads,
         otlp: Callable[[], OtlpCounts | None],
+        runtimes: Callable[[], RuntimeRows],
     ) -> None:
-        """``otlp`` returns how much it has sent and dropped, None where there is no collector."""
+        """``otlp`` returns how much it has sent and dropped, None where there is no collector.
+
+        ``runtimes`` reads the figures of runtimes.
+        """
         self._engine = engine
         self._reloads = reloads
         self._otlp = otlp
+        self._runtimes = runtimes
 
     def collect(self) -> Iterator[Family]:
         """Yield the configuration's metrics and then the daemon's own."""
@@ -90,6 +99,7 @@ class EngineCollector(Collector):
                 values = [row.target, row.reason] if family.has_reason else [row.target]
                 counter.add_metric(values, family.value(row))
             yield counter
+        yield from _of_runtimes(self._runtimes())
         yield from self._own(metrics)
 
     def _own(self, metrics: list[Metric]) -> Iterator[Family]:
@@ -147,6 +157,47 @@ class EngineCollector(Collector):
             for target, count in counts.items():
                 family.add_metric([target], count)
             yield family
+
+
+def _of_runtimes(found: RuntimeRows) -> Iterator[Family]:
+    """Yield the metrics of runtimes, and how many processes were read."""
+    if not found.outcomes:
+        return
+    names = ["target", "pid", *(POD_LABELS if found.has_pods else ())]
+    labels = [
+        [row.target, str(row.pid), *((row.pod or ("", "", "")) if found.has_pods else ())]
+        for row in found.rows
+    ]
+    versions = GaugeMetricFamily("go_info", "The release of Go", labels=[*names, "version"])
+    for row, own in zip(found.rows, labels, strict=True):
+        versions.add_metric([*own, row.version], 1)
+    yield versions
+    for family in FAMILIES:
+        metric = _KINDS[family.kind](family.name, family.help, labels=names)
+        for row, own in zip(found.rows, labels, strict=True):
+            value = family.value(row.figures)
+            if value is None:
+                continue
+            if isinstance(metric, SummaryMetricFamily) and row.figures.heap is not None:
+                metric.add_metric(own, row.figures.heap.cycles, value)
+            elif not isinstance(metric, SummaryMetricFamily):
+                metric.add_metric(own, value)
+        yield metric
+    processes = GaugeMetricFamily(
+        "gotraced_runtime_processes",
+        "Processes by what became of reading the figures of their runtimes",
+        labels=["target", "outcome"],
+    )
+    for (target, outcome), count in found.outcomes.items():
+        processes.add_metric([target, outcome.value], count)
+    yield processes
+
+
+_KINDS = {
+    MetricKind.COUNTER: CounterMetricFamily,
+    MetricKind.GAUGE: GaugeMetricFamily,
+    MetricKind.SUMMARY: SummaryMetricFamily,
+}
 
 
 def _of_probes(statuses: Iterable[ProbeStatus]) -> Iterator[Family]:

@@ -39,6 +39,8 @@ def leaving(config: Config) -> Iterator[str]:
         yield f"metric {metric.name}: {what}"
     if config.waits is not None:
         yield "waits: reasons in the runtime's words, no values"
+    if config.runtime_metrics is not None:
+        yield "runtime_metrics: figures of Go's runtime and numbers of processes, no values"
     for span in config.spans:
         shown = [
             f"{name} = {'hash of ' if name in span.hashed else ''}{text}"

@@ -31,6 +31,8 @@ from gotrace.fleet.naming import Attribute, exported
 from gotrace.fleet.privacy import without_users
 from gotrace.fleet.series import Bucketed, Metric, SeriesPoint
 from gotrace.fleet.spool import Spool
+from gotrace.fleet.telemetry.conventions import OTEL_FAMILIES
+from gotrace.fleet.telemetry.runtime import RuntimeRow, RuntimeRows
 from gotrace.fleet.telemetry.waits import WaitPoint, families
 from gotrace.fleet.threads import LastingThread, apart
 from gotrace.fleet.transport import BY_REQUEST, TEMPORARY, Outcome, SendFailure, sender, spans_in
@@ -110,14 +112,19 @@ class Otlp:
         targets: Sequence[TargetSpec] = (),
         containers: Containers | None = None,
         waits: Callable[[str], list[WaitPoint]] = lambda reader: [],
+        runtimes: Callable[[], RuntimeRows] = RuntimeRows,
     ) -> None:
-        """``collect`` reads all metrics, and ``waits`` returns what was read with them."""
+        """``collect`` reads all metrics, and ``waits`` returns what was read with them.
+
+        ``runtimes`` reads the figures of runtimes.
+        """
         # The SDK's words come with each try: one line when it stops working, and when it works
         # again, is enough.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self._spec = spec
         self._collect = collect
         self._waits = waits
+        self._runtimes = runtimes
         self._tally = _Tally()
         self._queue: deque[FinishedCall] = deque()
         self._waiting = threading.Condition()
@@ -181,7 +188,9 @@ class Otlp:
             is_last = self._closing.wait(self._spec.interval)
             with apart(thread.name, "metrics were not sent"):  # the next ones have all of it
                 metrics = self._collect()
-                data = metrics_data(metrics, self._resource, time.time_ns(), self._waits(_READER))
+                waits, runtimes = self._waits(_READER), self._runtimes()
+                now = time.time_ns()
+                data = metrics_data(metrics, self._resource, now, waits, runtimes.rows)
                 points = sum(
                     len(metric.data.data_points)
                     for resource in data.resource_metrics
@@ -530,6 +539,7 @@ def metrics_data(
     resource: Callable[[str], Resource],
     now: int,
     waits: Sequence[WaitPoint] = (),
+    runtimes: Sequence[RuntimeRow] = (),
 ) -> sdk.MetricsData:
     """Return metrics as OTLP has them: cumulative, each target a resource of its own."""
     by_target: dict[str, list[sdk.Metric]] = {}
@@ -542,6 +552,9 @@ def metrics_data(
     for target in dict.fromkeys(point.target for point in waits):
         own = [point for point in waits if point.target == target]
         by_target.setdefault(target, []).extend(_waits(own, now))
+    for target in dict.fromkeys(row.target for row in runtimes):
+        theirs = [row for row in runtimes if row.target == target]
+        by_target.setdefault(target, []).extend(_runtimes(theirs, now))
     return sdk.MetricsData(
         [
             sdk.ResourceMetrics(resource(target), [sdk.ScopeMetrics(_SCOPE, found, "")], "")
@@ -565,6 +578,23 @@ def _waits(points: Sequence[WaitPoint], now: int) -> Iterator[sdk.Metric]:
         unit = "s" if family.is_time else "{wait}"
         data = sdk.Sum(numbers, sdk.AggregationTemporality.CUMULATIVE, True)
         yield sdk.Metric(family.name, family.help, unit, data)
+
+
+def _runtimes(rows: Sequence[RuntimeRow], now: int) -> Iterator[sdk.Metric]:
+    """Yield the metrics of the runtimes of a target's processes, by the names of conventions."""
+    for family in OTEL_FAMILIES:
+        numbers = [
+            sdk.NumberDataPoint(
+                {"process.pid": row.pid, **attributes}, int(row.created * 1e9), now, value
+            )
+            for row in rows
+            for attributes, read in family.values
+            if (value := read(row.figures)) is not None
+        ]
+        if numbers:
+            cumulative = sdk.AggregationTemporality.CUMULATIVE
+            data = sdk.Sum(numbers, cumulative, family.is_rising)
+            yield sdk.Metric(family.name, family.help, family.unit, data)
 
 
 def _metric(

@@ -28,7 +28,10 @@ _OVERTIME = 4  # the CPU may be another's
 
 
 class Trial:
-    """Plans that are made in a forked process; each may fail, and raises GotraceError then."""
+    """Plans that are made in a forked process; each may fail, and raises GotraceError then.
+
+    A plan that does not refer to its file may be handed over: its bytes are in ``plans`` then.
+    """
 
     def __init__(self, plans: Iterable[Callable[[], object]], limits: PlanningSpec) -> None:
         """Begin. Raises GotraceError if no process can be started."""
@@ -39,6 +42,7 @@ class Trial:
         self.problem: str | None = None
         #: Whether that says nothing of the plans: they can be tried again.
         self.is_passing = False
+        self.plans = b""
 
     def has_ended(self, wait: float) -> bool:
         """Wait for so many seconds at most; return whether it is known what the plans take."""
@@ -63,7 +67,9 @@ class Trial:
             self.problem = f"it cannot be read: {text}"
         elif os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
             self.problem = self._beyond_time()
-        elif answer != _FINE:
+        elif answer.startswith(_FINE):
+            self.plans = answer.removeprefix(_FINE)
+        else:
             self.problem = f"the plan for it was not made: {why}"
             self.is_passing = True
 
@@ -93,9 +99,11 @@ def _plan(plans: Iterable[Callable[[], object]], limits: PlanningSpec, answer: i
         resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds + 1))
         for plan in plans:
             with suppress(GotraceError, OSError):  # the daemon's own plan says it
-                plan()
+                made = plan()
+                said += made if isinstance(made, bytes) else b""
     except MemoryError:
         said = _MEMORY
     except Exception as error:  # a bug, which is to cost this process and not the daemon
         said = _BUG + f"{type(error).__name__}: {error}".encode()[: _MAX_ANSWER // 2]
-    os.write(answer, said)
+    while said:
+        said = said[os.write(answer, said) :]

@@ -51,12 +51,12 @@ class GoFiles:
         Raises GotraceError where there is none.
         """
         binary = self._target.binary(None)
-        if _has_runtime(binary):
+        if has_runtime(binary):
             return binary
         for library in self._target.libraries():
-            if _has_runtime(library):
+            if has_runtime(library):
                 return library
-        why = self._target.started(_has_runtime, "runs a Go program")
+        why = self._target.started(has_runtime, "runs a Go program")
         if not why and binary.functions.has_pclntab:
             raise GotraceError(
                 f"{binary.image.display}: has no runtime.allgadd: not a Go program of Go 1.15 to"
@@ -77,7 +77,7 @@ class GoFiles:
         first = self.runtime()
         if self._target.command is not None:
             return [first]
-        others = (library for library in self._target.libraries() if _has_runtime(library))
+        others = (library for library in self._target.libraries() if has_runtime(library))
         return list(dict.fromkeys([first, *others]))
 
     def module(self, binary: TargetBinary) -> Module:
@@ -249,7 +249,8 @@ class LiveGoroutines:
         self.close()
 
 
-def _has_runtime(binary: Binary) -> bool:
+def has_runtime(binary: Binary) -> bool:
+    """Return whether a file has the runtime of the Go compiler, of Go 1.15 or newer."""
     with suppress(GotraceError):
         return binary.functions.has_pclntab and bool(binary.functions.rows_named("runtime.allgadd"))
     return False

@@ -54,9 +54,13 @@ def is_loaded(module: Module, memory: Memory) -> bool:
     known = module.binary.functions.module
     if known is None:
         return False
-    words = words_at(memory, known.address + module.bias, _MODULE_DATA_WORDS)
-    bounds = (known.first_pc + module.bias, known.last_pc + module.bias)
-    return bounds in pairwise(words)
+    return has_bounds(memory, known.address, (known.first_pc, known.last_pc), module.bias)
+
+
+def has_bounds(memory: Memory, address: int, bounds: tuple[int, int], bias: int) -> bool:
+    """Return whether the module data at a link-time address name a code's first and last pc."""
+    words = words_at(memory, address + bias, _MODULE_DATA_WORDS)
+    return (bounds[0] + bias, bounds[1] + bias) in pairwise(words)
 
 
 class ProcessMemory:

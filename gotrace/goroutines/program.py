@@ -55,7 +55,7 @@ _JUDGES_INLINED_SINCE = (1, 17)
 #: Goroutines of the runtime that count as the user's while they run the user's functions
 #: (runtime.isSystemGoroutine), and those that always do.
 SOMETIMES_SYSTEM = frozenset({"runtime.runfinq", "runtime.runFinalizers", "runtime.runCleanups"})
-_NEVER_SYSTEM = frozenset({"runtime.main", "runtime.handleAsyncEvent", "runtime.corostart"})
+NEVER_SYSTEM = frozenset({"runtime.main", "runtime.handleAsyncEvent", "runtime.corostart"})
 #: The first functions of a call from C, in a goroutine that was not started by a go statement.
 _CALLED_BY_C = frozenset({"runtime.cgocallback", "runtime.cgocallback_gofunc"})
 
@@ -218,7 +218,7 @@ class CodeNames:
         """
         if started in SOMETIMES_SYSTEM:
             return all(frame.function.startswith("runtime.") for frame in self.frames(stack))
-        return started.startswith("runtime.") and started not in _NEVER_SYSTEM
+        return started.startswith("runtime.") and started not in NEVER_SYSTEM
 
     def is_system_stack(self, stack: Stack) -> bool:
         """Return whether a stack is that of a goroutine of the runtime's own, by all its frames."""

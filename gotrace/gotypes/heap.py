@@ -24,14 +24,17 @@ if TYPE_CHECKING:
 
 #: Since then the goal follows from what is in gcController (heapGoalInternal).
 _OLDEST: Release = (1, 19)
+#: Parts of consistentHeapStats, which are added up.
+STACK_PARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class HeapLayout:
     """Byte offsets: in memstats, in gcController, and of ``gc_time`` in work.
 
-    ``numgc`` is 4 bytes wide, all else 8. ``gc_time`` is the processors' time in the collector: up
-    to Go 1.19 without that of idle processors.
+    ``numgc`` and ``percent`` are 4 bytes wide, all else 8. ``gc_time`` is the processors' time in
+    the collector: up to Go 1.19 without that of idle processors. ``stacks`` are the bytes of
+    goroutines' stacks, in three parts that are ``part`` bytes apart (consistentHeapStats).
     """
 
     numgc: int
@@ -45,7 +48,12 @@ class HeapLayout:
     allocated: int
     freed: int
     ready: int
+    in_use: int
+    released: int
+    percent: int
     gc_time: int
+    stacks: int
+    part: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +72,17 @@ class HeapVariables:
 
 
 _MSTATS_1_19, _MSTATS_1_25 = (7704, 3600), (7680, 3576)
-_PACER_1_19 = (8, 104, 112, 120, 184, 320, 328, 336, 344)
-_PACER_1_21 = (8, 72, 80, 88, 152, 288, 296, 304, 312)
+_PACER_1_19 = (8, 104, 112, 120, 184, 320, 328, 336, 344, 304, 312, 0)
+_PACER_1_21 = (8, 72, 80, 88, 152, 288, 296, 304, 312, 272, 280, 0)
+_STACKS_1_19, _STACKS_1_25 = (24, 1176), (24, 1168)
 #: First release -> the row that holds from it on, newest first. Go 1.20 was not read.
 _TABLE: dict[Release, HeapLayout] = {
-    (1, 26): HeapLayout(*_MSTATS_1_25, *_PACER_1_21, 760),
-    (1, 25): HeapLayout(*_MSTATS_1_25, *_PACER_1_21, 624),
-    (1, 23): HeapLayout(*_MSTATS_1_19, *_PACER_1_21, 536),
-    (1, 22): HeapLayout(*_MSTATS_1_19, *_PACER_1_21, 512),
-    (1, 21): HeapLayout(*_MSTATS_1_19, *_PACER_1_21, 520),
-    (1, 19): HeapLayout(*_MSTATS_1_19, *_PACER_1_19, 288),
+    (1, 26): HeapLayout(*_MSTATS_1_25, *_PACER_1_21, 760, *_STACKS_1_25),
+    (1, 25): HeapLayout(*_MSTATS_1_25, *_PACER_1_21, 624, *_STACKS_1_25),
+    (1, 23): HeapLayout(*_MSTATS_1_19, *_PACER_1_21, 536, *_STACKS_1_19),
+    (1, 22): HeapLayout(*_MSTATS_1_19, *_PACER_1_21, 512, *_STACKS_1_19),
+    (1, 21): HeapLayout(*_MSTATS_1_19, *_PACER_1_21, 520, *_STACKS_1_19),
+    (1, 19): HeapLayout(*_MSTATS_1_19, *_PACER_1_19, 288, *_STACKS_1_19),
 }
 _UNKNOWN: frozenset[Release] = frozenset({(1, 20)})
 
@@ -110,6 +119,7 @@ def heap_variables(binary: Binary) -> HeapVariables:
 _PACER_FIELDS = (
     *("memoryLimit", "gcPercentHeapGoal", "sweepDistMinTrigger", "triggered", "heapMarked"),
     *("heapFree", "totalAlloc", "totalFree", "mappedReady"),
+    *("heapInUse", "heapReleased", "gcPercent"),
 )
 
 
@@ -127,6 +137,10 @@ def _dwarf_layout(dwarf: DwarfReader) -> HeapLayout | None:
             spelled = "GCTotalTime" if "GCTotalTime" in times else "gcTotalTime"
             gc_time = work["cpuStats"] + times[spelled]
         fields = [stats["numgc"], stats["pause_total_ns"], *map(pacer.__getitem__, _PACER_FIELDS)]
-        return HeapLayout(*[*fields, gc_time])
+        sums = dwarf.struct_members("runtime.consistentHeapStats")
+        stacks = dwarf.struct_members("runtime.heapStatsDelta")["inStacks"]
+        part = (sums["gen"] - sums["stats"]) // STACK_PARTS
+        stacks += stats["heapStats"] + sums["stats"]
+        return HeapLayout(*[*fields, gc_time, stacks, part])
     except (DwarfError, KeyError):
         return None

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-from gotrace.goroutines.live import LiveGoroutines
-from gotrace.gotypes.heap import HeapVariables, heap_variables
+from array import array
+from typing import Protocol
+
+from gotrace.gotypes.heap import STACK_PARTS, HeapVariables
 from gotrace.records import dataclass
 
 _NONE = (1 << 64) - 1
+_PERCENT = 1 << 32
 #: Of heapGoalInternal in src/runtime/mgcpacer.go of Go 1.19 to 1.27: what is kept between the size
 #: at which the collector began and the goal, and left free of a goal by the memory limit.
 _MIN_RUNWAY, _MIN_HEADROOM = 64 << 10, 1 << 20
@@ -22,7 +25,13 @@ class HeapFigures:
     the latest one; ``pause_ns`` the time in which the program was stopped. ``in_use`` are the bytes
     of objects (``/memory/classes/heap/objects:bytes``), ``goal`` is the heap's size at the end of
     the next collection (``/gc/heap/goal:bytes``), None if none is to come. ``limit`` is GOMEMLIMIT,
-    None without one. ``procs`` is GOMAXPROCS.
+    None without one. ``procs`` is GOMAXPROCS, ``percent`` is GOGC (below zero if it is off).
+
+    ``live`` are the bytes that the latest collection has left (``/gc/heap/live:bytes``),
+    ``allocated`` those of all objects ever (``/gc/heap/allocs:bytes``). ``mapped`` is all memory
+    that the runtime has mapped (``/memory/classes/total:bytes``). Of that, ``spans`` are in use for
+    objects (``heap/objects`` and ``heap/unused``), ``free`` and ``released`` (to the system) are
+    not in use, and ``stacks`` are of goroutines (``heap/stacks``).
     """
 
     cycles: int
@@ -32,17 +41,30 @@ class HeapFigures:
     goal: int | None
     limit: int | None
     procs: int
+    percent: int
+    live: int
+    allocated: int
+    mapped: int
+    spans: int
+    free: int
+    released: int
+    stacks: int
+
+
+class Words(Protocol):
+    """A function that reads words of a process's memory."""
+
+    def __call__(self, *places: tuple[int, int]) -> array[int]:
+        """Return words: addresses, and how many at each. Raises ProcessError."""
 
 
 class HeapReader:
-    """A reader of the figures of one process."""
+    """A reader of the figures of one process, whose memory ``words`` reads."""
 
-    def __init__(self, goroutines: LiveGoroutines) -> None:
-        """Take the reader of the memory. Raises GotraceError if the figures are not known."""
-        main = goroutines.program.main
-        self._goroutines = goroutines
-        self._variables: HeapVariables = heap_variables(main.binary)
-        self._bias = main.bias
+    def __init__(self, words: Words, variables: HeapVariables, bias: int) -> None:
+        self._words = words
+        self._variables = variables
+        self._bias = bias
 
     def read(self) -> HeapFigures:
         """Return the figures; all are read by one system call. Raises ProcessError."""
@@ -61,16 +83,22 @@ class HeapReader:
             alloc,
             freed,
             ready,
+            spans,
+            released,
+            every,
             gc,
             procs,
-        ) = self._goroutines.words(
+            *stacks,
+        ) = self._words(
             (memstats + at.numgc, 1),
             (memstats + at.pause_total, 1),
             *((pacer + place, 1) for place in (at.limit, at.percent_goal, at.sweep_trigger)),
             *((pacer + place, 1) for place in (at.triggered, at.marked, at.free)),
             *((pacer + place, 1) for place in (at.allocated, at.freed, at.ready)),
+            *((pacer + place, 1) for place in (at.in_use, at.released, at.percent)),
             (known.work + bias + at.gc_time, 1),
             (known.gomaxprocs + bias, 1),
+            *((memstats + at.stacks + part * at.part, 1) for part in range(STACK_PARTS)),
         )
         in_use = alloc - freed
         goal, by_limit = percent, self._goal_by_limit(limit, marked, free, in_use, ready)
@@ -88,6 +116,14 @@ class HeapReader:
             goal if goal < 1 << 62 else None,
             limit if limit < 1 << 62 else None,
             procs & 0xFFFFFFFF,
+            (every + _PERCENT // 2) % _PERCENT - _PERCENT // 2,
+            marked,
+            alloc,
+            ready + released,
+            spans,
+            free,
+            released,
+            sum(stacks) & _NONE,
         )
 
     def _goal_by_limit(self, limit: int, marked: int, free: int, in_use: int, ready: int) -> int:

@@ -15,6 +15,7 @@ from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.groups import GroupKey
 from gotrace.goroutines.live import LiveGoroutines
 from gotrace.goroutines.watch import GroupWatch
+from gotrace.gotypes.heap import heap_variables
 from gotrace.live.heap import HeapFigures, HeapReader
 from gotrace.live.model import Attachment, GroupRow, Head, Snapshot, StackView
 from gotrace.target.target import Target
@@ -48,7 +49,9 @@ class Monitor:
         self._heap: HeapReader | None = None
         self._heap_problem: str | None = None
         try:
-            self._heap = HeapReader(self._goroutines)
+            main = self._goroutines.program.main
+            variables = heap_variables(main.binary)
+            self._heap = HeapReader(self._goroutines.words, variables, main.bias)
         except GotraceError as error:
             self._heap_problem = str(error)
         self._before: tuple[float, Usage, HeapFigures | None] | None = None

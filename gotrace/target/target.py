@@ -402,9 +402,15 @@ def _file_named(name: str, process: Process | None = None) -> str:
 
 def load_bias(image: ElfImage, process: Process) -> int | None:
     """Return mapping start minus link-time start of a file's first segment in a process."""
-    first = next(segment for segment in image.segments if segment.type == _PT_LOAD)
+    offset, address = first_segment(image)
     inode = image.identity.inode
     for mapping in process.mappings():
-        if mapping.inode == inode and mapping.offset == first.offset & -mmap.PAGESIZE:
-            return mapping.start - (first.address & -mmap.PAGESIZE)
+        if mapping.inode == inode and mapping.offset == offset:
+            return mapping.start - address
     return None
+
+
+def first_segment(image: ElfImage) -> tuple[int, int]:
+    """Return where a file's first segment is: offset and link-time address of its first page."""
+    first = next(segment for segment in image.segments if segment.type == _PT_LOAD)
+    return first.offset & -mmap.PAGESIZE, first.address & -mmap.PAGESIZE

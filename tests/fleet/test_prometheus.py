@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gotrace.fleet.telemetry.conventions import FAMILIES
 from tests.fleet.test_docs import own_metrics
 from tests.fleet.test_gotraced import Daemon, calls_of, configured
 from tests.fleet.test_gotraced import keys as keys
@@ -101,7 +102,7 @@ def test_the_dashboards_queries_find_what_the_example_configuration_makes(tmp_pa
     server = Path(shutil.copy(build(FIXTURES / "live_recipes", newest()), tmp_path / "shop"))
     text = (DEPLOY / "kubernetes" / "gotraced.yaml").read_text()
     for old, new in (
-        ("0.0.0.0:9435", "127.0.0.1:0"),
+        ("0.0.0.0:9435", "127.0.0.1:0\nruntime_metrics: {interval: 100ms}"),
         ("/usr/local/bin/shop", str(server)),
         ("budget: 2%", "budget: 100%\notlp: {endpoint: 'http://127.0.0.1:9', interval: 1s}"),
     ):
@@ -130,10 +131,14 @@ def test_the_dashboards_queries_find_what_the_example_configuration_makes(tmp_pa
             engine.wait_for("sum(http_server_seconds_count)", total)
         engine.wait_for("gotraced_target_processes", 0)
         engine.wait_for("count(rate(gotraced_otlp_items_total[1m]) > 0) > bool 0", 1)
-        answers = {
-            title: [engine.ask(query) for query in queries(panel)]
-            for title, panel in PANELS.items()
-        }
+        with Fixture([server]) as fixture:  # runtime metrics are of processes that run
+            engine.wait_for("count(rate(go_gc_duration_seconds_sum[1m]))", 1)
+            answers = {
+                title: [engine.ask(query) for query in queries(panel)]
+                for title, panel in PANELS.items()
+            }
+            fixture.work()
+            fixture.finish()
         daemon.end()
     for title, rows in answers.items():
         assert all(rows) or title in EMPTY, title
@@ -163,7 +168,7 @@ def test_the_dashboard_is_laid_out() -> None:
 
 
 RULES = DEPLOY / "prometheus" / "gotraced.rules.yaml"
-ALERTS = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
+ALERTS = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 CASES = Path(__file__).parent / "alerts.yaml"
 
 
@@ -187,10 +192,11 @@ def test_alerts_are_raised_where_they_must_be(tmp_path: Path) -> None:
     }
     assert raised == {rule["alert"] for rule in ALERTS}
     page = (CLONE / "docs" / "operating.md").read_text()
-    assert raised == set(re.findall(r"^\| `(Gotraced\w+)`", page, re.MULTILINE))
+    assert raised == set(re.findall(r"^\| `(Go\w+)`", page, re.MULTILINE))
 
 
 def test_alerts_are_about_metrics_that_there_are() -> None:
     for rule in ALERTS:
-        used = set(re.findall(r"gotraced_\w+", rule["expr"]))
-        assert used and {name.removesuffix("_total") for name in used} <= own_metrics()
+        used = set(re.findall(r"\bgo(?:traced)?_\w+", rule["expr"]))
+        known = own_metrics() | {family.name for family in FAMILIES}
+        assert used and {name.removesuffix("_total") for name in used} <= known

@@ -51,6 +51,7 @@ spans:
 flights:
   - {name: rare, when: [main.handle (shard == 7)], folder: /var/lib/gotraced/flights, memory: 4MiB}
 otlp: {endpoint: 'http://127.0.0.1:9', timeout: 100ms}
+runtime_metrics: {interval: 100ms}
 budget: 100%
 """
 
@@ -120,6 +121,8 @@ def test_it_traces_others_programs_with_the_units_rights(tmp_path: Path) -> None
                 assert found["handle_seconds_count"] == truth["Calls"]
                 assert found["errors_total"] == truth["Calls"]
                 assert found["gotraced_target_processes"] == 1
+                wait_until(port, "go_info", 1)
+                assert scraped(port)["go_memstats_sys_bytes"] > 0
                 wait_until(port, "gotraced_flights_written_total", 1)
                 (file,) = systemd.run("ls", "-l", "/var/lib/gotraced/flights").splitlines()[1:]
                 assert re.fullmatch(r"-rw------- .* rare-keys-\d+-\d+T\d+\.trace", file)
