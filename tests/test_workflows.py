@@ -47,25 +47,68 @@ def test_what_is_run_is_there(path: Path) -> None:
             assert (CLONE / name).is_file(), name
 
 
+#: What a job may do beside reading the repository, by its workflow and name.
+RIGHTS = {
+    ("release.yml", "release"): {"contents": "write", "id-token": "write", "attestations": "write"},
+    ("release.yml", "image"): {"packages": "write", "id-token": "write", "attestations": "write"},
+    ("release.yml", "wheels"): {"id-token": "write"},
+}
+
+
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_jobs_end_and_have_few_rights(path: Path) -> None:
     workflow = read(path)
-    wanted = {"contents": "write" if path.name == "release.yml" else "read"}
-    assert workflow["permissions"] == wanted
-    assert all(job["timeout-minutes"] <= 360 for job in workflow["jobs"].values())
-    used = {step["uses"] for step in steps(path) if "uses" in step}
-    assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", action) for action in used)
+    assert workflow["permissions"] == {"contents": "read"}
+    for name, job in workflow["jobs"].items():
+        assert job["timeout-minutes"] <= 360
+        rights = {"contents": "read", **RIGHTS.get((path.name, name), {})}
+        assert job.get("permissions", workflow["permissions"]) == rights
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_actions_are_commits_and_a_bot_moves_them(path: Path) -> None:
+    """A tag can be moved to another commit. The comment is for the bot, and for readers."""
+    used = re.findall(r"uses: (.*)$", path.read_text(), re.MULTILINE)
+    assert len(used) == sum("uses" in step for step in steps(path))
+    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", action) for action in used)
+    bot = read(CLONE / ".github" / "dependabot.yml")
+    assert [one["package-ecosystem"] for one in bot["updates"]] == ["github-actions"]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_scripts_take_no_text_of_others(path: Path) -> None:
+    """What an expression stands for would be run: scripts have variables of the environment."""
+    assert not any("${{" in script for script in scripts(path))
 
 
 def test_a_release_is_tested_before_it_is_attached() -> None:
     path = CLONE / ".github" / "workflows" / "release.yml"
     # YAML 1.1 reads the key "on" as true.
     assert read(path)[True] == {"push": {"tags": ["v*"]}}
-    text = "\n".join(scripts(path))
-    order = ["make test\n", "make test-install", "ARCH=arm64", "podman build", "sha256sum"]
+    jobs = read(path)["jobs"]
+    text = "\n".join(step.get("run") or step["uses"] for step in jobs["release"]["steps"])
+    order = ["make test\n", "make test-install", "ARCH=arm64", "diff -r first", "podman build"]
+    order += ["anchore/sbom-action@", "sha256sum", "actions/attest-build-provenance@"]
     order.append("gh release create")
     places = [text.index(step) for step in order]
     assert places == sorted(places)
     assert text.endswith("dist/*")
+    # What publishes comes after that, and only where the repository asks for it.
+    for name, variable in (("image", "vars.IMAGE"), ("wheels", "vars.PUBLISH")):
+        assert jobs[name]["needs"] == "release" and variable in jobs[name]["if"]
+        assert jobs[name]["environment"] == "release"
+    signed = "\n".join(step.get("run", "") for step in jobs["image"]["steps"])
+    assert 'cosign sign --yes "$IMAGE@$DIGEST"' in signed and "--key" not in signed
+
+
+def test_kernels_are_tried_each_night_on_both_architectures() -> None:
+    path = CLONE / ".github" / "workflows" / "nightly.yml"
+    assert set(read(path)[True]) == {"schedule", "workflow_dispatch"}
+    assert read(path)["jobs"]["kernels"]["strategy"]["matrix"]["arch"] == ["amd64", "arm64"]
+    assert scripts(path) == ['make test-kernels-quick ARCH="$ARCH"']
+
+
+def test_a_release_is_attached_with_notes() -> None:
+    text = "\n".join(scripts(CLONE / ".github" / "workflows" / "release.yml"))
     notes = re.search(r"--notes-file (\S+)", text)
     assert notes is not None and (CLONE / notes[1]).is_file()
