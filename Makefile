@@ -84,7 +84,7 @@ deb: wheel ## Make a Debian package in dist/; ARCH=arm64
 	@$(PYTHON) tools/deb.py $(WHEEL) dist
 
 MACHINE = $(or $(patsubst amd64,x86_64,$(patsubst arm64,aarch64,$(filter amd64 arm64,$(ARCH)))),$(shell uname -m))
-WHEEL = $(shell ls -t dist/gotrace-*-linux_$(MACHINE).whl | head -1)
+WHEEL = $(shell ls -t dist/gotrace-*_$(MACHINE).whl | head -1)
 
 bench: setup-test ## Measure the cost of tracing beside that of other tracers, as ratios
 	$(AS_ROOT) $(PYTHON) -m tests.bench

@@ -29,7 +29,7 @@ MODULES = Path("usr/lib/python3/dist-packages")
 MAN = Path("usr/share/man/man8")
 DOC = Path("usr/share/doc/gotrace")
 #: Debian's names of what wheels are for.
-ARCHITECTURES = {"linux_x86_64": "amd64", "linux_aarch64": "arm64"}
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 #: Where shells look for completions: in a virtual environment, and here.
 COMPLETIONS = {
     "bash-completion/completions": "bash-completion/completions",
@@ -124,7 +124,7 @@ def build(wheel: Path, directory: Path) -> Path:
         place.chmod(0o755)
         tree = place / "tree"
         tags = wheel.stem.split("-")
-        arch = ARCHITECTURES.get(tags[-1])
+        arch = next((arch for at, arch in ARCHITECTURES.items() if tags[-1].endswith(at)), None)
         if arch is None:
             raise OSError(f"{wheel} is not for an architecture: make wheel")
         version, summary = tags[1], _install(wheel, tree)

@@ -7,15 +7,18 @@
 
 BCC compiles the programs here, for any architecture. This takes root, or the rights that loading
 takes. They are kept in root's cache, so that the next wheel takes the time of those that have
-changed. A wheel has the tag linux_x86_64 or linux_aarch64: programs are for one architecture, and
-they are for any C library. Two wheels of a commit, and two bundles, are equal byte for byte if
-compiler and packages are the same; the manifest of the programs names the compiler.
+changed. Programs are for one architecture, and a wheel has the tags of the oldest C libraries
+there, as it has nothing that is linked with one. Two wheels of a commit, and two bundles, are equal
+byte for byte if compiler and packages are the same; the manifest of the programs names the
+compiler.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -27,13 +30,15 @@ import tarfile
 import tempfile
 import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 CLONE = Path(__file__).resolve().parents[1]
 COMPILED = Path("gotrace", "_compiled")
 #: What uname(2) calls each architecture, as platform tags do.
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+#: The tags of a wheel, without the machine. Indexes refuse plain linux.
+TAGS = ("manylinux_2_17", "manylinux2014", "musllinux_1_1")
 #: The bundle's dependencies are for this Python and newer, and for each C library since 2014's.
 OLDEST_PYTHON = "3.10"
 PLATFORMS = ("linux", "manylinux2014")
@@ -107,8 +112,9 @@ def _make_wheel(place: Path, arch: str, programs: Path | None) -> Path:
     words = ("-m", "pip", "wheel", "--quiet", "--no-deps", tag, "-w", str(place), str(source))
     _python(*words, more=environment)
     (wheel,) = place.glob("gotrace-*.whl")
-    _settle(wheel)
-    return wheel
+    tags = [f"{tag}_{machine}" for tag in TAGS]
+    _settle(wheel, tags)
+    return wheel.rename(wheel.with_name(f"{wheel.stem.rpartition('-')[0]}-{'.'.join(tags)}.whl"))
 
 
 def _compile(source: Path, arch: str) -> None:
@@ -142,10 +148,14 @@ def _commit_time() -> int:
     return max(int(given), _ZIP_BEGINS)
 
 
-def _settle(wheel: Path) -> None:
-    """Put the files of a wheel in order, with rights and times that are not the clone's."""
+def _settle(wheel: Path, tags: Sequence[str]) -> None:
+    """Put the files of a wheel in order, with rights and times that are not the clone's.
+
+    ``tags`` are the platforms that it is for.
+    """
     with zipfile.ZipFile(wheel) as archive:
         files = {each.filename: archive.read(each) for each in archive.infolist()}
+    _retag(files, tags)
     # What a wheel is comes last (the wheel format recommends it).
     order = sorted(files, key=lambda name: (".dist-info/" in name, name))
     date = time.gmtime(_commit_time())[:6]
@@ -157,9 +167,26 @@ def _settle(wheel: Path) -> None:
             archive.writestr(entry, files[name], zipfile.ZIP_DEFLATED, 9)
 
 
+def _retag(files: dict[str, bytes], tags: Sequence[str]) -> None:
+    """Say which platforms a wheel is for; setuptools takes one."""
+    (name,) = (name for name in files if name.endswith(".dist-info/WHEEL"))
+    (record,) = (name for name in files if name.endswith(".dist-info/RECORD"))
+    lines = files[name].decode().splitlines()
+    rest = [line for line in lines if line and not line.startswith("Tag: ")]
+    content = "".join(f"{line}\n" for line in (*rest, *(f"Tag: py3-none-{tag}" for tag in tags)))
+    files[name] = content.encode()
+    digest = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).decode().rstrip("=")
+    row = f"{name},sha256={digest},{len(files[name])}"
+    rows = files[record].decode().splitlines()
+    rows = [row if line.startswith(f"{name},") else line for line in rows]
+    files[record] = "".join(f"{line}\n" for line in rows).encode()
+
+
 def _make_bundle(place: Path, wheel: Path) -> Path:
     """Unpack a wheel and its dependencies beside each other, pack that, and return its path."""
-    arch = next((arch for arch, name in MACHINES.items() if f"-linux_{name}." in wheel.name), None)
+    arch = next(
+        (arch for arch, name in MACHINES.items() if f"linux_1_1_{name}." in wheel.name), None
+    )
     if arch is None:
         raise OSError(f"{wheel} is not for an architecture: make wheel")
     machine = MACHINES[arch]

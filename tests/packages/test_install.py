@@ -29,7 +29,7 @@ RUNS = (
 )
 
 
-WHEEL = f"gotrace-*-linux_{os.uname().machine}.whl"
+WHEEL = f"gotrace-*_{os.uname().machine}.whl"
 BUNDLE = f"gotrace-{HOST.name if HOST else ''}.tar.gz"
 DEBIAN = f"gotrace_*_{HOST.name if HOST else ''}.deb"
 

@@ -25,6 +25,8 @@ from tests.tools.harness import CLONE
 TIMES = HistogramSettings(rows=1, stripes=1, histograms=1, histogram_rows=1)
 FEW = [CountSettings(counters=1), LatencySettings(stacks=1, outer_calls=1, times=TIMES)]
 MAX_BYTES = 4_000_000
+#: Of ELF files for the kernel: EM_BPF, include/uapi/linux/elf-em.h.
+EM_BPF = 247
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +118,11 @@ def test_two_wheels_are_equal(tmp_path: Path) -> None:
         finally:
             os.umask(before)
     assert wheels[0].read_bytes() == wheels[1].read_bytes()
-    assert wheels[0].name.endswith(f"-py3-none-linux_{os.uname().machine}.whl")
+    tags = (
+        f"{tag}_{os.uname().machine}"
+        for tag in ("manylinux_2_17", "manylinux2014", "musllinux_1_1")
+    )
+    assert wheels[0].name.endswith(f"-py3-none-{'.'.join(tags)}.whl")
     with zipfile.ZipFile(wheels[0]) as archive:
         entries = archive.infolist()
         manifest = json.loads(archive.read("gotrace/_compiled/manifest.json"))
@@ -156,7 +162,15 @@ def test_a_wheel_is_for_one_architecture(foreign: Architecture, foreign_wheel: P
         names = set(archive.namelist())
         manifest = json.loads(archive.read("gotrace/_compiled/manifest.json"))
         (wheel,) = (archive.read(name).decode() for name in names if name.endswith("/WHEEL"))
-    assert f"\nTag: py3-none-linux_{foreign.machine}\n" in wheel
+    assert f"\nTag: py3-none-manylinux_2_17_{foreign.machine}\n" in wheel
+    # The tags of a C library are true of what is linked with none.
+    with zipfile.ZipFile(foreign_wheel) as archive:
+        machines = {
+            int.from_bytes(head[18:20], "little")
+            for name in names
+            if (head := archive.read(name)[:20]).startswith(b"\x7fELF")
+        }
+    assert machines <= {EM_BPF}
     assert manifest["machine"] == foreign.machine
     assert {each["file"] for each in manifest["programs"]} == {
         program_key(settings, foreign) for settings in FEW
