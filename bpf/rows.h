@@ -35,15 +35,13 @@ struct sample {
  */
 BPF_HASH(rows, struct row_key, u32, GOTRACE_KEYS);
 
-struct row_numbers {
-    u64 taken; /* rows in use beside the first; only ever added to */
-    u64 spare; /* of these one that no key has, 0 where there is none */
-};
+/* taken_rows: value 0 = rows in use beside the first, or in free_rows. Only ever added to. */
+BPF_ARRAY(taken_rows, u64, 1);
 
-/* row_numbers: value 0 = those not yet given to a key; lives as long as the run. */
-BPF_ARRAY(row_numbers, struct row_numbers, 1);
-
-/* free_rows: rows that were taken from keys, which wait for others. User space puts them there. */
+/*
+ * free_rows: rows that no key has any more, from user space, or never had. Each is there once at
+ * most, so there is always room for one.
+ */
 BPF_QUEUE(free_rows, u32, GOTRACE_KEYS);
 
 /* samples: key = row; the first call of that row. Complete before the row's key is inserted. */
@@ -87,17 +85,14 @@ static __always_inline void add_own(u32 row, struct call *call)
 #endif
 
 /* Return the number of a row that no key has, that of others where there is none left. */
-static __always_inline u32 new_row(struct row_numbers *numbers)
+static __always_inline u32 new_row(u64 *taken)
 {
-    u64 seen = numbers->spare;
-    if (seen && atomic_compare_and_swap(&numbers->spare, seen, 0) == seen)
-        return seen;
 #pragma clang loop unroll(disable)
     for (int i = 0; i < ROW_TRIES; i++) {
-        seen = numbers->taken;
+        u64 seen = *taken;
         if (seen + 1 >= GOTRACE_KEY_ROWS)
             break;
-        if (atomic_compare_and_swap(&numbers->taken, seen, seen + 1) == seen)
+        if (atomic_compare_and_swap(taken, seen, seen + 1) == seen)
             return seen + 1;
     }
     u32 freed = ROW_OF_OTHERS;
@@ -108,10 +103,10 @@ static __always_inline u32 new_row(struct row_numbers *numbers)
 static __always_inline u32 take_row(struct call *call)
 {
     u32 zero = 0;
-    struct row_numbers *numbers = row_numbers.lookup(&zero);
-    if (!numbers)
+    u64 *taken = taken_rows.lookup(&zero);
+    if (!taken)
         return ROW_OF_OTHERS;
-    u32 row = new_row(numbers);
+    u32 row = new_row(taken);
     struct sample *sample = row == ROW_OF_OTHERS ? 0 : samples.lookup(&row);
     u64 size = call->length;
     BOUND(size, 2 * GOTRACE_PAYLOAD - 1);
@@ -122,7 +117,7 @@ static __always_inline u32 take_row(struct call *call)
     u32 *found = rows.lookup(&call->key);
     /* Another CPU may have been first with this key: the row waits for the next one. */
     if (!found || *found != row)
-        atomic_compare_and_swap(&numbers->spare, 0, row);
+        free_rows.push(&row, BPF_ANY);
     return found ? *found : ROW_OF_OTHERS;
 }
 
