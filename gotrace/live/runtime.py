@@ -171,12 +171,11 @@ class RuntimeReader:
     def __init__(self, plan: RuntimePlan, process: Process) -> None:
         """Open the memory. Raises ProcessError if that cannot be, or it is not the program's."""
         self._plan = plan
+        self._process = process
         self._memory = ProcessMemory(process)
         try:
             self._bias = _bias(plan, process)
-            if not has_bounds(self._memory, plan.module, plan.bounds, self._bias):
-                number = process.tgid
-                raise ProcessError(f"process {number} runs another program, or has just started")
+            self._check()
         except BaseException:
             self._memory.close()
             raise
@@ -184,12 +183,20 @@ class RuntimeReader:
         if plan.heap is not None:
             self._heap = HeapReader(self._words, plan.heap, self._bias)
 
+    def _check(self) -> None:
+        """Raise ProcessError if the memory is not, or no longer, that of the program."""
+        plan = self._plan
+        if not has_bounds(self._memory, plan.module, plan.bounds, self._bias):
+            number = self._process.tgid
+            raise ProcessError(f"process {number} runs another program, or has just started")
+
     def _words(self, *places: tuple[int, int]) -> array[int]:
         flat = [number for at, count in places for number in (at, 8 * count)]
         return array("Q", bytes(self._memory.gather(flat)))
 
     def read(self) -> RuntimeFigures:
         """Return the figures. Raises ProcessError once the process has ended; GotraceError."""
+        self._check()  # it may have executed a program, even the same one, since
         heap = self._heap.read() if self._heap is not None else None
         allgs = self._plan.allgs + self._bias
         if words_at(self._memory, allgs, 2)[1] > _MOST:

@@ -103,6 +103,7 @@ def test_the_dashboards_queries_find_what_the_example_configuration_makes(tmp_pa
     text = (DEPLOY / "kubernetes" / "gotraced.yaml").read_text()
     for old, new in (
         ("0.0.0.0:9435", "127.0.0.1:0\nruntime_metrics: {interval: 100ms}"),
+        ("0.0.0.0:9436", "127.0.0.1:0"),
         ("/usr/local/bin/shop", str(server)),
         ("budget: 2%", "budget: 100%\notlp: {endpoint: 'http://127.0.0.1:9', interval: 1s}"),
     ):

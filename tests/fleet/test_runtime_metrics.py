@@ -18,6 +18,8 @@ from gotrace.fleet.config import Config, parse_config
 from gotrace.fleet.targets import Finder, Program
 from gotrace.fleet.telemetry.runtime import RuntimeOutcome, RuntimeRows, RuntimeWatch
 from gotrace.live import runtime
+from gotrace.target.process import ProcessError, find_process
+from gotrace.target.target import Target
 from tests.fleet.test_gotraced import Daemon, Samples, parsed, wait_until
 from tests.fleet.test_otlp import Received, attributes, over_http
 from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain, newest
@@ -206,6 +208,27 @@ def test_more_goroutines_than_are_counted_leave_the_heap(
         (row,) = asked.until({RuntimeOutcome.READ: 1}).rows
         assert row.figures.goroutines is None and not row.figures.activities
         assert row.figures.heap is not None
+        fixture.finish()
+
+
+@pytest.mark.live
+def test_a_process_that_executes_a_program_is_not_read_as_before() -> None:
+    """The same program is elsewhere in memory then."""
+    program = build(FIXTURES / "live_count", newest(), flags=("-buildmode=pie",))
+    with Fixture([program]) as fixture:
+        with closing(Target.of(fixture.ready, None)) as target:
+            plan = runtime.plan_runtime(target.binary(None))
+        process = find_process(fixture.ready)
+        with closing(runtime.RuntimeReader(plan, process)) as reader:
+            assert reader.read().goroutines
+            fixture.work()
+            fixture.say(str(program))
+            fixture.read_until("ready ")
+            with pytest.raises(ProcessError):
+                reader.read()
+        with closing(runtime.RuntimeReader(plan, process)) as reader:
+            assert reader.read().goroutines
+        fixture.work()
         fixture.finish()
 
 
