@@ -304,6 +304,9 @@ class Engine:
         """Take note of which programs there are, and let go of those that are not any more."""
         for target, problem in self._finder.problems.items():
             self._say_once(_Place("", ProgramKey(target, 0, 0, 0)), problem)
+        if found is self._found:
+            self._follow_executions()
+            return
         gone = [key for key in self._running if key not in found]
         for key in gone:
             running = self._running[key]

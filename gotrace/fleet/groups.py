@@ -464,10 +464,10 @@ class _Group:
         with self.lock:
             if not self.is_open:
                 return
-            if (new := self._hits.new()) is None:
-                return
             most = self._room.functions if self._room is not None else MAX_FUNCTIONS
             files = {number: key for key, number in self._files.items()}
+            if (new := self._hits.new(self._used(most, files))) is None:
+                return
             before = {member: member.ns for member in self.members}
             rows = zip(new.numbers, new.rows, new.spent(self._cost), strict=True)
             # Last those of no function: metrics have parts of them by what their own have cost.
@@ -484,6 +484,13 @@ class _Group:
                 parts = [1 if own else member.ns - before[member] for member in users]
                 _divide(users, parts, _sites(hit), ns)
                 _lose(users, Counter({what: getattr(hit, what) for what in _BY_FUNCTION}))
+
+    def _used(self, most: int, files: Iterable[int]) -> Iterator[range]:
+        """Yield the rows of hits that are somebody's, of functions and of files."""
+        functions = max(self.rows, default=-1) + 1
+        yield range(1 + functions if functions <= MAX_FUNCTIONS else 1)
+        if self._room is not None:
+            yield range(1 + most + min(files, default=0), 2 + most + max(files, default=-1))
 
     def is_held(self) -> bool:
         """Return whether the probes are still there."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from gotrace.target.shortage import raise_shortage, suppress_missing
 
 _DELETED = " (deleted)"
 _RESTARTS = 60.0  # seconds
+_WHOLE = 30.0  # seconds between two looks at everything, whatever was known of processes before
 
 
 class ProgramKey(NamedTuple):
@@ -77,6 +78,15 @@ class Program:
 
 def _key(target: str, status: os.stat_result, container: int = 0) -> ProgramKey:
     return ProgramKey(target, status.st_ino, status.st_size, status.st_mtime_ns, container)
+
+
+def _identity(path: str) -> tuple[int, ...] | None:
+    """Return the device, inode, size and time of a file, None if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _file(key: ProgramKey) -> ProgramKey:
@@ -136,29 +146,48 @@ class Finder:
         self._kept: set[ProgramKey] = set() if before is None else before._kept
         #: How many files of a target are not traced, as there are too many.
         self.passed_over: dict[str, int] = {}
-        self._reads_names = any(target.comm is not None for target in targets)
+        self._names = {target.comm for target in targets if target.comm is not None}
+        #: Whether targets ask for no more than files and names of processes.
+        self._is_plain = not any(
+            target.cgroup or target.kubernetes or target.user is not None for target in targets
+        )
         self._by_path: dict[str, list[TargetSpec]] = {}
         for target in targets:
             if target.exe is not None:
                 self._by_path.setdefault(target.exe, []).append(target)
         self._others = [target for target in targets if target.exe is None]
+        self._bare: set[str] = set()  # numbers of threads of the kernel
+        self._next_whole = 0.0
+        #: Links of processes that run another file than the one at their target's path.
+        self._elsewhere: list[str] = []
+        #: What the last look has seen and found, and when it was last seen so.
+        self._sight: tuple[object, ...] | None = None
+        self._programs: dict[ProgramKey, Program] = {}
+        self._looked = 0.0
+        self._is_waiting = False  # for a program that has ended and will be back
         #: Why a target could not be looked for, or not traced where it was found, by target.
         self.problems: dict[str, str] = {}
 
     def look(self) -> dict[ProgramKey, Program]:
         """Return the programs that run now, and files of targets that are yet to be started.
 
-        Raises OSError if that cannot be seen now.
+        These are the same object if nothing has changed. Raises OSError if that cannot be seen now.
         """
-        self.problems = {}
+        processes = list(self._processes())
+        sight = self._seen_of(processes, self._elsewhere) if self._sight is not None else ()
+        if sight == self._sight and not self._is_waiting:
+            self._looked = self._clock()
+            return self._programs
+        self._sight, self.problems = None, {}
+        sight = self._seen_anew(processes) if self._is_plain else ()
         found: dict[str, dict[ProgramKey, _Found]] = {target.name: {} for target in self._targets}
         members = {target.name: self._members(target) for target in self._targets if target.cgroup}
         for target in self._targets:
             if target.exe is not None and target.kubernetes is None:
                 self._add(found[target.name], target.name, target.exe, target.exe, None)
         own = {key for files in found.values() for key in files}
-        for pid in self._processes():
-            self._look_at(pid, found, members)
+        for pid, link, comm in processes:
+            self._look_at(pid, link.removesuffix(_DELETED), comm, found, members)
         programs = {}
         for target in self._targets:
             group = None
@@ -176,7 +205,9 @@ class Finder:
                     *(key, one.path, one.shown, pids, number, devices, target.user, one.pod)
                 )
         self._note_shared(programs)
-        return self._bounded(self._with_restarting(programs), own)
+        self._programs = self._bounded(self._with_restarting(programs), own)
+        self._sight = sight or None
+        return self._programs
 
     def _note_shared(self, programs: Mapping[ProgramKey, Program]) -> None:
         """Report targets whose paths are one file: the kernel cannot tell their processes apart."""
@@ -225,6 +256,7 @@ class Finder:
         if key.device:
             return False
         self._apart.add(key._replace(device=device))
+        self._sight = None
         return True
 
     def _with_restarting(self, programs: dict[ProgramKey, Program]) -> dict[ProgramKey, Program]:
@@ -234,6 +266,10 @@ class Finder:
         whether it is seen to run in that time or not.
         """
         now = self._clock()
+        for key, program in self._programs.items():
+            if program.processes and key in self._seen:  # until the last look, which saw the same
+                self._seen[key] = program, self._looked
+        self._looked, self._is_waiting = now, False
         for key in programs:
             if now - self._gone.pop(key, -_RESTARTS) < _RESTARTS:
                 self._restarting.add(key)
@@ -242,6 +278,7 @@ class Finder:
                 continue
             if key in self._restarting and now - seen < _RESTARTS:
                 programs[key] = replace(program, processes=())
+                self._is_waiting = True
                 continue
             self._restarting.discard(key)
             self._gone[key] = now
@@ -252,27 +289,65 @@ class Finder:
         self._gone = {key: at for key, at in self._gone.items() if now - at < _RESTARTS}
         return programs
 
-    def _processes(self) -> Iterator[int]:
-        own = os.getpid()
-        for name in os.listdir(self._root):
-            if name.isdecimal() and int(name) != own:
-                yield int(name)
+    def _processes(self) -> Iterator[tuple[int, str, str]]:
+        """Yield the processes that targets may mean, what /proc says they run, and their names.
+
+        Most processes of a host are none of these: a link is read of them, and a name if a target
+        has one.
+        """
+        root, by_path, names, bare = self._root, self._by_path, self._names, self._bare
+        others, own, comm = not self._is_plain, str(os.getpid()), ""
+        listed = os.listdir(root)
+        if (now := self._clock()) >= self._next_whole:
+            bare.clear()  # a number may be another process's by now
+            self._sight = None
+            self._next_whole = now + _WHOLE
+        bare.intersection_update(listed)
+        for name in listed:
+            if name in bare or not name.isdecimal() or name == own:
+                continue
+            try:
+                link = os.readlink(f"{root}/{name}/exe")
+            except FileNotFoundError:  # it has ended, or is a thread of the kernel
+                bare.add(name)
+                continue
+            except OSError:
+                continue
+            if names:
+                comm = ""
+                with suppress_missing(), open(f"{root}/{name}/comm", "rb") as file:
+                    comm = os.fsdecode(file.read()).rstrip("\n")
+            path = link.removesuffix(_DELETED)
+            is_named = bool(names) and (comm in names or os.path.basename(path) in names)
+            if others or is_named or path in by_path:
+                yield int(name), link, comm
+
+    def _seen_of(self, processes: object, elsewhere: Iterable[str]) -> tuple[object, ...]:
+        """Return all that programs are made of: they are the same as long as that is.
+
+        A process that runs the file at its target's path cannot come to run another one by that
+        path before that is another file, but in a container: such a process's file is looked at
+        each half a minute.
+        """
+        files = (*self._by_path, *elsewhere)
+        return processes, elsewhere, [_identity(file) for file in files]
+
+    def _seen_anew(self, processes: Sequence[tuple[int, str, str]]) -> tuple[object, ...]:
+        """Return the same, and take note of the processes whose own files are to be looked at."""
+        own_files = set(map(_identity, self._by_path))
+        links = (f"{self._root}/{pid}/exe" for pid, *_ in processes)
+        self._elsewhere = [link for link in links if _identity(link) not in own_files]
+        return self._seen_of(processes, self._elsewhere)
 
     def _look_at(
         self,
         pid: int,
+        path: str,
+        comm: str,
         found: Mapping[str, dict[ProgramKey, _Found]],
         members: Mapping[str, set[int]],
     ) -> None:
         directory = f"{self._root}/{pid}"
-        try:
-            path = os.readlink(f"{directory}/exe").removesuffix(_DELETED)
-        except OSError:
-            return  # it has ended, or is a thread of the kernel
-        comm = ""
-        if self._reads_names:
-            with suppress_missing(), open(f"{directory}/comm", errors="surrogateescape") as file:
-                comm = file.read().rstrip("\n")
         for target in (*self._by_path.get(path, ()), *self._others):
             if target.comm is not None and target.comm not in (comm, os.path.basename(path)):
                 continue

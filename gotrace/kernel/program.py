@@ -100,9 +100,9 @@ class Map:
                 at += words
         return sums
 
-    def whole(self) -> bytes:
-        """Return all values of an array map, ``stride`` bytes each."""
-        return b"".join(self._array_chunks(0, self.max_entries))
+    def array(self, start: int, count: int) -> bytes:
+        """Return the values of ``count`` entries of an array map, ``stride`` bytes each."""
+        return b"".join(self._array_chunks(start, count))
 
     def _array_chunks(self, start: int, count: int) -> Iterator[bytes]:
         """Yield the values of an array map, some at a time."""

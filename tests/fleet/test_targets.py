@@ -94,6 +94,60 @@ def test_a_program_that_restarts_is_kept_between_its_processes(proc: Path, tmp_p
     assert [look(False), look(False), look(True), look(False)] == [[], [], here, []]
 
 
+def test_a_look_that_sees_nothing_new_finds_the_same(proc: Path, tmp_path: Path) -> None:
+    """Which takes a fraction of the time, and must miss nothing."""
+    now = 0.0
+    server, fresh = tmp_path / "server", tmp_path / "fresh"
+    server.write_text("1")
+    run(proc, 7, server)
+    (proc / "9").mkdir()  # a thread of the kernel
+    targets = [TargetSpec("s", exe=str(server)), TargetSpec("w", comm="worker")]
+    finder = Finder(targets, str(proc), clock=lambda: now)
+    before = finder.look()
+    for _ in range(4):
+        now += 5
+        assert finder.look() is before
+    run(proc, 8, server, "worker")
+    assert found(finder) == [("s", str(server), (7, 8)), ("w", str(server), (8,))]
+    shutil.rmtree(proc / "7")
+    assert found(finder) == [("s", str(server), (8,)), ("w", str(server), (8,))]
+    (proc / "8" / "comm").write_text("other\n")
+    now += 61
+    assert found(finder) == [("s", str(server), (8,))]
+    fresh.write_text("new!")
+    os.replace(fresh, server)  # and the process executes it: it has the same number and name
+    assert [key.size for key in finder.look()] == [4]
+    assert finder.look() is finder.look()
+    (key,) = finder.look()
+    assert finder.part(key, os.stat(server).st_dev)
+    assert {key.device for key in finder.look()} == {os.stat(server).st_dev}
+    shutil.rmtree(proc / "9")  # its number is another process's
+    run(proc, 9, server)
+    assert found(finder)[-1][2] == (8,)
+    now += 31
+    assert found(finder)[-1][2] == (8, 9)
+
+
+def test_a_program_that_ran_long_is_kept_as_long_as_one_that_did_not(
+    proc: Path, tmp_path: Path
+) -> None:
+    now, program = 0.0, tmp_path / "worker"
+    program.write_text("1")
+    finder = Finder([TargetSpec("w", comm="worker")], str(proc), clock=lambda: now)
+    for kept in (False, True):  # once it was here again
+        run(proc, 7, program)
+        for _ in range(10):
+            now += 20
+            (key,) = finder.look()
+        shutil.rmtree(proc / "7")
+        for _ in range(2):
+            now += 20
+            assert list(finder.look()) == [key] * kept
+        run(proc, 7, program)
+        finder.look()
+        shutil.rmtree(proc / "7")
+
+
 def test_short_processes_are_opened_by_their_files_path(proc: Path, tmp_path: Path) -> None:
     program = tmp_path / "worker"
     program.write_text("1")

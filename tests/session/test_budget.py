@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from array import array
+from typing import Any, cast
+
 from gotrace.fleet.pauses import LastPrice, Pauses
 from gotrace.kernel.attach import Point, ProbeGroup
 from gotrace.overhead import ProbeCost
@@ -18,7 +21,7 @@ from gotrace.session.budget import (
 )
 from gotrace.session.calibrate import Calibration
 from gotrace.session.landings import MAX_FUNCTIONS
-from gotrace.settings import CountSettings
+from gotrace.settings import HIT_KINDS, CountSettings
 
 MS = 1_000_000
 COST = ProbeCost(600, 5_000, ProbeCost(800, 1_000), first=ProbeCost(9_000, 9_000))
@@ -238,6 +241,38 @@ def test_counts_of_an_interval() -> None:
     now, before = counts(HitRow(9, 8, 7, 6, 5, 4)), counts(HitRow(5, 4, 3, 2, 1, 0))
     assert now.since(before).rows == [HitRow(4, 4, 4, 4, 4, 4)]
     assert now.since(None) is now
+
+
+class Map:
+    """A map of hits on two CPUs, and the numbers that were read of it."""
+
+    stride, max_entries = 16, 4 * HIT_KINDS
+
+    def __init__(self) -> None:
+        self.values, self.read = array("Q", [0]) * (2 * self.max_entries), 0
+
+    def hit(self, row: int, cpu: int) -> None:
+        self.values[2 * row * HIT_KINDS + cpu] += 1
+
+    def array(self, start: int, count: int) -> bytes:
+        self.read += count
+        return self.values[2 * start : 2 * (start + count)].tobytes()
+
+
+def test_new_hits_are_read_of_rows_that_are_asked_for_and_are_there() -> None:
+    """Beyond a map there is another one's memory, or nothing."""
+    hits, there = object.__new__(Hits), Map()
+    hits._hits, hits._before, hits._stepped = cast(Any, there), bytearray(), [False] * 4
+    assert hits.new([range(2), range(3, 9), range(7, 9), range(2, 2)]) is None
+    assert there.read == 3 * HIT_KINDS
+    for row, cpu in ((1, 0), (1, 1), (2, 0), (3, 1)):
+        there.hit(row, cpu)
+    new = hits.new([range(2), range(3, 9)])
+    assert new is not None and new.numbers == [0, 1, 3]
+    assert [row.entries for row in new.rows] == [0, 2, 1]
+    assert hits.new([range(2), range(3, 9)]) is None
+    new = hits.new([range(9)])  # what nobody has asked for is not lost
+    assert new is not None and new.numbers == [0, 2]
 
 
 class Counted(Hits):
