@@ -52,6 +52,8 @@ _MAX_STRING = 1 << 16
 #: Bytes of a unit before its first attribute, at most: its header and the code of its first entry.
 _BEFORE_NAME = 32
 
+_LAST_ADDRESS = (1 << 64) - 1
+
 #: Units whose header ends with an id of 8 bytes, types' also with an offset (DWARF 5, 7.5.1).
 _TYPE_UNITS, _SPLIT_UNITS = (2, 6), (4, 5)
 
@@ -467,7 +469,8 @@ def _absolute(entries: Sequence[Any], unit: Unit) -> Iterator[tuple[int, int, in
     """Yield the row, start and end address of a list's entries that have them.
 
     Entries are the library's, of range or location lists: those that select a base address for
-    the ones after them, and those with addresses or with offsets from the base.
+    the ones after them, and those with addresses or with offsets from the base. Sums have 64 bits:
+    crypto packages of Go 1.27 have code before their base, by an offset that wraps around.
     """
     base = unit.low_pc
     for row, entry in enumerate(entries):
@@ -476,7 +479,8 @@ def _absolute(entries: Sequence[Any], unit: Unit) -> Iterator[tuple[int, int, in
         elif entry.is_absolute:
             yield row, entry.begin_offset, entry.end_offset
         else:
-            yield row, base + entry.begin_offset, base + entry.end_offset
+            start, end = base + entry.begin_offset, base + entry.end_offset
+            yield row, start & _LAST_ADDRESS, end & _LAST_ADDRESS
 
 
 def _value(form: str, value: Any, unit: Unit) -> Any:
