@@ -14,6 +14,7 @@ from gotrace.abi.assign import (
     Place,
     Stack,
     calling_convention,
+    takes_dictionary,
 )
 from gotrace.abi.gccgo.locations import gccgo_locations, system_v_signature_locations
 from gotrace.abi.gccgo.types import GccgoTypes
@@ -21,6 +22,7 @@ from gotrace.abi.locations import (
     FunctionCode,
     FunctionLocations,
     PlacedValue,
+    SignatureSource,
     function_locations,
     signature_locations,
 )
@@ -29,9 +31,11 @@ from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import FuncInfo, Origin
 from gotrace.gotypes.binary import Binary
+from gotrace.gotypes.from_methods import MethodTables, is_same, spelled
 from gotrace.gotypes.from_text import SignatureError, parse_signature, parse_type
+from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.symbols import NameKind, parse_name
-from gotrace.gotypes.types import GoType, Kind, basic_type
+from gotrace.gotypes.types import GoType, Kind, Signature, basic_type
 
 _WORD = basic_type(Kind.UINTPTR)
 _STACK_WORDS = 6
@@ -51,11 +55,14 @@ class FunctionValues:
         """Return the fault of the debugging information or type descriptors, None without one."""
         return self._damage or self._binary.dwarf_problem or self._binary.rtypes_problem
 
-    def of(self, function: FuncInfo, signature: str | None) -> FunctionLocations:
-        """Return a function's values: as the user says, as DWARF says, else bare words.
+    def of(
+        self, function: FuncInfo, signature: str | None, *, is_recipe: bool = False
+    ) -> FunctionLocations:
+        """Return a function's values: as the user, DWARF or a method table says, else bare words.
 
         Bare words are named after their registers, or ``8(SP)`` and so on after their place on the
-        stack. Raises SignatureError.
+        stack. The signature of a recipe may write another type of the same size for one that the
+        recipe does not use. Raises SignatureError.
         """
         table = self._binary.functions
         is_go = function.origin is Origin.PCLNTAB
@@ -66,12 +73,36 @@ class FunctionValues:
             table.arguments_size(function.row) if is_go else None,
         )
         if signature is not None:
-            return self._as_given(function, signature, code)
+            return self._as_given(function, signature, code, is_recipe)
+        found = None
         try:
-            return self._as_described(function, code) or self._bare_words(function, code)
+            found = self._as_described(function, code)
         except DwarfError as error:
             self._damage = str(error)
-            return self._bare_words(function, code)
+        return found or self._as_in_tables(function, code) or self._bare_words(function, code)
+
+    def source(self, function: FuncInfo) -> SignatureSource:
+        """Return the source of a function's signature."""
+        try:
+            if self._binary.dwarf and self._binary.dwarf.function(
+                function.entry, parse_name(function.name).package
+            ):
+                return SignatureSource.DWARF
+        except DwarfError as error:
+            self._damage = str(error)
+        known = self._in_tables(function)
+        return SignatureSource.METHOD_TABLE if known else SignatureSource.NOTHING
+
+    def why_unknown(self, function: FuncInfo) -> str:
+        """Return why no method table says what a function takes."""
+        name = parse_name(function.name)
+        if function.origin is Origin.SYMTAB or self._methods is None:
+            return "nothing else in the program does"
+        if takes_dictionary(name):
+            return "code that instances of a generic type share is in no method table"
+        if name.kind is not NameKind.METHOD:
+            return "only methods are in method tables"
+        return "its type's method table leaves it out, as no interface needs it"
 
     def type(self, text: str) -> GoType:
         """Return the type that a user names as in a signature. Raises SignatureError."""
@@ -91,19 +122,54 @@ class FunctionValues:
         return gccgo_locations(known, function.name, reader, self._gccgo_types)
 
     @cached_property
+    def _methods(self) -> MethodTables | None:
+        types, module = self._binary.rtypes, self._binary.functions.module
+        return MethodTables(types, module.text) if types and module else None
+
+    def _in_tables(self, function: FuncInfo) -> Signature | None:
+        """Return the signature that a method table has, None for functions in none."""
+        if self._methods is None or function.origin is not Origin.PCLNTAB:
+            return None
+        try:
+            return self._methods.signature(function.name, function.entry)
+        except RtypeError as error:
+            self._damage = str(error)
+            return None
+
+    def _as_in_tables(self, function: FuncInfo, code: FunctionCode) -> FunctionLocations | None:
+        """Return the values by a method table, None if that knows none or the code none of it.
+
+        The compiler records how much stack a function's values take.
+        """
+        known = self._in_tables(function)
+        if known is None:
+            return None
+        places = signature_locations(known, function.name, code, SignatureSource.METHOD_TABLE)
+        return places if code.arguments_size in (None, places.size) else None
+
+    @cached_property
     def _gccgo_types(self) -> GccgoTypes:
         assert self._binary.dwarf is not None
         return GccgoTypes(self._binary.dwarf)
 
     def _as_given(
-        self, function: FuncInfo, signature: str, code: FunctionCode
+        self, function: FuncInfo, signature: str, code: FunctionCode, is_recipe: bool
     ) -> FunctionLocations:
         """Return the places by a user's signature, if the function can have that.
 
         The compiler records how much stack a function's arguments and results take, with spill
-        slots of what is in registers. In assembly it is what the author says.
+        slots of what is in registers. In assembly it is what the author says. If there is no
+        DWARF, a method table says more: the types.
         """
         parsed = parse_signature(signature, self._lookup)
+        known = None if is_recipe or self._binary.dwarf else self._in_tables(function)
+        if known is not None and not is_same(parsed, known):
+            parsed = parse_signature(signature, self._lookup, has_value_receiver=True)
+            if not is_same(parsed, known):
+                raise SignatureError(
+                    f"signature {signature!r} is not that of {function.name}, which the program"
+                    f" describes: {spelled(known)}"
+                )
         if function.origin is Origin.SYMTAB:
             if not code.architecture.knows_gccgo:
                 raise SignatureError(
@@ -186,7 +252,13 @@ def _words(
     parameters: dict[str, Place],
     results: dict[str, Place],
 ) -> FunctionLocations:
-    return FunctionLocations(name, convention, _placed(parameters), _placed(results), is_bare=True)
+    return FunctionLocations(
+        name,
+        convention,
+        _placed(parameters),
+        _placed(results),
+        source=SignatureSource.NOTHING,
+    )
 
 
 def _placed(places: dict[str, Place]) -> tuple[PlacedValue, ...]:

@@ -7,6 +7,7 @@ parameters (see gaps.py).
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -81,13 +82,22 @@ class CapturedValue:
     by_reference: bool
 
 
+class SignatureSource(enum.Enum):
+    """The sources of a function's parameters and results."""
+
+    DWARF = "DWARF"
+    METHOD_TABLE = "method table"
+    USER = "user"
+    NOTHING = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class FunctionLocations:
     """All values of a function that can be had at its entry and at its RET instructions.
 
-    ``size``: bytes that they take of the stack, None where that was not computed. ``is_bare``:
-    nothing says what the function takes, these are the words where parameters would be.
-    ``parameters_ordered`` and ``results_ordered``: they are in the order of the source.
+    ``size``: bytes that they take of the stack, None where that was not computed. ``source``: if
+    it is NOTHING, these are the words where parameters would be. ``parameters_ordered`` and
+    ``results_ordered``: they are in the order of the source.
     """
 
     name: str
@@ -96,9 +106,13 @@ class FunctionLocations:
     results: tuple[PlacedValue, ...]
     captured: tuple[CapturedValue, ...] = ()
     size: int | None = None
-    is_bare: bool = False
+    source: SignatureSource = SignatureSource.DWARF
     parameters_ordered: bool = True
     results_ordered: bool = True
+
+    @property
+    def is_bare(self) -> bool:
+        return self.source is SignatureSource.NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +204,19 @@ def _in_order(results: Sequence[Variable], types: DwarfTypes) -> tuple[tuple[Var
     return tuple(sorted(results, key=lambda result: int(result.name[2:]))), True
 
 
-def signature_locations(signature: Signature, name: str, code: FunctionCode) -> FunctionLocations:
+def signature_locations(
+    signature: Signature,
+    name: str,
+    code: FunctionCode,
+    source: SignatureSource = SignatureSource.USER,
+) -> FunctionLocations:
     """Return the places of a function's values where a user gives the signature, not DWARF.
 
     ``name`` is the function's symbol, with the shapes of generic functions spelled out: these take
-    a dictionary.
+    a dictionary. Methods of method tables never do, since interfaces have none to give.
     """
     parsed = parse_name(name)
+    has_dictionary = source is SignatureSource.USER and takes_dictionary(parsed)
     go_version = code.go_version
     convention = calling_convention(go_version, code.is_assembly, code.architecture)
     assignment = assign(
@@ -204,7 +224,7 @@ def signature_locations(signature: Signature, name: str, code: FunctionCode) -> 
         [result.type for result in signature.results],
         code.architecture,
         convention,
-        dictionary_place(go_version) if takes_dictionary(parsed) else None,
+        dictionary_place(go_version) if has_dictionary else None,
         is_method=parsed.kind is NameKind.METHOD,
     )
     parameters = zip(signature.parameters, assignment.parameters, strict=True)
@@ -215,6 +235,7 @@ def signature_locations(signature: Signature, name: str, code: FunctionCode) -> 
         tuple(PlacedValue(value.name, value.type, pieces) for value, pieces in parameters),
         tuple(PlacedValue(value.name, value.type, pieces) for value, pieces in results),
         size=assignment.size,
+        source=source,
     )
 
 

@@ -456,6 +456,33 @@ class Rtypes:
             if budget < 0:
                 raise table.damaged(address, "overlaps with others")
 
+    def methods_of_code(self, code: int, name: str) -> Iterator[tuple[int, int]]:
+        """Yield the addresses of a receiver's type and of the type of its method of a name.
+
+        The method's code is at an offset from the text's start.
+        """
+        for owner, row in self._table.methods_of_code(code, name):
+            yield owner.address, self._table.start + row.type
+
+    def all_methods(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (code's offset, receiver's type, method's type) of all methods that can be called.
+
+        Damaged descriptors end it with RtypeError.
+        """
+        table = self._table
+        for address in self.all_types():
+            for row in table.methods(table.record(address)):
+                if row.type > 0 and row.code > 0:
+                    yield row.code, address, table.start + row.type
+
+    def function_parts(self, address: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Return the types of a function type's parameters and results, None for other kinds."""
+        record = self._table.record(address)
+        if record.kind is not Kind.FUNC:
+            return None
+        inputs, outputs, _ = self._table.function_parts(record)
+        return inputs, outputs
+
     def declared(self) -> Iterator[str]:
         """Yield the linker's names of declared types, up to damage."""
         with suppress(RtypeError):

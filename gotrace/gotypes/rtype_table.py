@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 
@@ -19,7 +20,7 @@ from gotrace.elf import ElfError
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.image import ElfImage
 from gotrace.elf.pclntab.moduledata import ModuleData
-from gotrace.elf.scan import read_uleb
+from gotrace.elf.scan import find_all, read_uleb
 from gotrace.errors import GotraceError
 from gotrace.gotypes.releases import SWISS_MAPS
 from gotrace.gotypes.types import Kind
@@ -129,6 +130,20 @@ class Record:
     pointer_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class MethodRow:
+    """A method of a type (internal/abi.Method).
+
+    ``name`` and ``type`` are offsets from the start of the types, ``code`` is one from the start
+    of the text, of the function whose receiver is the type itself. A method that the linker found
+    unused has 0 or -1 in place of the last two.
+    """
+
+    name: int
+    type: int
+    code: int
+
+
 #: Bytes of module data to read: up to the last known itablinks.
 _MODULE_DATA = 408
 
@@ -137,6 +152,9 @@ _NAME_EXPORTED, _NAME_TAG, _NAME_PACKAGE, _NAME_EMBEDDED = 1, 2, 4, 8
 
 #: Where a descriptor has the type's hash (Hash in internal/abi.Type).
 TYPE_HASH_AT = 16
+
+#: Where it has its flags.
+_FLAGS_AT = 20
 
 _HEAD = struct.Struct("<QQIBBBBQQII")
 _HEAD_SIZE = 48
@@ -154,6 +172,8 @@ _SIZES = {
 _REFERENCES = {Kind.MAP: 3, Kind.ARRAY: 2, Kind.CHAN: 1, Kind.POINTER: 1, Kind.SLICE: 1}
 _UNCOMMON_SIZE = 16
 _METHOD_SIZE = 16
+_METHOD = struct.Struct("<iiii")  # name, type, the interfaces' function, the own function
+_METHOD_CODE = 12
 _ITAB_SIZE = 32
 _KINDS = {kind.value: kind for kind in Kind if kind is not Kind.INVALID}
 
@@ -162,6 +182,13 @@ _MAX_NAME = 1 << 16
 
 #: Most types and most itabs to accept in a list; large programs have some ten thousand.
 _MAX_LIST = 1 << 20
+
+#: How far a method's row may be behind its type's descriptor, with all fields and methods of it.
+_MAX_ROW_DISTANCE = 1 << 17
+
+#: Other bytes that are the offset of a method's code, and that look like its row, to put up with.
+_MAX_MATCHES = 1 << 12
+_MAX_ROWS = 16
 
 #: Largest distance between itabs for which they are read in one go; they are side by side.
 _MAX_ITAB_SPAN = 1 << 26
@@ -365,12 +392,61 @@ class RtypeTable:
             yield from (*inputs, *outputs)
         else:
             yield from self.words(address + _HEAD_SIZE, _REFERENCES.get(kind, 0))
-        if record.uncommon:
-            at = address + self.part_size(record)
-            count, _, offset = struct.unpack("<HHI", self.read(at + 4, 8))
-            rows = struct.iter_unpack("<iiii", self.read(at + offset, count * _METHOD_SIZE))
-            # Methods that the linker found unused have 0 or -1.
-            yield from (self.start + target if target > 0 else 0 for _, target, _, _ in rows)
+        for row in self.methods(record):
+            yield self.start + row.type if row.type > 0 else 0
+
+    def methods(self, record: Record) -> Iterator[MethodRow]:
+        """Yield the methods of a type that interfaces could call, unused ones included."""
+        start, count = self._methods_place(record)
+        for name, target, _, code in _METHOD.iter_unpack(self.read(start, count * _METHOD_SIZE)):
+            yield MethodRow(name, target, code)
+
+    def _methods_place(self, record: Record) -> tuple[int, int]:
+        """Return address and number of a type's methods."""
+        if not record.uncommon:
+            return record.address, 0
+        at = record.address + self.part_size(record)
+        count, _, offset = struct.unpack("<HHI", self.read(at + 4, 8))
+        return at + offset, count
+
+    def methods_of_code(self, code: int, name: str) -> Iterator[tuple[Record, MethodRow]]:
+        """Yield the types whose method of a name has its code at an offset from the text's start.
+
+        No list of types is read for that: the offset is looked for, and the type before it.
+        """
+        for address, row in islice(self._rows_of_code(code, name), _MAX_ROWS):
+            owner = self._type_before(address)
+            if owner is not None:
+                yield owner, row
+
+    def _rows_of_code(self, code: int, name: str) -> Iterator[tuple[int, MethodRow]]:
+        """Yield address and contents of what may be the rows of a used method."""
+        if not 0 < code < 1 << 31:
+            return
+        data, low = self.image.data, self.image.offset_of(self.start)
+        found = find_all(data, struct.pack("<I", code), low, low + self.end - self.start)
+        for place in islice(found, _MAX_MATCHES):
+            address = self.start + place - low - _METHOD_CODE
+            if address % 8 or address < self.start:
+                continue
+            label, target, _, own = _METHOD.unpack_from(data, place - _METHOD_CODE)
+            with suppress(RtypeError):
+                if label > 0 and target > 0 and self.name_at(label).text == name:
+                    yield address, MethodRow(label, target, own)
+
+    def _type_before(self, row: int) -> Record | None:
+        """Return the type that has the method whose row is at an address, None without one."""
+        data, low = self.image.data, self.image.offset_of(self.start) - self.start
+        first = max(row - _MAX_ROW_DISTANCE, self.start)
+        for address in range(row - _HEAD_SIZE - _UNCOMMON_SIZE, first - 1, -8):
+            if not data[low + address + _FLAGS_AT] & _UNCOMMON:
+                continue
+            with suppress(RtypeError):
+                record = self.record(address)
+                start, count = self._methods_place(record)
+                if (row - start) % _METHOD_SIZE == 0 and 0 <= row - start < count * _METHOD_SIZE:
+                    return record
+        return None
 
     def roots(self) -> Iterator[int]:
         """Yield the addresses of the descriptors that the binary lists.

@@ -9,7 +9,12 @@ from typing import Protocol
 
 from gotrace.abi.assign import FloatReg, Label, Piece, Saved
 from gotrace.abi.function_values import FunctionValues
-from gotrace.abi.locations import CapturedValue, FunctionLocations, PlacedValue
+from gotrace.abi.locations import (
+    CapturedValue,
+    FunctionLocations,
+    PlacedValue,
+    SignatureSource,
+)
 from gotrace.capture.factory import NodeFactory
 from gotrace.capture.interfaces import is_direct
 from gotrace.capture.nodes import OpaqueNode
@@ -519,7 +524,8 @@ class _Planner:
         self._choices = choices
         self._constants = constants
         self._values = file.values
-        self._bare: list[str] = []
+        #: Functions whose words alone are shown, by the reason.
+        self._bare: dict[str, list[str]] = {}
         self._notes: dict[str, str] = {}
         self._file = file
         self._factory = file.factory
@@ -532,12 +538,11 @@ class _Planner:
         """Return the faults of the file's debugging information, and its gaps."""
         problems = [self._values.problem] if self._values.problem else []
         problems += self._notes.values()
-        bare = self._bare
-        if bare:
+        for why, bare in self._bare.items():
             more = f" and {len(bare) - 1} more functions" if len(bare) > 1 else ""
             problems.append(
-                f"{bare[0]}{more}: no debug information says what they take: registers and stack"
-                f" words are shown; give a signature, as in '{bare[0]}(x int) error'"
+                f"{bare[0]}{more}: no debug information says what they take, and {why}: registers"
+                f" and stack words are shown; give a signature, as in '{bare[0]}(x int) error'"
             )
         return problems
 
@@ -545,10 +550,11 @@ class _Planner:
         """Plan a function's calls, which ``more`` probes than this planner's want as well."""
         specs = (self._spec, *more)
         places = self._values.of(sites.function, self._spec.signature)
-        if places.is_bare:
+        if places.source in (SignatureSource.NOTHING, SignatureSource.METHOD_TABLE):
             places = self._as_described(sites.function, specs) or places
         if places.is_bare and any(spec.format is None for spec in specs):
-            self._bare.append(sites.function.name)
+            why = self._values.why_unknown(sites.function)
+            self._bare.setdefault(why, []).append(sites.function.name)
         scope = replace(
             _scope(places, self._type, self._hashes, self._no_spans, self._no_labels),
             declared=self._declared,
@@ -576,7 +582,7 @@ class _Planner:
         refused = None
         for text in dict.fromkeys(text for spec in specs for text in spec.described):
             try:
-                return self._values.of(function, text)
+                return self._values.of(function, text, is_recipe=True)
             except SignatureError as error:
                 refused = refused or error
         if refused is not None:

@@ -102,6 +102,7 @@ def exercise(descriptors: Rtypes, addresses: list[int]) -> int:
     attempts: list[Callable[[], object]] = [
         lambda: list(descriptors.all_types()),
         lambda: list(descriptors.itabs()),
+        lambda: list(descriptors.all_methods()),
         *(functools.partial(everything_of, address) for address in addresses),
         *(
             functools.partial(descriptors.basic, name)

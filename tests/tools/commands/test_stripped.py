@@ -22,13 +22,13 @@ pytestmark = pytest.mark.live
         (["gofunccount", "--by", "name", "main.handle"], "'main.handle(x int, name string) error'"),
         (["gofunclatency", "--by", "$err", "main.handle"], "'main.handle(x int) error'"),
         (["gofunclatency", "--of", "len(name)", "main.handle"], "'main.handle(x int, name string)"),
-        (["gotrace", "net/http.serverHandler.ServeHTTP (r == nil)"], "type @http.server, or give "),
+        (["gotrace", "os.OpenFile (name == nil)"], "type @file.open, or give "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_name_that_is_not_described(line: list[str], said: str) -> None:
     name, *words, probe = line
-    fixture = "live_recipes_http" if "http" in probe else "live_bakery"
+    fixture = "live_recipes_http" if "os" in probe else "live_bakery"
     path = build(FIXTURES / fixture, newest(), flags=BUILD_MODES["stripped"])
     result = run_tool(name, *words, f"{path}:{probe}")
     assert result.status == 2
