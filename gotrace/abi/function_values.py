@@ -84,9 +84,8 @@ class FunctionValues:
     def source(self, function: FuncInfo) -> SignatureSource:
         """Return the source of a function's signature."""
         try:
-            if self._binary.dwarf and self._binary.dwarf.function(
-                function.entry, parse_name(function.name).package
-            ):
+            package = parse_name(function.name).package
+            if self._binary.dwarf and self._binary.dwarf.has_function(function.entry, package):
                 return SignatureSource.DWARF
         except DwarfError as error:
             self._damage = str(error)

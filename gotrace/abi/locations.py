@@ -87,7 +87,7 @@ class SignatureSource(enum.Enum):
 
     DWARF = "DWARF"
     METHOD_TABLE = "method table"
-    USER = "user"
+    USER = "typed"
     NOTHING = "none"
 
 

@@ -73,9 +73,13 @@ def list_probes(request: TraceRequest, output: Output) -> int:
 
     specs, _ = request.parsed
     if any(spec.signature or spec.predicate or spec.format for spec in specs):
-        plan = request.plan().plan
-        list_plan(once(plan), output)
-        return status_of(plan.failed)
+        planned = request.plan()
+        calls = planned.traced.calls if planned.traced else ()
+        sources = {
+            (id(call.binary), call.function.function.entry): call.places.source for call in calls
+        }
+        list_plan(once(planned.plan), output, sources)
+        return status_of(planned.plan.failed)
     return status_of(list_functions(request.select(), output, request.verb, to_be_traced))
 
 

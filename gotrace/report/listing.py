@@ -7,9 +7,11 @@ A program may have 90,000 functions. Each is written as soon as its sites are ch
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from gotrace.elf.pclntab.inline import InlinedCall, InlinedCalls
 from gotrace.errors import GotraceError
@@ -24,24 +26,52 @@ from gotrace.sites.sites import FunctionSites
 from gotrace.target.target import TargetBinary
 from gotrace.text import in_program, printable
 
+if TYPE_CHECKING:
+    from gotrace.abi.locations import SignatureSource
+    from gotrace.elf.functions import FuncInfo
 
-def list_plan(plan: ProbePlan, output: Output) -> None:
-    """Write one row a function, and a warning for each one that cannot be traced."""
+    #: Gives the source of a function's signature.
+    SourceOf = Callable[[FuncInfo], SignatureSource]
+
+
+def list_plan(
+    plan: ProbePlan,
+    output: Output,
+    sources: Mapping[tuple[int, int], SignatureSource] | None = None,
+) -> None:
+    """Write one row a function, and a warning for each one that cannot be traced.
+
+    ``sources`` are those of signatures if values are to be traced, by ``id`` of the file and the
+    entry.
+    """
     problems = plan.problems if isinstance(output, JsonOutput) else by_kind(plan.problems)
     for problem in (*map(str, plan.failed), *problems):
         output.notice(Notice(NoticeKind.WARNING, problem))
-    writer = _writer(output)
+    writer = _writer(output, shows_sources=sources is not None)
     programs = plan.program_names
     for binary in plan.binaries:
         if not binary.functions:
             continue
         names = [sites.function.name for sites in binary.functions]
-        writer.begin(binary.binary, names, programs.get(binary.binary))
+        source = None if sources is None else partial(_planned_source, sources, binary.binary)
+        writer.begin(binary.binary, names, programs.get(binary.binary), source)
         for sites in binary.functions:
             writer.write(sites)
     writer.end()
     if only := plan.only_inlined():
         output.notice(Notice(NoticeKind.WARNING, only.text("listed"), only.fields))
+
+
+def _source_in(binary: TargetBinary) -> SourceOf:
+    from gotrace.abi.function_values import FunctionValues  # lists of what is counted need none
+
+    return FunctionValues(binary).source
+
+
+def _planned_source(
+    sources: Mapping[tuple[int, int], SignatureSource], binary: TargetBinary, function: FuncInfo
+) -> SignatureSource:
+    return sources[id(binary), function.entry]
 
 
 def list_functions(
@@ -57,7 +87,8 @@ def list_functions(
     # A list is written as its functions become known: in text, many of them do not wait for that.
     most = 0 if not follows else MAX_FUNCTIONS if isinstance(output, JsonOutput) else _MAX_SEARCHED
     shown = [len(one.rows) <= most and one.binary.image.arch.steps_rets for one in found.selected]
-    writer = _writer(output, follows and any(shown))
+    has_values = verb == "trace"
+    writer = _writer(output, follows and any(shown), has_values)
     failed = list(found.failed)
     for text in (*map(str, failed), *found.notes):
         output.notice(Notice(NoticeKind.WARNING, text))
@@ -69,11 +100,12 @@ def list_functions(
         file = selected.binary.image.identity
         names = selected.binary.functions.names
         listed = [names[row] for row in selected.rows]
-        writer.begin(selected.binary, listed, programs.get(selected.binary))
+        source = _source_in(selected.binary) if has_values else None
+        writer.begin(selected.binary, listed, programs.get(selected.binary), source)
         if shows_callers:
             writer.find_callers(selected.rows)
         first_problem, usable = "", False
-        for sites in selected.sites(returns=True, values=verb == "trace"):
+        for sites in selected.sites(returns=True, values=has_values):
             verdict = check(sites)
             for problem in verdict.problems:
                 first_problem = first_problem or problem
@@ -152,12 +184,19 @@ class _Writer:
         self._out = output.out
         self._written = 0
 
-    def begin(self, binary: TargetBinary, names: Sequence[str], program: str | None) -> None:
+    def begin(
+        self,
+        binary: TargetBinary,
+        names: Sequence[str],
+        program: str | None,
+        source: SourceOf | None,
+    ) -> None:
         """Begin with the functions of a file; ``names`` are those to come, maybe not all.
 
         ``program`` is what the file is called where the functions are of several programs.
         """
         self._binary = binary
+        self._source = source
         self._program = program
         self._table = binary.functions
         self._inlined: InlinedCalls | None = self._table.inlined_by_name()
@@ -206,6 +245,9 @@ class _JsonWriter(_Writer):
         super().__init__(output)
         self._json = output
 
+    def _signature(self, function: FuncInfo) -> dict[str, object]:
+        return {} if self._source is None else {"signature": self._source(function).value}
+
     def _landings(self, entry: int) -> dict[str, object]:
         if (found := self._found(entry)) is None:
             return {}
@@ -228,6 +270,7 @@ class _JsonWriter(_Writer):
                 "form": entry.form.value,
                 "rets": [site.address for site in sites.returns],
                 "tail_jumps": sites.tail_jumps,
+                **self._signature(function),
                 **self._landings(function.entry),
                 "inlined": [
                     {"caller": call.caller, "file": call.file, "line": call.line}
@@ -252,6 +295,7 @@ _COLUMNS = (
     _Column("ADDRESS", 8),
     _Column("SITE", 14),
     _Column("RETS", 4),
+    _Column("SIGNATURE", 12),
     _Column("CALLERS", 0),
     _Column("INLINED INTO", 0),
 )
@@ -268,24 +312,31 @@ class _TextWriter(_Writer):
     """A table of one row a function, see ``_COLUMNS``.
 
     SITE is the entry site's offset and form; RETS the number of RETs, and of jumps out of the
-    function; CALLERS, if they are searched, that of direct calls, how many of these have a landing
-    that the kernel emulates, and whether there may be other callers; INLINED INTO some of the
-    places that the function was inlined into. A row that is wider than the terminal has a line for
-    the name, one for the columns, and one for the places.
+    function; SIGNATURE, if values are traced, its source; CALLERS, if they are searched, that of
+    direct calls, how many of these have a landing that the kernel emulates, and whether there may
+    be other callers; INLINED INTO some of the places that the function was inlined into. A row that
+    is wider than the terminal has a line for the name, one for the columns, and one for the places.
     """
 
-    def __init__(self, output: TextOutput, shows_callers: bool) -> None:
+    def __init__(self, output: TextOutput, shows_callers: bool, shows_sources: bool) -> None:
         super().__init__(output)
         self._output = output
-        self._columns = [each for each in _COLUMNS if shows_callers or each.title != "CALLERS"]
+        shown = {"CALLERS": shows_callers, "SIGNATURE": shows_sources}
+        self._columns = [each for each in _COLUMNS if shown.get(each.title, True)]
         self._held: list[list[str]] = [[column.title for column in self._columns]]
         self._widths: list[int] | None = None
         self._name_width = 0
         self._columns_here = columns_of(output.out)
         self._is_split = False
 
-    def begin(self, binary: TargetBinary, names: Sequence[str], program: str | None) -> None:
-        super().begin(binary, names, program)
+    def begin(
+        self,
+        binary: TargetBinary,
+        names: Sequence[str],
+        program: str | None,
+        source: SourceOf | None,
+    ) -> None:
+        super().begin(binary, names, program, source)
         width = max(map(len, names), default=0) + (0 if program is None else len(program) + 1)
         self._name_width = max(self._name_width, width)
 
@@ -344,6 +395,7 @@ class _TextWriter(_Writer):
             "ADDRESS": f"{function.entry:#x}",
             "SITE": f"+{entry.address - function.entry:#x} {entry.form.value}",
             "RETS": rets,
+            "SIGNATURE": self._source(function).value if self._source else "-",
             "INLINED INTO": _fit(self._places(function.name)) or "-",
         }
         called = self._found(function.entry)
@@ -362,10 +414,10 @@ class _TextWriter(_Writer):
         return ", ".join(places) + (f" and {more} more" if more > 0 else "")
 
 
-def _writer(output: Output, shows_callers: bool = False) -> _Writer:
+def _writer(output: Output, shows_callers: bool = False, shows_sources: bool = False) -> _Writer:
     if isinstance(output, JsonOutput):
         return _JsonWriter(output)
-    return _TextWriter(output, shows_callers)
+    return _TextWriter(output, shows_callers, shows_sources)
 
 
 def _fit(text: str) -> str:

@@ -197,3 +197,18 @@ def test_names_of_files_are_read_once(program: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(lines, "string_at", counted)
     listed(program, "*")
     assert set(read.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("flags", "sources"),
+    [([], ("DWARF", "DWARF")), (["-ldflags=-s -w"], ("method table", "none"))],
+    ids=["whole", "stripped"],
+)
+def test_sources_of_signatures(flags: list[str], sources: tuple[str, str]) -> None:
+    path = build(FIXTURES / "sites_http", newest(), flags=flags, env={"CGO_ENABLED": "0"})
+    names = ("net/http.(*ServeMux).ServeHTTP", "main.main")
+    rows = [json.loads(line) for line in listed(path, *names, as_json=True)]
+    assert {row["func"]: row["signature"] for row in rows} == dict(zip(names, sources, strict=True))
+    text = listed(path, *names)
+    assert "SIGNATURE" in text[0]
+    assert all(source in "".join(text[1:]) for source in sources)

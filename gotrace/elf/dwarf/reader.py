@@ -114,11 +114,17 @@ class DwarfReader:
 
         Assembly functions have an die, without parameters, in some releases and none in others.
         """
-        unit = self._units.covering(low_pc, package)
-        if unit is None:
-            return None
-        offset = self._functions_of(unit).get(low_pc)
+        offset = self._offset_of(low_pc, package)
         return None if offset is None else self._signature(self._units.die(offset), low_pc)
+
+    @damage_is_reported
+    def has_function(self, low_pc: int, package: str = "") -> bool:
+        """Return whether ``function`` would return one, which is not decoded."""
+        return self._offset_of(low_pc, package) is not None
+
+    def _offset_of(self, low_pc: int, package: str) -> int | None:
+        unit = self._units.covering(low_pc, package)
+        return None if unit is None else self._functions_of(unit).get(low_pc)
 
     def functions(self) -> Iterator[FunctionSignature]:
         """Yield all functions that have code, one unit after the other: walks everything."""

@@ -132,3 +132,29 @@ def test_signatures_that_are_not_the_functions_own(signature: str) -> None:
     assert result.status == 2
     (line,) = result.errors.splitlines()
     assert "bytes of stack" in line
+
+
+def test_expressions_of_a_method_without_signature() -> None:
+    """Numbers name its parameters, and types the usual ones."""
+    handler = 'net/http.serverHandler.ServeHTTP (r.Method == "POST") "%s", r.URL.Path'
+    writer = 'net/http.(*response).Write (len(arg2) > 7 && $err == nil) "%q", arg2'
+    result = trace(program(), handler, writer)
+    said = sorted(row["message"] for row in of_kind(result, "call"))
+    paths = ["/", "/users/42", "/search"]
+    written = ["POST /users/42", "POST /search", "/get/42 0"]
+    assert said == sorted([*paths, *(f'"{text}\\n"' for text in written)])
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        "net/http.(*response).Write(text string) (int, error)",
+        "net/http.(*response).Write(data []byte) (int, any)",
+    ],
+)
+def test_signatures_that_contradict_the_method_table(signature: str) -> None:
+    result = run_tool("gotrace", f"{program()}:{signature}")
+    assert result.status == 2
+    assert result.errors.rstrip().endswith(
+        "which the program describes: net/http.(*response).Write(arg2 []uint8) (int, error)"
+    )

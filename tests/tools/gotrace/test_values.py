@@ -20,6 +20,7 @@ from tests.toolchains import (
     FIXTURES,
     Toolchain,
     build,
+    each_of,
     marks_of,
     newest,
     require,
@@ -201,6 +202,67 @@ def test_stripped_generics(minor: str) -> None:
     assert re.sub("0x[0-9a-f]+", "P", box) == (
         'main.(*box[...]).takeBoxPointer(arg1=(*main.box)(P), n=9) = &string("i")'
     )
+
+
+#: What makes the fixture's functions methods that an interface may call, and keeps them.
+_MATRIX = """package main
+
+import (
+	"os"
+	"reflect"
+)
+
+type matrix struct{ n int }
+
+var all = &matrix{7}
+
+func init() {
+	sink = store{}
+	sink = reflect.ValueOf(all).MethodByName(os.Args[0]).IsValid()
+}
+"""
+_NAME = re.compile(r"([(,] ?)\w+=")
+
+
+def as_methods(directory: Path) -> Path:
+    """Return a copy of the fixture whose functions are exported methods of one type."""
+    copy = directory / "trace_methods"
+    shutil.copytree(FIXTURES / "trace_values", copy, ignore=shutil.ignore_patterns("unlisted.go"))
+    main, listed = copy / "main.go", copy / "listed.go"
+    text = re.sub(r"(?m)^func take(?=\w+\()", "func (*matrix) Take", main.read_text())
+    text = re.sub(r"(?m)^(\t+)take(?=\w+\()", r"\1all.Take", text)
+    text = re.sub(r"(\bs\.|^func \(s \*?store\) )take", r"\1Take", text, flags=re.MULTILINE)
+    main.write_text(text)
+    listed.write_text(listed.read_text().partition("\n\n")[2])  # all is listed in tables
+    (copy / "matrix.go").write_text(_MATRIX)
+    return copy
+
+
+def unnamed(call: str) -> str:
+    """Return a call as it is without names of parameters."""
+    return _NAME.sub(r"\1", call)
+
+
+@each_of(toolchains())
+def test_methods_of_stripped_programs(toolchain: Toolchain, tmp_path: Path) -> None:
+    """Each value of every kind is right without DWARF and signatures, if a method takes it."""
+    flags = ["-ldflags=-s -w", *(BUILD_MODES["pie"] if toolchain is newest() else ())]
+    path = build(as_methods(tmp_path), toolchain, flags=flags)
+    run = trace(
+        path, "-x", "*.func*", "main.(*matrix).*", "main.(*store).Take*", "main.store.Take*"
+    )
+    wanted = [text for text in run.wanted if "[...]" not in text and "func1(" not in text]
+    assert len(wanted) > 50
+    calls = [
+        re.sub(r"(?<=\()arg1=&main\.matrix\{n: 7\}(, )?", "", call)
+        .replace("main.(*matrix).Take", "main.take")
+        .replace("store).Take", "store).take")
+        .replace("store.Take", "store.take")
+        for call in run.calls
+    ]
+    shown = [comparable(call, text) for call, text in zip(calls, wanted, strict=True)]
+    assert_same([*map(unnamed, shown)], [*map(unnamed, wanted)])
+    assert run.result.errors == ""
 
 
 def test_stripped_without_signatures() -> None:
