@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gotrace.api.rows import Function as Function
     from gotrace.api.rows import Goroutine as Goroutine
     from gotrace.api.rows import GoroutineLatencies as GoroutineLatencies
+    from gotrace.api.rows import Goroutines as Goroutines
     from gotrace.api.rows import GoroutineState as GoroutineState
     from gotrace.api.rows import GoroutineTime as GoroutineTime
     from gotrace.api.rows import Group as Group
@@ -83,6 +84,8 @@ if TYPE_CHECKING:
     from gotrace.results.changes import Diff as Diff
     from gotrace.results.changes import Rates as Rates
     from gotrace.results.changes import diff as diff
+    from gotrace.results.lines import Reading as Reading
+    from gotrace.results.lines import Recordable as Recordable
     from gotrace.results.merging import Host as Host
     from gotrace.results.merging import Merged as Merged
     from gotrace.results.merging import merge as merge
@@ -109,8 +112,8 @@ _HOMES = {
     "gotrace.api.checks": "TracingWarning",
     "gotrace.api.rows": (
         "Counts CpuFunction CpuSamples CpuTime Function Goroutine GoroutineLatencies"
-        " GoroutineState GoroutineTime Group Groups Latencies Syscall Syscalls Wait Waits"
-        " WallTime"
+        " Goroutines GoroutineState GoroutineTime Group Groups Latencies Syscall Syscalls"
+        " Wait Waits WallTime"
     ),
     "gotrace.api.session": "Session attach path start",
     "gotrace.api.streams": "CallStream FlightStream IntervalStream RequestStream SnapshotStream",
@@ -131,6 +134,7 @@ _HOMES = {
     "gotrace.requests.model": "Node Request load",
     "gotrace.requests.recording": "Recording",
     "gotrace.results.changes": "Amount Change Diff Rates diff",
+    "gotrace.results.lines": "Reading Recordable",
     "gotrace.results.merging": "Host Merged merge",
     "gotrace.results.rows": "Key",
     "gotrace.target.command": "CommandError",

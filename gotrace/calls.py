@@ -7,17 +7,17 @@ Values are those of ``gotrace.values.python``. Reading takes neither BPF nor roo
 from __future__ import annotations
 
 import datetime
-import gzip
 import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from gotrace.arguments import held_to_annotations
 from gotrace.errors import GotraceError
 from gotrace.records import dataclass
-from gotrace.results.rows import lines_of
+from gotrace.results.lines import Recordable, lines_of, recording, write_lines
 from gotrace.values.python import GoError, MapKey, Unavailable, as_json, from_json
 
 
@@ -231,8 +231,8 @@ def read(source: str | os.PathLike[str] | Iterable[str], *, lossy: bool = False)
     A file whose name ends in ``.gz`` is compressed, as ``gotrace -o`` writes it.
 
     Lines of other kinds are passed over. Raises LostCalls at the end where the trace says that
-    calls are missing, unless ``lossy``; GotraceError where a file cannot be read or a line is not
-    of such a trace.
+    calls are missing, unless ``lossy``; GotraceError where a file cannot be read, a line is not of
+    such a trace, or all results are of another command.
     """
     if isinstance(source, str | os.PathLike):
         with lines_of(source, "gotrace --json") as lines:
@@ -242,35 +242,63 @@ def read(source: str | os.PathLike[str] | Iterable[str], *, lossy: bool = False)
 
 
 @held_to_annotations
-def write(path: str | os.PathLike[str], calls: Iterable[Call]) -> None:
+def write(
+    path: str | os.PathLike[str], found: Recordable | Iterable[Call] | Iterable[Recordable]
+) -> None:
     """Write calls to a file that ``read`` reads, compressed if its name ends in ``.gz``.
 
-    Raises GotraceError if the file cannot be written.
+    Results are written as their own ``write`` does; those of all intervals of a run are one
+    recording. Raises GotraceError if the file cannot be written.
     """
-    name = os.fspath(path)
-    try:
-        with (gzip.open if name.endswith(".gz") else open)(name, "wt", encoding="utf-8") as file:
-            for call in calls:
-                file.write(call.to_json())
-    except OSError as error:
-        raise GotraceError(f"cannot write {name}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise GotraceError(f"cannot write {name!r}: {error}") from error
+    write_lines(path, found.lines() if isinstance(found, Recordable) else _lines(found))
+
+
+def _lines(found: Iterable[Call] | Iterable[Recordable]) -> Iterator[str]:
+    rest: Iterator[Any] = iter(found)
+    for one in rest:
+        if isinstance(one, Recordable):
+            yield from recording(chain([one], rest))
+        else:
+            yield one.to_json()
 
 
 def _calls(lines: Iterable[str], name: str, lossy: bool) -> Iterator[Call]:
     lost: Counter[str] = Counter()
+    other: dict[str, Any] | None = None
+    has_calls = False
     for number, line in enumerate(lines, 1):
         place = f"{name}:{number}"
         row = _row(line, place)
         if row.get("kind") == "call":
+            has_calls = True
             yield from_row(row, place)
         elif row.get("kind") == "lost":
             if not isinstance(row.get("what"), str) or not isinstance(row.get("calls"), int):
                 raise GotraceError(f"{place}: not a line of gotrace --json: no number of calls")
             lost[row["what"]] += row["calls"]
+        elif row.get("kind") not in _FRAME:
+            other = other or row
+    if other is not None and not has_calls:
+        raise GotraceError(f"{name}: no calls of gotrace, but {_described(other)}")
     if lost and not lossy:
         raise LostCalls(lost)
+
+
+#: Kinds of lines that any command writes.
+_FRAME = ("attached", "detached", "exited", "lost", "moved", "summary", "warning")
+
+
+def _described(row: Mapping[str, Any]) -> str:
+    """Return the results that a row is of, and what reads them."""
+    from gotrace.results.kinds import kind_of
+
+    kind = kind_of(row)
+    tool = row.get("of") if row.get("kind") == "merged" else kind and kind.tool
+    if tool is not None:
+        return f"results of {tool}: gotrace.merge and gotrace.diff read them"
+    if row.get("kind") == "request":
+        return "requests of gotrace tree: gotrace.load reads them"
+    return f"lines of the kind {json.dumps(row.get('kind'))[:40]}"
 
 
 def _row(line: str, place: str) -> dict[str, Any]:

@@ -18,6 +18,8 @@ _MAX_EXPONENT = 43
 BUCKETS = (_MAX_EXPONENT - _SUB_BITS + 2) * _SUB_BUCKETS
 #: The same where histograms are of values of any size.
 WIDE_BUCKETS = (63 - _SUB_BITS + 2) * _SUB_BUCKETS
+#: The percentiles of rows, by name.
+MARKS = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 #: Powers of two of the display unit: rows of the table printed with -u and -m.
 UNIT_ROWS = 64
 

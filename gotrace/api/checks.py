@@ -42,9 +42,14 @@ def check_budget(run: Run[Any, Any], lossy: bool = False) -> None:
         _warn_caller(text)
 
 
+def missing(run: Run[Any, Any], lost: Mapping[str, int]) -> dict[str, int]:
+    """Return how much was lost, or skipped by the kernel."""
+    return {what: n for what, n in (*lost.items(), ("skipped", run.meter.skipped())) if n}
+
+
 def check_lost(run: Run[Any, Any], lossy: bool, lost: Mapping[str, int]) -> None:
     """Raise LostCalls if anything was lost, or skipped by the kernel, unless ``lossy``."""
-    found = {what: n for what, n in (*lost.items(), ("skipped", run.meter.skipped())) if n}
+    found = missing(run, lost)
     if found and not lossy:
         raise LostCalls(found)
 

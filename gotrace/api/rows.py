@@ -13,6 +13,7 @@ from gotrace.calls import StackFrame
 from gotrace.errors import UsageError
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.model import DumpedGoroutine, Frame, Stack, State, own_function
+from gotrace.goroutines.rows import DumpRows
 from gotrace.histogram import Histogram, ValueHistogram
 from gotrace.profiles.folded import folded
 from gotrace.profiles.html import html
@@ -20,23 +21,34 @@ from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
 from gotrace.profiles.write import write_profile
-from gotrace.records import dataclass, field
-from gotrace.results.rows import Row
+from gotrace.records import dataclass, field, replace
+from gotrace.results.lines import Reading, Recordable
+from gotrace.results.rows import Json, Row
+from gotrace.session.call_rows import count_rows, value_row
 from gotrace.session.choices import WaitState
 from gotrace.session.key_stacks import STACK, key_profile, stack_of
 from gotrace.session.keys import KeyMeter, KeyPeriod, KeyRequest
 from gotrace.session.latency import Measurement
-from gotrace.session.oncpu.groups import WALL_FORM, wall_groups
+from gotrace.session.latency_rows import Interval, key_counts, key_groups, key_values
+from gotrace.session.oncpu.groups import WALL_FORM, wall_groups, wall_head
 from gotrace.session.oncpu.meter import SampleMeter, SamplePeriod
-from gotrace.session.oncpu.naming import SampleNames, function_rows
+from gotrace.session.oncpu.naming import SampleNames, function_rows, samples_head
 from gotrace.session.oncpu.wall import WallRow
 from gotrace.session.plan import ProgramFunction
+from gotrace.session.row_cells import RowStacks
 from gotrace.session.run import Run
 from gotrace.session.waits.meter import WaitMeter, WaitPeriod, WaitRow
-from gotrace.session.waits.names import SyscallMeter, SyscallSums
-from gotrace.session.waits.naming import FORM, WaitChoice, named_waits, profile_rows
+from gotrace.session.waits.names import SyscallMeter, SyscallSums, syscall_row
+from gotrace.session.waits.naming import (
+    FORM,
+    WaitChoice,
+    named_waits,
+    profile_rows,
+    waits_head,
+)
 from gotrace.session.why.parts import PartSums
 from gotrace.tables import Table
+from gotrace.text import in_program
 from gotrace.values.python import GoError, to_python
 
 
@@ -142,7 +154,7 @@ class _Profiled:
         write_profile(path, self._profile, html)
 
 
-class Waits(list[Wait], Table, _Profiled):
+class Waits(list[Wait], Table, Recordable, _Profiled):
     """The places where goroutines waited, the longest first.
 
     ``total_count`` and ``delay_ns`` are the sums of ``count`` and ``delay_ns``, with those for
@@ -167,8 +179,12 @@ class Waits(list[Wait], Table, _Profiled):
         self.earlier = earlier
         self.total_count = others[0] + sum(row["count"] for row in rows)
         self.delay_ns = others[1] + sum(row["delay_ns"] for row in rows)
+        self._rows = rows
         found, now = profile_rows(program, rows), time.time_ns()
         self._profile = StackProfile(FORM, found, "waits", program.mappings(), now)
+
+    def result_rows(self, reading: Reading) -> Iterable[Json]:
+        return [waits_head(self._rows, self.others, _head_fields(reading)), *self._rows]
 
     def __repr__(self) -> str:
         """Return the sums: there are many waits."""
@@ -218,7 +234,7 @@ class CpuFunction:
     total_ns: int
 
 
-class CpuTime(list[CpuSamples], Table, _Profiled):
+class CpuTime(list[CpuSamples], Table, Recordable, _Profiled):
     """Where CPU time went, the most first.
 
     ``samples`` and ``cpu_ns`` are the sums, with ``others``: samples for which there was no row to
@@ -227,8 +243,14 @@ class CpuTime(list[CpuSamples], Table, _Profiled):
     their own first.
     """
 
-    def __init__(self, meter: SampleMeter, period: SamplePeriod, inside: Sequence[str]) -> None:
-        """Name the frames of a period's rows."""
+    def __init__(
+        self,
+        meter: SampleMeter,
+        period: SamplePeriod,
+        inside: Sequence[str] = (),
+        by: str | None = None,
+    ) -> None:
+        """Name the frames of a period's rows; ``by`` is the expression of their label."""
         names, of = SampleNames(meter), meter.event
         rows = names.named(period.rows, inside)
         super().__init__(
@@ -246,12 +268,18 @@ class CpuTime(list[CpuSamples], Table, _Profiled):
         self.clock_ns = period.clock_ns
         self.samples = period.others + sum(one.samples for one in rows)
         self.cpu_ns = self.samples * of.period
+        functions = function_rows(rows, of)
         self.functions = [
-            CpuFunction(row["func"], row["self_ns"], row["total_ns"])
-            for row in function_rows(rows, of)
+            CpuFunction(row["func"], row["self_ns"], row["total_ns"]) for row in functions
         ]
+        self._rows = [*functions, *(one.row(of, by) for one in rows)]
+        clock_ns = None if inside else period.clock_ns
+        self._head = samples_head(rows, period.others, of, clock_ns, {})
         found, now = names.profile_rows(rows), time.time_ns()
         self._profile = StackProfile(names.form(), found, "CPU time", names.mappings(), now)
+
+    def result_rows(self, reading: Reading) -> Iterable[Json]:
+        return [self._head | _head_fields(reading), *self._rows]
 
     def __repr__(self) -> str:
         """Return the sums: there are many samples."""
@@ -272,7 +300,7 @@ class Syscall:
     errors: Mapping[str, int]
 
 
-class Syscalls(list[Syscall], Table):
+class Syscalls(list[Syscall], Table, Recordable):
     """System calls by name, those that took most time first; ``stacks`` says where they are made.
 
     Calls that had begun before are in neither: ``stacks.earlier`` is how many.
@@ -281,6 +309,10 @@ class Syscalls(list[Syscall], Table):
     def __init__(self, sums: Iterable[SyscallSums], stacks: Callable[[], Waits]) -> None:
         super().__init__(Syscall(one.name, one.times, one.errors) for one in sums)
         self.stacks = stacks()
+        self._measured = tuple(self)
+
+    def result_rows(self, reading: Reading) -> Iterable[Json]:
+        return [*self.stacks.result_rows(reading), *map(syscall_row, self._measured)]
 
     def __repr__(self) -> str:
         calls, ns = sum(one.times.count for one in self), sum(one.times.sum for one in self)
@@ -307,7 +339,7 @@ class GoroutineTime:
     waiting_ns: int
 
 
-class WallTime(list[GoroutineTime], Table, _Profiled):
+class WallTime(list[GoroutineTime], Table, Recordable, _Profiled):
     """All of goroutines' time by group, the most first.
 
     ``wall_ns`` is the sum, with ``others``: how many stays in a state found no row, and their time.
@@ -330,8 +362,14 @@ class WallTime(list[GoroutineTime], Table, _Profiled):
         )
         self.others = others
         self.wall_ns = others[1] + sum(one.wall_ns for one in groups)
+        stacks = RowStacks(names.program)
+        self._head = wall_head(groups, others, {})
+        self._rows = [row for one in groups for row in one.table_rows(stacks)]
         found, now = [row for one in groups for row in one.profile_rows(names)], time.time_ns()
         self._profile = StackProfile(WALL_FORM, found, "goroutines' time", names.mappings(), now)
+
+    def result_rows(self, reading: Reading) -> Iterable[Json]:
+        return [self._head | _head_fields(reading), *self._rows]
 
     def __repr__(self) -> str:
         return f"<gotrace.WallTime: {len(self):,} groups, {self.wall_ns:,} ns>"
@@ -350,15 +388,39 @@ def _times(times: Histogram) -> tuple[int, ...]:
     return times.count, times.sum, times.percentile(50), times.percentile(99), times.maximum
 
 
-class Latencies(dict[str, Histogram], Table):
+def _head_fields(reading: Reading) -> Row:
+    """Return the fields of a row that begins others: whose, when and how long."""
+    pid = (reading.attached or {}).get("pid")
+    return {"pid": pid, "ts": round(reading.ended, 6), "seconds": reading.seconds}
+
+
+def _interval_rows(interval: Interval, reading: Reading) -> Iterable[Json]:
+    when = {"ts": round(reading.ended, 6), "interval_s": round(reading.seconds, 6)}
+    rest = [{**row, **when} for row in interval.rest]
+    ended, seconds, rates = reading.ended, reading.seconds, reading.rates
+    return replace(interval, rest=rest, ended=ended, seconds=seconds, rates=rates).rows()
+
+
+_NOTHING = Interval((), (), 0.0, 0.0, 1)
+
+
+class Latencies(dict[str, Histogram], Table, Recordable):
     """Histograms by function name; those that were not called are empty and not listed.
 
     Any other name is a KeyError.
     """
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], interval: Interval = _NOTHING) -> None:
+        """Take the histograms of an interval."""
         super().__init__()
         self._names = frozenset(names)
+        self._interval = interval
+        for group in interval.groups:
+            self[in_program(group.program, group.function or "")] = group.times
+            _add_parts(group.times, (group.why or {}).values())
+
+    def result_rows(self, reading: Reading) -> Iterable[Json]:
+        return _interval_rows(self._interval, reading)
 
     def __missing__(self, name: str) -> Histogram:
         if name not in self._names:
@@ -371,8 +433,26 @@ class Latencies(dict[str, Histogram], Table):
         return ("function", *_TIMES), ((name, *_times(times)) for name, times in rows)
 
 
-class GoroutineLatencies(dict[Goroutine, Histogram], Table):
+class GoroutineLatencies(dict[Goroutine, Histogram], Table, Recordable):
     """Histograms by goroutine."""
+
+    def __init__(
+        self, names: Sequence[ProgramFunction], period: Measurement, interval: Interval
+    ) -> None:
+        """Take the histograms of a period; ``interval`` has them for a recording."""
+        super().__init__()
+        self._interval = interval
+        for key, goroutine in period.goroutines.items():
+            function = names[key.row]
+            task = Goroutine(function.name, key.pid, key.goid, function.program)
+            self.setdefault(task, Histogram()).merge(goroutine.times)
+        for row, rest in period.rest.items():
+            if rest.times.count:
+                others = Goroutine(names[row].name, 0, None, names[row].program)
+                self.setdefault(others, Histogram()).merge(rest.times)
+
+    def result_rows(self, reading: Reading) -> Iterable[Json]:
+        return _interval_rows(self._interval, reading)
 
     def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
         """Return a row for each goroutine, those that took most time first."""
@@ -414,7 +494,7 @@ class Group:
         return self._values
 
 
-class Groups(list[Group], Table, _Profiled):
+class Groups(list[Group], Table, Recordable, _Profiled):
     """Calls added up by their values, those of most calls first.
 
     ``others`` is the number of calls for which there was no row; they are in no group. Profiles can
@@ -425,10 +505,13 @@ class Groups(list[Group], Table, _Profiled):
         """Take the sums of a run."""
         super().__init__()
         self._key, self.others = request.key.texts, 0
+        self._of = request.of.texts[0] if request.of else None
+        self._unit = run.traced.unit if run.traced else None
+        self._measured = run.plan.names, self._key, period.rows
+        self._ways = run.meter.take_ways()
         self._stacks: StackProfile | None = None
         if STACK in self._key:
-            of = request.of.texts[0] if request.of else None
-            what = period.rows, of, request.asked.patterns, time.time_ns(), 0
+            what = period.rows, self._of, request.asked.patterns, time.time_ns(), 0
             self._stacks = key_profile(run.plan, request.key, *what)
         for row in period.rows:
             if row.function is None or row.values is None:
@@ -442,6 +525,20 @@ class Groups(list[Group], Table, _Profiled):
             row_of = row.calls, row.times, row.measured
             self.append(Group(name.name, by, *row_of, name.program, row.own))
         self.sort(key=lambda one: -one.calls)
+
+    def result_rows(self, reading: Reading) -> Iterable[Json]:
+        when = reading.ended, reading.seconds
+        if self._of is not None:
+            of, groups = (self._of, self._unit), key_values(*self._measured)
+            groups.sort(key=lambda group: (group[1].count, repr(group[2])))
+            return [value_row(name, values, of, by, when) for name, values, by in groups]
+        if any(row.times is not None for row in self._measured[2]):
+            found = key_groups(*self._measured, None)
+            found.sort(key=lambda group: group.times.sum)
+            total = sum(group.times.sum for group in found)
+            shown = Interval(found, (), *when, 1, False, self._ways, total, reading.rates)
+            return shown.rows()
+        return count_rows(key_counts(*self._measured), when, rates=reading.rates)
 
     @property
     def _profile(self) -> StackProfile:  # type: ignore[override]
@@ -470,18 +567,54 @@ def _group_value(text: str, value: Any) -> Any:
     return tuple(stack_of(value)[0]) if text == STACK else to_python(value)
 
 
-class Counts(Counter[str], Table):
+class Counts(Counter[str], Table, Recordable):
     """Calls by function name; those that were not called are 0 and not listed.
 
     Where several programs are traced the names are with the programs': ``shop:main.f``.
     """
+
+    _measured: Mapping[ProgramFunction, int] = {}
+
+    @classmethod
+    def _of(cls, names: Iterable[ProgramFunction], calls: Iterable[int]) -> Counts:
+        """Return the calls of functions, several of which may have one name."""
+        measured: Counter[ProgramFunction] = Counter()
+        for function, count in zip(names, calls, strict=True):
+            if count:
+                measured[function] += count
+        counts = cls({function.text: count for function, count in measured.items()})
+        counts._measured = measured
+        return counts
+
+    def result_rows(self, reading: Reading) -> Iterable[Json]:
+        found = [(one.program, one.name, count, None) for one, count in self._measured.items()]
+        return count_rows(found, (reading.ended, reading.seconds), rates=reading.rates)
 
     def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
         """Return a row for each function, the most called first."""
         return ("function", "calls"), self.most_common()
 
 
-def goroutine_states(dump: Dump, goroutines: Iterable[DumpedGoroutine]) -> Iterator[GoroutineState]:
+class Goroutines(list[GoroutineState], Recordable):
+    """The goroutines of a program at one moment."""
+
+    def __init__(self, dump: Dump, chosen: Sequence[DumpedGoroutine], asked: Row) -> None:
+        """Name the frames of those that are wanted, which were ``asked`` for."""
+        super().__init__(_goroutine_states(dump, chosen))
+        self._rows = DumpRows(dump.program, chosen, dump.labels)
+        numbers = {"goroutines": len(dump.goroutines), "shown": len(chosen), "moved": dump.moved}
+        self._head = {"kind": "dump", **asked, **numbers}
+
+    def result_rows(self, reading: Reading) -> Iterable[Json]:
+        ts, stacks = round(reading.ended, 6), self._rows.stacks
+        yield {**self._head, "ts": ts}
+        for one, row in self._rows.rows(ts):
+            yield {**row, "stack": stacks[one.stack]}
+
+
+def _goroutine_states(
+    dump: Dump, goroutines: Iterable[DumpedGoroutine]
+) -> Iterator[GoroutineState]:
     program = dump.program
     stacks: dict[Stack, tuple[StackFrame, ...]] = {}
     for one in goroutines:
@@ -519,33 +652,8 @@ def _stack_frame(frame: Frame) -> StackFrame:
     return StackFrame(frame.function, frame.file, frame.line)
 
 
-def function_latencies(names: Sequence[ProgramFunction], period: Measurement) -> Latencies:
-    """Return a histogram for each name, which functions of several files may share."""
-    histograms = Latencies(name.text for name in names)
-    for row, times in period.rows.items():
-        histograms.setdefault(names[row].text, Histogram()).merge(times)
-    for row, bands in period.why.items():
-        _add_parts(histograms[names[row].text], bands.values())
-    return histograms
-
-
 def _add_parts(times: Histogram, bands: Iterable[PartSums]) -> None:
     """Add the parts of durations to their histogram."""
     for sums in bands:
         for name, totals in sums.parts.items():
             times.why[name] = times.why.get(name, 0) + totals.ns
-
-
-def goroutine_latencies(
-    names: Sequence[ProgramFunction], period: Measurement
-) -> GoroutineLatencies:
-    histograms = GoroutineLatencies()
-    for key, goroutine in period.goroutines.items():
-        function = names[key.row]
-        task = Goroutine(function.name, key.pid, key.goid, function.program)
-        histograms.setdefault(task, Histogram()).merge(goroutine.times)
-    for row, rest in period.rest.items():
-        if rest.times.count:
-            others = Goroutine(names[row].name, 0, None, names[row].program)
-            histograms.setdefault(others, Histogram()).merge(rest.times)
-    return histograms

@@ -32,15 +32,12 @@ from gotrace.api.rows import (
     CpuTime,
     Function,
     GoroutineLatencies,
-    GoroutineState,
+    Goroutines,
     Groups,
     Latencies,
     Syscalls,
     Waits,
     WallTime,
-    function_latencies,
-    goroutine_latencies,
-    goroutine_states,
 )
 from gotrace.api.streams import (
     READING,
@@ -48,6 +45,7 @@ from gotrace.api.streams import (
     FlightStream,
     IntervalStream,
     Iteration,
+    Readings,
     RecordStream,
     RequestStream,
     SnapshotStream,
@@ -62,16 +60,20 @@ from gotrace.records import replace
 from gotrace.requests.assemble import Assembler, request_probes
 from gotrace.requests.flight import flight_of, flight_size, probes_in
 from gotrace.requests.recording import Recording
+from gotrace.results.lines import Reading, Recordable
+from gotrace.results.rows import Row
 from gotrace.session.choices import HERTZ, MAX_STACK_FRAMES, ReturnMode, WaitState
 from gotrace.session.count import CallCounter, CountRequest
 from gotrace.session.keys import KeyMeter, KeyOptions, KeyRequest, key_of
 from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest
+from gotrace.session.latency_rows import LatencyChoice, interval_of
 from gotrace.session.oncpu.meter import SampleMeter, SampleRequest
 from gotrace.session.oncpu.wall import WallMeter, WallRequest
 from gotrace.session.probing import Probing
 from gotrace.session.request import Asked, RunRequest
 from gotrace.session.run import Run, open_run
 from gotrace.session.scheduler import SchedulerProbes
+from gotrace.session.symbols import Symbolizer
 from gotrace.session.trace import TraceOptions, TraceRequest
 from gotrace.session.trace_plan import TraceChoices
 from gotrace.session.undisturbed import Opened
@@ -94,6 +96,7 @@ _I = TypeVar("_I", bound=Iteration[Any])
 _M = TypeVar("_M", bound=Probing)
 _C = TypeVar("_C")
 _T = TypeVar("_T")
+_R = TypeVar("_R", bound=Recordable)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _KEY_TEXT = 64  # bytes of a text that calls are kept apart by, unless a user says how many
@@ -525,13 +528,11 @@ class Session:
         )
 
         def read(run: Run[CallCounter, Any]) -> Callable[[], Counts]:
-            counts = Counts()
-            for function, calls in zip(run.plan.names, run.meter.take(), strict=True):
-                if calls:
-                    counts[function.text] += calls
+            counts = Counts._of(run.plan.names, run.meter.take())
             return lambda: counts
 
-        return self._result(request, read, lossy, seconds, ready, interval)
+        asked = {"patterns": request.asked.patterns}
+        return self._result(request, read, asked, lossy, seconds, ready, interval)
 
     @overload
     def latency(
@@ -639,16 +640,34 @@ class Session:
         )
 
         def read(run: Run[LatencyMeter, Any]) -> Callable[[], Latencies | GoroutineLatencies]:
-            names, period = run.plan.names, run.meter.take()
-            made = goroutine_latencies if by_goroutine else function_latencies
-            return _warning(run, lambda: made(names, period))
+            names, period, ways = run.plan.names, run.meter.take(), run.meter.take_ways()
+            choice = LatencyChoice(
+                by_function=True,
+                by_goroutine=by_goroutine,
+                top=len(period.goroutines),
+                names_processes=self.pid is None,
+            )
+            when = 0.0, 0.0, 1
+            interval = interval_of(choice, run.plan, period, symbols, when, None, (), ways)
+            if by_goroutine:
+                return _warning(run, lambda: GoroutineLatencies(names, period, interval))
+            texts = [name.text for name in names]
+            return _warning(run, lambda: Latencies(texts, interval))
 
-        def poll(meter: LatencyMeter) -> bool:
-            meter.poll(time.monotonic() + READING)
-            return by_goroutine or meter.landings is not None
+        symbols: Symbolizer | None = None
+
+        def poll(run: Run[LatencyMeter, Any]) -> bool:
+            nonlocal symbols
+            run.meter.poll(time.monotonic() + READING)
+            if by_goroutine and run.tasks is not None:
+                symbols = symbols or Symbolizer.of(run.tasks.files)
+                if symbols is not None:
+                    symbols.learn(run.meter.processes)
+            return by_goroutine or run.meter.landings is not None
 
         more = interval, force, "why=True", poll
-        return self._result(request, read, lossy, seconds, ready, *more)
+        asked = {"patterns": request.asked.patterns}
+        return self._result(request, read, asked, lossy, seconds, ready, *more)
 
     def _added_up(
         self,
@@ -665,15 +684,16 @@ class Session:
             groups = Groups(run, request, run.meter.take())
             return _warning(run, lambda: groups)
 
-        def poll(meter: KeyMeter) -> bool:
-            meter.poll()
-            return meter.landings is not None
+        def poll(run: Run[KeyMeter, Any]) -> bool:
+            run.meter.poll()
+            return run.meter.landings is not None
 
         more = interval, force, "why=True", poll
-        return self._result(request, read, lossy, seconds, ready, *more)
+        asked = {"patterns": request.asked.patterns}
+        return self._result(request, read, asked, lossy, seconds, ready, *more)
 
     @_in_use
-    def goroutines(self, *patterns: str, system: bool = False) -> list[GoroutineState]:
+    def goroutines(self, *patterns: str, system: bool = False) -> Goroutines:
         """Return all goroutines of the process, or those with such a function on their stack.
 
         ``system``: the runtime's own as well. The process is not stopped, and nothing is attached.
@@ -692,7 +712,10 @@ class Session:
             dump = opened.do(take)
             chosen = GoroutineFilter(functions=patterns, system=system).of(dump)
             chosen.sort(key=lambda goroutine: goroutine.goid)
-            return list(goroutine_states(dump, chosen))
+            asked = {"pid": self.pid, "states": [], "reason": [], "functions": list(patterns)}
+            found = Goroutines(dump, chosen, {**asked, "system": system})
+            found.reading = Reading(time.time())
+            return found
 
     @_in_use
     def live(
@@ -790,8 +813,9 @@ class Session:
         def read(run: Run[WaitMeter, Any]) -> Callable[[], Waits]:
             return _waits(run.meter, kind, choice, run.meter.open() if open else ())
 
+        asked = _waits_asked(kind, inside, reasons, open=open, system=system)
         what = "waits()"
-        return self._result(request, read, lossy, seconds, ready, interval, force, what)
+        return self._result(request, read, asked, lossy, seconds, ready, interval, force, what)
 
     @overload
     def on_cpu(
@@ -833,9 +857,10 @@ class Session:
         )
 
         def read(run: Run[SampleMeter, Any]) -> Callable[[], CpuTime]:
-            return partial(CpuTime, run.meter, run.meter.take(), inside)
+            return partial(CpuTime, run.meter, run.meter.take(), inside, by)
 
-        return self._result(request, read, lossy, seconds, ready, interval)
+        asked = {"in": list(inside), "kernel": kernel, "off": False, "hertz": hertz}
+        return self._result(request, read, asked, lossy, seconds, ready, interval)
 
     @overload
     def syscalls(
@@ -884,7 +909,8 @@ class Session:
             stacks = _waits(run.meter, WaitState.SYSCALL, choice)
             return partial(Syscalls, run.meter.names(), stacks)
 
-        return self._result(request, read, lossy, seconds, ready, interval)
+        asked = _waits_asked(WaitState.SYSCALL, inside, names=True)
+        return self._result(request, read, asked, lossy, seconds, ready, interval)
 
     @overload
     def wall(self, *, force: bool = False, **options: Unpack[_SampleOptions]) -> WallTime: ...
@@ -919,8 +945,9 @@ class Session:
         def read(run: Run[WallMeter, Any]) -> Callable[[], WallTime]:
             return partial(WallTime, run.meter.cpu, *run.meter.take())
 
+        asked: Row = {"in": [], "kernel": kernel, "off": True, "hertz": hertz}
         what = "wall()"
-        return self._result(request, read, lossy, seconds, ready, interval, force, what)
+        return self._result(request, read, asked, lossy, seconds, ready, interval, force, what)
 
     def stop(self) -> None:
         """End all runs that are attached; their results so far are still returned.
@@ -986,41 +1013,55 @@ class Session:
     def _result(
         self,
         request: RunRequest[_M, _C],
-        read: Callable[[Run[_M, _C]], Callable[[], _T]],
+        read: Callable[[Run[_M, _C]], Callable[[], _R]],
+        asked: Row,
         lossy: bool,
         seconds: float | None,
         ready: Callable[[], object] | None,
         interval: float | None,
         force: bool = True,
         what: str = "",
-        poll: Callable[[_M], bool] | None = None,
-    ) -> _T | IntervalStream[_T]:
+        poll: Callable[[Run[_M, _C]], bool] | None = None,
+    ) -> _R | IntervalStream[_R]:
         """Begin a run as ``_begun`` does, wait until it is over, and return its result.
 
         ``read`` reads what is over, and returns what makes the result of it. For ``poll`` see
-        ``passed``. Raises LostCalls unless ``lossy``.
+        ``passed``. ``asked`` is the question, as recordings have it. Raises LostCalls unless
+        ``lossy``.
         """
         if interval is not None and not 0 < interval < 1e9:
             raise UsageError(f"interval is {interval}: give a positive number, or leave it out")
         with Opened() as opened:
             run = self._begun(opened, request, seconds, force, what)
+            readings = Readings(run, self._attached(run, asked), interval is not None)
             if ready is not None:
                 ready()
             if interval is not None:
 
-                def take() -> _T:
+                def take() -> _R:
                     with _STARTING:
-                        return read(run)()
+                        return readings.of(read(run))()
 
                 taken = interval, take, poll, lossy, opened.keep()
                 return self._streaming(IntervalStream(self, run, *taken))
             with os_errors():
                 passed(run, math.inf, poll)
-                made, lost = read(run), run.meter.lost()
+                made, lost = readings.of(read(run)), run.meter.lost()
             check_budget(run, lossy)
         check_lost(run, lossy, lost)
         with _STARTING, os_errors():
             return made()
+
+    def _attached(self, run: Run[_M, _C], asked: Row) -> Row:
+        """Return the beginning of a recording: the question, and the processes."""
+        pids = [one.tgid for one in self._target.watched]
+        of = f"process{'es' if len(pids) > 1 else ''} {', '.join(map(str, pids))}"
+        if "patterns" in asked:
+            text = f"Tracing {', '.join(asked['patterns'])} of {of}"
+            return {"message": text, **run.question(pids, asked["patterns"])}
+        if "state" in asked:
+            asked = {**asked, "attach": run.attached.method.value}
+        return {"message": f"Tracing {of}", "pid": run.target.pid, **asked, "ts": time.time()}
 
     def _begun(
         self,
@@ -1082,6 +1123,19 @@ def _waits(
 ) -> Callable[[], Waits]:
     waits = meter.take(), still_open
     return partial(Waits, meter, state, choice, waits, meter.losses().earlier)
+
+
+def _waits_asked(
+    state: WaitState,
+    inside: Sequence[str],
+    reasons: Sequence[str] = (),
+    names: bool = False,
+    open: bool = False,
+    system: bool = False,
+) -> Row:
+    """Return the question about waits, as recordings have it."""
+    texts = {"state": state.value, "in": list(inside), "reason": list(reasons)}
+    return {**texts, "names": names, "open": open, "system": system}
 
 
 #: Those that may be open.

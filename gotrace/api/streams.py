@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from gotrace.api.checks import check_budget, check_lost, os_errors
+from gotrace.api.checks import check_budget, check_lost, missing, os_errors
 from gotrace.calls import Call, LostCalls
 from gotrace.errors import UsageError
 from gotrace.overhead import ProbeCost
@@ -16,6 +16,8 @@ from gotrace.requests.assemble import Assembler, Tally
 from gotrace.requests.flight import FlightReader
 from gotrace.requests.model import Request
 from gotrace.requests.recording import Recorder, Recording
+from gotrace.results.lines import Reading, Recordable
+from gotrace.results.rows import Row
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import function_of
 from gotrace.session.probing import Probing
@@ -34,6 +36,7 @@ READING = 0.02  # seconds of reading at a time
 _LOOK = 1.0  # seconds between two looks at a run that only counts
 _HARVEST = 0.1  # seconds between two looks for goroutines that have ended
 _T = TypeVar("_T")
+_R = TypeVar("_R", bound=Recordable)
 _M = TypeVar("_M", bound=Probing)
 
 
@@ -133,19 +136,46 @@ class Iteration(Iterator[_T]):
 _I = TypeVar("_I", bound=Iteration[Any])
 
 
-def passed(run: Run[_M, Any], until: float, poll: Callable[[_M], bool] | None) -> bool:
+def passed(run: Run[_M, Any], until: float, poll: Callable[[Run[_M, Any]], bool] | None) -> bool:
     """Wait until a time, or until a run is over; return whether it is.
 
     ``poll`` is called now and then, and returns whether that is to be often.
     """
     is_over, left = False, until
     while not is_over and left > 0:
-        is_busy = poll is not None and poll(run.meter)
+        is_busy = poll is not None and poll(run)
         left = max(0.0, until - time.monotonic())
         is_over = run.is_over(min(left, _HARVEST if is_busy else _LOOK))
     if poll is not None:
-        poll(run.meter)
+        poll(run)
     return is_over
+
+
+class Readings:
+    """When the results of a run were measured, and for how long, one after the other."""
+
+    def __init__(self, run: Run[_M, Any], attached: Row, rates: bool) -> None:
+        self._run: Run[Any, Any] = run
+        self._attached, self._rates = attached, rates
+        self._since = run.began
+
+    def of(self, made: Callable[[], _R]) -> Callable[[], _R]:
+        """Return a function that makes a result, which has been read now, and says so."""
+        run, now = self._run, time.monotonic()
+        until = min(now, run.attached.stopped_at or now)
+        lost: Mapping[str, int] = {}
+        if run.end is not None:
+            lost = missing(run, run.meter.lost())
+        seconds = max(0.0, until - self._since)
+        reading = Reading(time.time(), seconds, self._attached, lost, self._rates)
+        self._since = until
+
+        def result() -> _R:
+            found = made()
+            found.reading = reading
+            return found
+
+        return result
 
 
 class IntervalStream(Iteration[_T]):
@@ -157,7 +187,7 @@ class IntervalStream(Iteration[_T]):
         run: Run[_M, Any],
         interval: float,
         take: Callable[[], _T],
-        poll: Callable[[_M], bool] | None,
+        poll: Callable[[Run[_M, Any]], bool] | None,
         lossy: bool,
         opened: Opened,
     ) -> None:

@@ -27,23 +27,18 @@ from gotrace.cli.run import (
 from gotrace.cli.why import PriceWatch, why_of
 from gotrace.errors import UsageError
 from gotrace.gotypes.symbols import shown_names
-from gotrace.histogram import ValueHistogram
 from gotrace.overhead import ProbeCost, RunCost
 from gotrace.probes.spec import KeyText
 from gotrace.profiles.folded import folded
 from gotrace.profiles.write import write_profile
-from gotrace.report.by import (
-    value_row,
-    write_values,
-)
-from gotrace.report.counts import count_rows, write_counts
-from gotrace.report.latencies import Interval, LatencyGroup, write_latencies
-from gotrace.report.latency_rows import NO_NAME, RowName, key_groups, row_names
+from gotrace.report.by import write_values
+from gotrace.report.counts import write_counts
+from gotrace.report.latencies import write_latencies
 from gotrace.report.listing import list_plan
-from gotrace.report.order import Order, last, ordered, size_by
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.results.rows import Row
 from gotrace.session.budget import HitCounts
+from gotrace.session.call_rows import count_rows, value_row
 from gotrace.session.key_stacks import key_profile
 from gotrace.session.keys import (
     MAX_KEY_TEXT,
@@ -55,9 +50,18 @@ from gotrace.session.keys import (
 )
 from gotrace.session.landings import Landings
 from gotrace.session.latency import FEW_FUNCTIONS
+from gotrace.session.latency_rows import (
+    Interval,
+    LatencyGroup,
+    RowName,
+    key_counts,
+    key_groups,
+    key_values,
+    row_names,
+)
 from gotrace.session.open_calls import Diagnostic
+from gotrace.session.order import Order, last, ordered, size_by
 from gotrace.session.plan import ProbePlan
-from gotrace.session.row_cells import RowBy
 from gotrace.session.run import Run
 from gotrace.target.target import Target
 from gotrace.text import counted
@@ -239,14 +243,9 @@ def _add_up(
 def _table(
     options: CallsOptions, plan: ProbePlan, key: KeyText, period: KeyPeriod, seconds: float
 ) -> Sequence[Row]:
-    names = plan.names
-    found = [
-        (program, name, row.calls, RowBy(row.by(key.texts) or {}))
-        for row in period.rows
-        for program, name in [NO_NAME if row.function is None else names[row.function]]
-    ]
+    found = key_counts(plan.names, key.texts, period.rows)
     rates = options.interval is not None
-    return count_rows(found, seconds, options.top, options.sort, rates)
+    return count_rows(found, (time.time(), seconds), options.top, options.sort, rates)
 
 
 def _groups(
@@ -257,7 +256,7 @@ def _groups(
     cost: RunCost | None,
 ) -> Sequence[LatencyGroup]:
     """Return a group for each row, in the order that is asked for."""
-    groups = key_groups(plan, key, period, cost)
+    groups = key_groups(plan.names, key.texts, period.rows, cost)
     top = None if options.is_drawn else options.top
     size = size_by(options.sort, Order.TOTAL)
     by_name = _name_of if options.sort is Order.NAME else None
@@ -280,26 +279,16 @@ def _value_rows(
 
     Without keys all functions of a program are one, unless each has a group.
     """
-    groups: dict[object, tuple[RowName, ValueHistogram, RowBy | None]] = {}
     names: Sequence[RowName] = [RowName(*name) for name in plan.names]
     if not key.expressions and not _has_each(options, plan):
         of_files = dict(zip(plan.files, row_names(plan, plan.files, False), strict=True))
         names = [of_files[part.binary] for part in plan.binaries for _ in part.functions]
-    for number, row in enumerate(period.rows):
-        assert row.measured is not None
-        name = NO_NAME if row.function is None else names[row.function]
-        by = RowBy(row.by(key.texts) or {}) if key.expressions else None
-        same: object = number if key.expressions else name
-        if same in groups:
-            groups[same][1].merge(row.measured)
-        else:
-            groups[same] = name, row.measured, by
     size, is_by_name = size_by(options.sort, Order.COUNT), options.sort is Order.NAME
     shown = ordered(
-        groups.values(),
+        key_values(names, key.texts, period.rows),
         options.top,
         lambda group: (size(group[1]), repr(group[2])),
-        (lambda group: (group[0].function or "", group[0].program or "", repr(group[2])))
+        (lambda group: (group[0][1] or "", group[0][0] or "", repr(group[2])))
         if is_by_name
         else None,
     )

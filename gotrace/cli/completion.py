@@ -25,8 +25,8 @@ from gotrace.goroutines.model import State
 from gotrace.gotypes.symbols import short_name
 from gotrace.kernel.methods import AttachMethod
 from gotrace.probes.pattern import NameList, split_target
-from gotrace.report.order import Order
 from gotrace.session.choices import ReturnMode, WaitState
+from gotrace.session.order import Order
 from gotrace.target.command import resolve_command
 from gotrace.target.process import file_test, process_numbers, runs_go
 from gotrace.target.target import Target, TargetBinary

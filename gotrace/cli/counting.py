@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -19,9 +20,10 @@ from gotrace.cli.run import (
     tracing_took,
 )
 from gotrace.gotypes.symbols import shown_names
-from gotrace.report.counts import count_rows, write_counts
+from gotrace.report.counts import write_counts
 from gotrace.report.output import Notice, Output
 from gotrace.session.budget import Spent
+from gotrace.session.call_rows import count_rows
 from gotrace.session.count import CountRequest
 from gotrace.session.plan import ProbePlan, ProgramFunction, to_be_traced
 from gotrace.sites.records import SiteForm
@@ -103,4 +105,5 @@ def _table(
         if count:
             by_name[function] += count
     found = [(one.program, one.name, count, None) for one, count in by_name.items()]
-    return count_rows(found, length, options.top, options.sort, options.interval is not None)
+    when = time.time(), length
+    return count_rows(found, when, options.top, options.sort, options.interval is not None)

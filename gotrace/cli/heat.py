@@ -13,8 +13,8 @@ from gotrace.report.colour import CLEAR, wants_colour
 from gotrace.report.heat import HeatMaps
 from gotrace.report.heat_page import heat_page
 from gotrace.report.heat_text import HeatStyle, heat_lines
-from gotrace.report.latencies import Interval
 from gotrace.report.output import Notice, NoticeKind, Output
+from gotrace.session.latency_rows import Interval
 from gotrace.text import counted
 
 _TOP = 20

@@ -16,7 +16,7 @@ from gotrace.cli.options import (
     sort_option,
 )
 from gotrace.records import dataclass, replace
-from gotrace.report.order import Order
+from gotrace.session.order import Order
 
 _INTERVAL = 1.0  # seconds, of a map without -i
 _ALONE = "-g --slower --outermost"

@@ -27,7 +27,6 @@ from gotrace.overhead import ProbeCost, RunCost
 from gotrace.records import dataclass, field
 from gotrace.report.durations import duration
 from gotrace.report.latencies import slow_row, write_latencies, write_slow
-from gotrace.report.latency_rows import LatencyChoice, RowName, interval_of, row_names
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.budget import HitCounts
 from gotrace.session.calibrate import Calibration
@@ -37,6 +36,7 @@ from gotrace.session.latency import (
     Measurement,
     SlowCall,
 )
+from gotrace.session.latency_rows import LatencyChoice, RowName, interval_of, row_names
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan, to_be_measured
 from gotrace.session.symbols import Symbolizer

@@ -24,8 +24,8 @@ from gotrace.cli.habits import (
 from gotrace.errors import GotraceError, UsageError
 from gotrace.kernel.methods import AttachMethod
 from gotrace.records import Field, dataclass, field, fields, replace
-from gotrace.report.order import Order
 from gotrace.session.choices import ReturnMode
+from gotrace.session.order import Order
 
 
 class Heading(Enum):

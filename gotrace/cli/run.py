@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
@@ -157,18 +156,11 @@ def opened_notices(options: FunctionOptions, run: Run[_M, _C], done: str) -> Ite
     if len(refused) > len(shown):
         text = f"and {len(refused) - len(shown)} more probes that the kernel refused"
         yield Notice(NoticeKind.WARNING, text)
-    unseen = sum(probe.is_entry for probe in run.plan.refused(run.attached.failed))
-    count = len(run.plan.functions) - unseen
+    fields = run.question(options.named.pids, options.patterns)
     what = '", "'.join(options.patterns)
-    text = f'Tracing {counted("{} function{s}", count)}{_of(options.named)} for "{what}"...'
-    fields = {
-        "functions": count,
-        "pids": list(options.named.pids),
-        "patterns": options.patterns,
-        "attach": run.attached.method.value,
-        "ts": time.time(),
-    }
-    yield Notice(NoticeKind.ATTACHED, f"{text} Hit Ctrl-C to end.", fields)
+    of = f"{counted('{} function{s}', fields['functions'])}{_of(options.named)}"
+    text = f'Tracing {of} for "{what}"... Hit Ctrl-C to end.'
+    yield Notice(NoticeKind.ATTACHED, text, fields)
     inlined = list(run.inlined(done))
     also = [note for note in inlined if note.kind is NoteKind.INLINED]
     for note in also[:_MAX_PROBLEMS]:

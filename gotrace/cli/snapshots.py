@@ -206,10 +206,10 @@ def _write_attached_json(
         output.rows([head, *waits.latest[: options.top]])
     functions = monitor.functions
     if functions is not None and functions.latest is not None:
-        from gotrace.report.latencies import Interval, write_latencies
-        from gotrace.report.latency_rows import LatencyChoice, interval_of, key_groups
-        from gotrace.report.order import ordered
+        from gotrace.report.latencies import write_latencies
         from gotrace.session.latency import Measurement
+        from gotrace.session.latency_rows import Interval, LatencyChoice, interval_of, key_groups
+        from gotrace.session.order import ordered
 
         when = (snapshot.ts, functions.seconds, 1)
         plan, latest = functions.run.plan, functions.latest
@@ -217,7 +217,7 @@ def _write_attached_json(
             choice = LatencyChoice(by_function=True, top=options.top)
             interval = interval_of(choice, plan, latest, None, when, None)
         else:
-            groups = key_groups(plan, functions.key, latest, None)
+            groups = key_groups(plan.names, functions.key.texts, latest.rows, None)
             groups = ordered(groups, options.top, lambda group: group.times.sum)
             interval = Interval(groups, [], *when, False, {})
         write_latencies(output, interval, False)

@@ -16,13 +16,18 @@ from gotrace.goroutines.groups import matcher
 from gotrace.profiles.rows import StackProfile
 from gotrace.report.durations import duration
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
-from gotrace.report.syscalls import syscall_row, write_syscalls
+from gotrace.report.syscalls import write_syscalls
 from gotrace.report.waits import write_waits
 from gotrace.results.rows import Row
 from gotrace.session.choices import WaitState
 from gotrace.session.request import RunRequest
 from gotrace.session.waits.meter import WaitMeter, WaitPeriod, WaitRequest, WaitRow
-from gotrace.session.waits.names import SyscallMeter, SyscallRequest, syscall_price
+from gotrace.session.waits.names import (
+    SyscallMeter,
+    SyscallRequest,
+    syscall_price,
+    syscall_row,
+)
 from gotrace.session.waits.naming import FORM, WaitChoice, named_waits, profile_rows, waits_head
 from gotrace.target.target import Target
 from gotrace.text import counted

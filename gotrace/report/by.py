@@ -8,28 +8,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gotrace.gotypes.symbols import elide_type_arguments, shown_names
-from gotrace.histogram import ValueHistogram
 from gotrace.probes.scope import STACK_TYPE
 from gotrace.report.durations import (
     PERCENTILES,
     duration,
     four_digits,
     function_line,
-    histogram_fields,
-    program_field,
     table,
 )
-from gotrace.report.order import and_more
 from gotrace.report.output import JsonOutput, Output
 from gotrace.report.table import columns_of, parts_lines
 from gotrace.session.key_stacks import stack_of
+from gotrace.session.order import and_more
 from gotrace.text import counted, printable
 from gotrace.values.go_syntax import by_text
 from gotrace.values.model import SequenceValue, Value
 
 if TYPE_CHECKING:
-    from gotrace.results.rows import Json, Row
-    from gotrace.session.row_cells import RowBy
+    from gotrace.results.rows import Json
 
 _INDENT = " " * 8
 
@@ -58,35 +54,6 @@ def stack_lines(by: Mapping[str, Value]) -> Iterator[str]:
 
 def _is_stack(value: Value) -> bool:
     return isinstance(value, SequenceValue) and value.type == STACK_TYPE
-
-
-def value_row(
-    name: tuple[str | None, str | None],
-    values: ValueHistogram,
-    of: tuple[str, str | None],
-    by: RowBy | None,
-    when: tuple[float, float],
-) -> Row:
-    """Return the row of the values of some calls.
-
-    ``by`` are the values that calls are grouped by, None if they are not grouped.
-    ``name`` is the calls' program, if there are several, and their function, if they are of one.
-    ``of`` is the expression of the values, and their unit, ``ns`` or ``bytes``, None of plain
-    numbers; ``when`` the interval's end (s since 1970) and length (s).
-    """
-    ended, seconds = when
-    return {
-        "kind": "histogram",
-        "func": name[1],
-        "of": of[0],
-        "unit": of[1],
-        **({} if by is None else {"by": by}),
-        **histogram_fields(values),
-        "unknown": values.unknown,
-        "ts": round(ended, 6),
-        "interval_s": round(seconds, 6),
-        **program_field(name[0]),
-    }
 
 
 def write_values(

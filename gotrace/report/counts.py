@@ -4,62 +4,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gotrace.report.durations import four_digits, program_field
-from gotrace.report.order import Order, and_more, ordered, rate_of, share_of
+from gotrace.report.durations import four_digits
 from gotrace.report.output import JsonOutput, Output
 from gotrace.report.table import columns_of, fitted, narrowed, shortened
+from gotrace.session.order import and_more
 from gotrace.text import in_program, printable
 
 if TYPE_CHECKING:
-    from gotrace.results.rows import Json, Row
-    from gotrace.session.row_cells import RowBy
+    from gotrace.results.rows import Json
 
 _NAME_WIDTH = 36  # bcc's; longer names widen the column
 _COUNT_WIDTH = 8  # likewise
 _SHARE_WIDTH = 6
 _STACK = "$stack"
 _MAX_WIDTH = 300  # a damaged file can have names of any length, which are not to widen all lines
-
-
-def count_rows(
-    found: Iterable[tuple[str | None, str | None, int, RowBy | None]],
-    seconds: float,
-    top: int | None,
-    order: Order | None = None,
-    rates: bool = False,
-) -> Sequence[Row]:
-    """Return the ``top`` largest rows of an interval that ends now, the largest last.
-
-    ``found`` are programs, if there are several, functions, their calls, and the values that calls
-    are grouped by, if they are. ``rates``: a row has its calls a second.
-    """
-    ended = round(time.time(), 6)
-    rows: list[Row] = [
-        {
-            "kind": "count",
-            "func": name,
-            **({} if by is None else {"by": by}),
-            "count": count,
-            "share": 0.0,
-            **({"rate": rate_of(count, seconds)} if rates else {}),
-            "ts": ended,
-            "interval_s": round(seconds, 6),
-            **program_field(program),
-        }
-        for program, name, count, by in found
-    ]
-    total = sum(row["count"] for row in rows)
-    for row in rows:
-        row["share"] = share_of(row["count"], total)
-
-    def name(row: Json) -> tuple[str, str, str]:
-        return row["func"] or "", row.get("program") or "", repr(row.get("by"))
-
-    by_name = name if order is Order.NAME else None
-    return ordered(rows, top, lambda row: (row["count"], *name(row)), by_name)
 
 
 def write_counts(

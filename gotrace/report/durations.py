@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gotrace.histogram import Histogram, ValueHistogram
 from gotrace.text import in_program, printable
 
 #: The percentiles that are shown, by name.
@@ -41,24 +40,6 @@ def table(rows: Sequence[tuple[int, int, int]], unit: str) -> Iterator[str]:
     for low, high, count in rows:
         stars = "*" * (count * _STARS // most if most else 0)
         yield f"{low:>{width}} -> {high:<{width}} : {count:<{digits}} |{stars:<{_STARS}}|"
-
-
-def histogram_fields(values: Histogram | ValueHistogram, unit: str = "") -> dict[str, object]:
-    """Return a histogram's fields in JSON; ``unit`` is put after the names of values, ``_ns``."""
-    numbers = {"sum": values.sum, "min": values.minimum, "max": values.maximum}
-    numbers |= {
-        mark.replace(".", ""): values.percentile(fraction) for mark, fraction in PERCENTILES.items()
-    }
-    return {
-        "count": values.count,
-        **{name + unit: number for name, number in numbers.items()},
-        "buckets": [list(bounds) for bounds in values.ranges()],
-    }
-
-
-def program_field(program: str | None) -> dict[str, object]:
-    """Return a program's field in JSON: none if only one is traced."""
-    return {} if program is None else {"program": program}
 
 
 def function_line(program: str | None, function: str | None) -> Iterator[str]:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, TextIO
 
 from gotrace.goroutines.groups import GoroutineGroup, GroupKey
 from gotrace.goroutines.labels import NO_LABELS, Labels
-from gotrace.goroutines.model import Awaited, DumpedGoroutine, Frame, Stack, State, own_function
+from gotrace.goroutines.model import Awaited, DumpedGoroutine, Frame, State, own_function
 from gotrace.goroutines.program import CodeNames
+from gotrace.goroutines.rows import DumpRows
 from gotrace.report.output import JsonOutput
 from gotrace.report.table import columns_of, fitted, narrowed
-from gotrace.text import counted, encodable, printable
+from gotrace.text import counted, printable
 
 if TYPE_CHECKING:
     from gotrace.goroutines.arguments import Arguments, FrameArguments
@@ -174,45 +175,13 @@ def write_json(
 
     ``ts`` is when (s since 1970). ``arguments`` reads those of frames, where they are wanted.
     """
-    stacks: dict[Stack, str] = {}
-    creations: dict[int, dict[str, object] | None] = {}
-    for one in goroutines:
-        if one.stack not in stacks:
-            frames = [
-                {**frame.to_json(), "inlined": frame.is_inlined}
-                for frame in program.frames(one.stack)
-                if not frame.is_elided
-            ]
-            stacks[one.stack] = json.dumps(frames, separators=(",", ":"))
-        if one.created_by not in creations:
-            # the main goroutine is made in assembly, by no go statement
-            creation = program.creation(one.created_by) if one.goid != 1 else None
-            creations[one.created_by] = None if creation is None else creation.to_json()
-        fields = {
-            "kind": "goroutine",
-            "goid": one.goid,
-            "state": one.state.value,
-            "reason": one.reason or None,
-            "waiting_ns": one.waiting_ns,
-            "awaits": one.awaited.type if one.awaited else None,
-            "address": f"{one.awaited.address:#x}" if one.awaited else None,
-            "created_by": creations[one.created_by],
-            "parent": one.parent or None,
-            "locked_to_thread": one.is_locked_to_thread,
-            "labels": dict(map(_encodable, (labels or {}).get(one.labels, NO_LABELS))),
-            "system": one.is_system,
-            "moved": one.has_moved,
-            "whole": one.is_whole,
-            "ts": ts,
-        }
+    rows = DumpRows(program, goroutines, labels or {})
+    stacks = {one: json.dumps(frames, separators=(",", ":")) for one, frames in rows.stacks.items()}
+    for one, fields in rows.rows(ts):
         text = json.dumps(fields, separators=(",", ":"))
         stack = stacks[one.stack] if arguments is None else _stack_json(program, one, arguments)
         output.out.write(f'{text[:-1]},"stack":{stack}}}\n')
     output.out.flush()
-
-
-def _encodable(label: tuple[str, str]) -> tuple[str, str]:
-    return encodable(label[0]), encodable(label[1])
 
 
 def _stack_json(program: CodeNames, one: DumpedGoroutine, arguments: Arguments) -> str:

@@ -19,7 +19,7 @@ from gotrace.gotypes.symbols import shown_names
 from gotrace.histogram import Histogram, bucket_bounds
 from gotrace.records import dataclass, field
 from gotrace.report.durations import of_program
-from gotrace.report.latencies import Interval, LatencyGroup
+from gotrace.session.latency_rows import Interval, LatencyGroup
 from gotrace.session.why.parts import PartSums, take_tracing_out
 from gotrace.text import printable
 

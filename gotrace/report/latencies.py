@@ -9,93 +9,27 @@ from typing import TYPE_CHECKING
 
 from gotrace.gotypes.symbols import elide_type_arguments, short_name, shown_names
 from gotrace.histogram import Histogram
-from gotrace.overhead import ProbeCost
-from gotrace.records import dataclass, field
 from gotrace.report.durations import (
     PERCENTILES,
     duration,
     four_digits,
     function_line,
-    histogram_fields,
     of_program,
-    program_field,
     table,
 )
-from gotrace.report.order import and_more, rate_of, share_of, share_text
 from gotrace.report.output import JsonOutput, Output
 from gotrace.report.table import columns_of, parts_lines
-from gotrace.report.why import BucketParts, bracket, sums_fields, sums_lines
+from gotrace.report.why import bracket, sums_lines
+from gotrace.session.call_rows import program_field
+from gotrace.session.latency_rows import Interval, LatencyGroup
+from gotrace.session.order import and_more, rate_of, share_text
 from gotrace.session.why.parts import take_tracing_out
 from gotrace.text import counted, printable
 
 if TYPE_CHECKING:
     from gotrace.results.rows import Json, Row
-    from gotrace.values.model import Value
 
 _UNITS = {1: "nsecs", 1_000: "usecs", 1_000_000: "msecs"}
-
-
-@dataclass(frozen=True, slots=True)
-class LatencyGroup:
-    """One histogram and its subject.
-
-    ``function`` is None when all functions of a run are measured together; ``goroutine`` is
-    None, or describes the goroutine as a stack dump would, its number in ``goid`` and that of its
-    process in ``pid`` (0 where it has none here). ``why`` is what the times went into, None where
-    that was not asked for. ``by``: it is of the calls that have
-    these values, by expression, or of all that found no room, if it is empty. ``program`` is the
-    name of the program of which the calls are, None where only one is traced. ``cost`` is that of
-    the probes, None where it is not known. ``own`` is the calls' own time in ns, None if it is not
-    kept.
-    """
-
-    function: str | None
-    times: Histogram
-    goid: int | None = None
-    goroutine: str | None = None
-    pid: int = 0
-    why: BucketParts | None = None
-    by: Mapping[str, Value] | None = None
-    program: str | None = None
-    cost: ProbeCost | None = None
-    own: int | None = None
-
-    @property
-    def probe_ns(self) -> int | None:
-        """Return the probes' own part of the times, in ns."""
-        times = self.times
-        return self.cost.within(times.sum, times.count, times.hits) if self.cost else None
-
-
-def _in_common(ways: Mapping[str, str]) -> str:
-    """Return where the calls of all functions were seen returning; see `Interval`."""
-    found = set(ways.values())
-    return found.pop() if len(found) == 1 else "both" if found else "ret"
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """The contents of one printing: when it ended (s since 1970), its length (s), its unit (ns).
-
-    ``short``: see ``shown_names``. ``ways`` says of functions, by name, where their calls were seen
-    returning. ``total`` is the
-    time of all calls (ns), those of groups that are not shown as well. ``rates``: groups have their
-    calls a second.
-    """
-
-    groups: Sequence[LatencyGroup]
-    rest: Sequence[Json]
-    ended: float
-    seconds: float
-    unit: int
-    short: bool = False
-    ways: Mapping[str, str] = field(default_factory=dict)
-    total: int = 0
-    rates: bool = False
-
-    def way(self, function: str | None) -> str:
-        """Return where calls of a function, or of all if it is None, were seen returning."""
-        return _in_common(self.ways) if function is None else self.ways.get(function, "ret")
 
 
 def tracing_part(part: int, whole: int) -> str | None:
@@ -109,9 +43,7 @@ _NOTABLE = 0.1
 def write_latencies(output: Output, interval: Interval, timestamp: bool) -> None:
     """Write one interval; ``timestamp`` puts the time of day above its text."""
     if isinstance(output, JsonOutput):
-        for group in interval.groups:
-            output.write("histogram", _fields(group, interval))
-        output.rows(interval.rest)
+        output.rows(interval.rows())
         return
     if timestamp:
         output.out.write(time.strftime("%H:%M:%S\n", time.localtime(interval.ended)))
@@ -237,30 +169,6 @@ def _shares(times: Histogram, interval: Interval) -> Iterator[str]:
         yield f"{four_digits(rate_of(times.count, interval.seconds))}/s"
     if times.sum < interval.total:
         yield f"share: {share_text(times.sum, interval.total)}"
-
-
-def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
-    times, cost = group.times, group.probe_ns
-    fields: dict[str, object] = {"func": group.function}
-    if group.goid is not None:
-        fields |= {"pid": group.pid, "goid": group.goid, "goroutine": group.goroutine}
-    if group.by is not None:
-        from gotrace.session.row_cells import RowBy
-
-        fields["by"] = RowBy(group.by).to_json()
-    return fields | {
-        **histogram_fields(times, "_ns"),
-        "share": share_of(times.sum, interval.total),
-        **({} if group.own is None else {"own_ns": group.own}),
-        **({"rate": rate_of(times.count, interval.seconds)} if interval.rates else {}),
-        "ts": round(interval.ended, 6),
-        "interval_s": round(interval.seconds, 6),
-        "returns": interval.way(group.function),
-        "probe_hits": times.hits,
-        "probe_ns": cost,
-        **({} if group.why is None else {"why": sums_fields(group.why, times, cost)}),
-        **program_field(group.program),
-    }
 
 
 def _rest_line(rest: Json, shown: Mapping[str, str]) -> str:

@@ -20,19 +20,20 @@ from gotrace.profiles.rows import (
 from gotrace.report.by import write_values
 from gotrace.report.counts import write_counts
 from gotrace.report.goroutines import labels_text, rest_of_groups, span, write_frames
-from gotrace.report.latencies import Interval, LatencyGroup, write_latencies
-from gotrace.report.order import last
+from gotrace.report.latencies import write_latencies
 from gotrace.report.output import JsonOutput, Output, TextOutput
 from gotrace.report.samples import write_samples
 from gotrace.report.syscalls import write_syscalls
 from gotrace.report.waits import write_waits
 from gotrace.report.wall import write_wall
-from gotrace.report.why import BucketParts
 from gotrace.results.kinds import HEADS, KINDS, SAMPLED, TOOLS, frames_of
 from gotrace.results.merging import Merged, times_of
 from gotrace.results.rows import Json, Row
+from gotrace.session.latency_rows import Interval, LatencyGroup
+from gotrace.session.order import last
 from gotrace.session.row_cells import RowBy, RowStack
 from gotrace.session.why.parts import PartSums, PartTotals
+from gotrace.session.why.sums import BucketParts
 from gotrace.text import counted, in_program, printable
 
 _Row = Json

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -14,7 +13,8 @@ from typing import Any, TextIO
 from gotrace.errors import UsageError
 from gotrace.records import dataclass, field
 from gotrace.report.colour import Colour, paint, wants_colour
-from gotrace.text import encodable, printable
+from gotrace.results.lines import line_of, timed
+from gotrace.text import printable
 
 
 class NoticeKind(Enum):
@@ -154,18 +154,11 @@ class JsonOutput:
 
     def write(self, kind: str, fields: Mapping[str, object]) -> None:
         """Write one object."""
-        line = _line({"kind": kind, **fields})
-        if _SURROGATE in line:
-            line = _line(_encodable(json.loads(line)))
-        self.out.write(line + "\n")
+        self.out.write(line_of({"kind": kind, **fields}))
 
     def rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write results, each of which has its kind, and when: that of the head before it."""
-        when: dict[str, Any] = {}
-        for row in rows:
-            if "seconds" in row:
-                when = {"ts": row["ts"], "interval_s": round(row["seconds"], 6)}
-            self.write(row["kind"], row if "ts" in row else {**row, **when})
+        self.out.writelines(map(line_of, timed(rows)))
         self.out.flush()
 
     def notice(self, notice: Notice) -> None:
@@ -179,22 +172,6 @@ class JsonOutput:
             self.out.flush()
         if self._also is not None:
             self._also.notice(notice)
-
-
-_SURROGATE = "\\udc"  # also in what encodes two surrogates that belong together
-
-
-def _line(row: object) -> str:
-    """Return an object's line; what JSON cannot have says itself what is in its place."""
-    return json.dumps(row, separators=(",", ":"), default=lambda value: value.to_json())
-
-
-def _encodable(value: Any) -> Any:
-    if isinstance(value, str):
-        return encodable(value)
-    if isinstance(value, dict):
-        return {key: _encodable(inner) for key, inner in value.items()}
-    return list(map(_encodable, value)) if isinstance(value, list) else value
 
 
 Output = TextOutput | JsonOutput

@@ -7,23 +7,8 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from gotrace.report.durations import duration
-from gotrace.report.order import and_more, last
-from gotrace.results.rows import Json, Row
-from gotrace.session.waits.names import SyscallSums
-
-
-def syscall_row(one: SyscallSums) -> Row:
-    """Return the row of a name."""
-    return {
-        "kind": "syscall",
-        "name": one.name,
-        "calls": one.times.count,
-        "errors": one.errors,
-        "total_ns": one.times.sum,
-        "p50_ns": one.times.percentile(0.5),
-        "p99_ns": one.times.percentile(0.99),
-        "buckets": [list(bounds) for bounds in one.times.ranges()],
-    }
+from gotrace.results.rows import Json
+from gotrace.session.order import and_more, last
 
 
 def write_syscalls(out: TextIO, rows: Sequence[Json], top: int | None) -> None:

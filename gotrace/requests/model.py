@@ -27,7 +27,7 @@ from gotrace.profiles.execution import (
 from gotrace.profiles.perfetto import PerfettoFile, Slice, is_perfetto
 from gotrace.records import dataclass
 from gotrace.requests.critical import PathPart
-from gotrace.results.rows import lines_of
+from gotrace.results.lines import lines_of
 from gotrace.text import counted
 from gotrace.values.python import as_json
 

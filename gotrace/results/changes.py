@@ -32,7 +32,8 @@ from gotrace.results.kinds import (
     compared,
     kind_of,
 )
-from gotrace.results.rows import Json, Key, Row, RowKind, Source, checked, rows_of
+from gotrace.results.lines import Source, rows_of
+from gotrace.results.rows import Json, Key, Row, RowKind, checked
 from gotrace.tables import Table
 from gotrace.text import counted
 
@@ -202,7 +203,8 @@ class Rates:
     @property
     def events(self) -> str:
         """Return the noun for the counted events."""
-        return KINDS[self.kind].events
+        is_of_calls = self.asked.get("state") == "syscall"
+        return "calls" if is_of_calls else KINDS[self.kind].events
 
     @property
     def per(self) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gotrace.errors import UsageError, said
+from gotrace.histogram import MARKS
 from gotrace.records import dataclass
 from gotrace.results.rows import (
     Json,
@@ -145,7 +146,6 @@ _SPENT = (
 )
 _STACK = key("stack", are_frames)
 _CHOSEN = ("states", "reason", "functions")
-_MARKS = ("p50", "p90", "p99", "p999")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ _DECLARED = (
             RowField("returns", is_one_of("ret", "landing", "both"), _add_returns, needed=False),
             *_SPENT,
         ),
-        derived=("share", "rate", *(f"{mark}_ns" for mark in _MARKS)),
+        derived=("share", "rate", *(f"{mark}_ns" for mark in MARKS)),
         order=("sum_ns", "count"),
         compared=("count", "sum_ns"),
         unit="ns",
@@ -274,7 +274,7 @@ _DECLARED = (
             RowField("buckets", are_buckets, _add_buckets),
             total("unknown"),
         ),
-        derived=_MARKS,
+        derived=tuple(MARKS),
         order=("count",),
         compared=("count", "sum"),
         named=_call_name,

@@ -19,7 +19,7 @@ from typing import Any
 
 from gotrace.arguments import held_to_annotations
 from gotrace.errors import GotraceError, UsageError, said
-from gotrace.histogram import Histogram, ValueHistogram, bucket_between
+from gotrace.histogram import MARKS, Histogram, ValueHistogram, bucket_between
 from gotrace.records import dataclass, field
 from gotrace.results.kinds import (
     ATTACHED,
@@ -32,22 +32,18 @@ from gotrace.results.kinds import (
     is_notice,
     kind_of,
 )
+from gotrace.results.lines import Recordable, Source, line_of, rows_of
 from gotrace.results.rows import (
     Json,
     Row,
     RowKind,
-    Source,
     checked,
     each,
     is_count,
     is_number,
-    rows_of,
     with_kinds,
 )
 from gotrace.text import counted
-
-#: The percentiles of histograms, as the commands write them.
-_MARKS = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
 
 @dataclass
@@ -92,7 +88,7 @@ class _Span:
 
 
 @dataclass
-class Merged:
+class Merged(Recordable):
     """Recordings that are added up; it has their lines, which ``gotrace.diff`` takes, too.
 
     ``tool`` is the command that made them, None if no host had any result. ``options`` are what all
@@ -179,8 +175,11 @@ class Merged:
 
     def __iter__(self) -> Iterator[str]:
         """Yield the lines of a recording."""
-        for row in self.objects():
-            yield json.dumps(row, separators=(",", ":"))
+        return self.lines()
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of a recording, which is merged already."""
+        return map(line_of, self.objects())
 
     def add(self, source: Source, host: str, is_live: bool = False) -> None:
         """Add a recording, a file or lines, of a host. Raises GotraceError, UsageError.
@@ -404,7 +403,7 @@ def _finished(how: RowKind, row: Row) -> Row:
     elif "buckets" in done:
         end = "" if "of" in done else "_ns"
         found = times_of(done) if end else values_of(done)
-        done |= {mark + end: found.percentile(fraction) for mark, fraction in _MARKS.items()}
+        done |= {mark + end: found.percentile(fraction) for mark, fraction in MARKS.items()}
     if "why" in done and how.sums:
         parts = done["why"]["parts"]
         ranked = sorted(parts.items(), key=lambda item: (-item[1]["ns"], item[0]))

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
-from gotrace.errors import GotraceError
 from gotrace.histogram import bucket_between
 from gotrace.records import dataclass
 
 Row = dict[str, Any]
 Json = Mapping[str, Any]
-Source = str | os.PathLike[str] | Iterable[str]
 #: Whether a value may be that of a field.
 Shape = Callable[[Any], bool]
 #: How two values of a field become one.
@@ -326,48 +322,3 @@ def _needless(name: str) -> RowField:
 
 
 _TS = RowField("ts", is_number)
-
-
-@contextmanager
-def lines_of(path: str | os.PathLike[str], what: str = "--json") -> Iterator[Iterable[str]]:
-    """Open a file of lines, which ``what`` has written. Raises GotraceError, also while it is read.
-
-    It is compressed if its name ends in ``.gz``.
-    """
-    import gzip  # not by runs that make rows, so that they start soon
-    import zlib
-
-    name = os.fspath(path)
-    try:
-        with (gzip.open if name.endswith(".gz") else open)(name, "rt", encoding="utf-8") as lines:
-            yield cast(Iterable[str], lines)
-    except EOFError as error:
-        raise GotraceError(f"cannot read {name}: its end is missing") from error
-    except UnicodeDecodeError as error:
-        raise GotraceError(f"cannot read {name}: not UTF-8, as {what} writes") from error
-    except OSError as error:
-        raise GotraceError(f"cannot read {name}: {error.strerror or error}") from error
-    except (zlib.error, ValueError) as error:
-        raise GotraceError(f"cannot read {name}: {error}") from error
-
-
-def rows_of(source: Source, name: str) -> Iterator[Json]:
-    """Yield the objects of a file or of lines, called ``name``. Raises GotraceError."""
-    if isinstance(source, str | os.PathLike):
-        with lines_of(source) as lines:
-            yield from _parsed(lines, name)
-    else:
-        yield from _parsed(source, name)
-
-
-def _parsed(lines: Iterable[str], name: str) -> Iterator[Json]:
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise GotraceError(f"{name}:{number}: not a line of --json: {error}") from error
-        except RecursionError as error:
-            raise GotraceError(f"{name}:{number}: not a line of --json: too deep") from error
-        if not isinstance(row, dict):
-            raise GotraceError(f"{name}:{number}: not a line of --json: no object")
-        yield row

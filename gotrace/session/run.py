@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached
@@ -121,6 +121,17 @@ class Run(Generic[M, C]):
     @property
     def attached(self) -> Attached:
         return self.meter.attached
+
+    def question(self, pids: Iterable[int], patterns: Sequence[str]) -> dict[str, Any]:
+        """Return the beginning of a recording of calls: the question, and when that began."""
+        unseen = sum(probe.is_entry for probe in self.plan.refused(self.attached.failed))
+        return {
+            "functions": len(self.plan.functions) - unseen,
+            "pids": [*pids],
+            "patterns": patterns,
+            "attach": self.attached.method.value,
+            "ts": time.time(),
+        }
 
     def warnings(self) -> Iterator[Note]:
         """Yield notes on functions that are not traced, or not as asked."""

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from gotrace.report.counts import count_rows, write_counts
-from gotrace.report.order import Order
+from gotrace.report.counts import write_counts
 from gotrace.report.output import TextOutput
 from gotrace.results.rows import Row
+from gotrace.session.call_rows import count_rows
+from gotrace.session.order import Order
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,7 @@ def _half_past_five_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def rows(*counts: tuple[str, int], seconds: float = 1.0, **options: Any) -> Sequence[Row]:
     found = [(None, name, count, None) for name, count in counts]
-    return count_rows(found, seconds, options.pop("top", None), **options)
+    return count_rows(found, (time.time(), seconds), options.pop("top", None), **options)
 
 
 def text(shown: Sequence[Row], timestamp: bool = False, rates: bool = False) -> str:

@@ -18,8 +18,8 @@ from gotrace.histogram import BUCKETS, Histogram, bucket_bounds
 from gotrace.report.heat import HeatColumn, HeatMaps, HeatRows, legend, level_of
 from gotrace.report.heat_page import heat_page
 from gotrace.report.heat_text import HeatStyle, heat_lines
-from gotrace.report.latencies import Interval, LatencyGroup
 from gotrace.results.rows import Row
+from gotrace.session.latency_rows import Interval, LatencyGroup
 from gotrace.session.why.parts import PartSums, PartTotals
 from gotrace.values.model import StringValue
 from tests.profiles.test_html import Page

@@ -15,10 +15,11 @@ import pytest
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
 from gotrace.report.durations import duration
-from gotrace.report.latencies import Interval, LatencyGroup, slow_row, write_latencies, write_slow
+from gotrace.report.latencies import slow_row, write_latencies, write_slow
 from gotrace.report.output import JsonOutput, TextOutput
 from gotrace.results.kinds import KINDS
 from gotrace.results.rows import Row
+from gotrace.session.latency_rows import Interval, LatencyGroup
 
 
 @pytest.fixture(autouse=True)

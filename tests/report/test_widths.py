@@ -14,12 +14,14 @@ import pytest
 from gotrace.doctor.finding import CheckState, Finding
 from gotrace.doctor.report import write_findings
 from gotrace.histogram import Histogram
-from gotrace.report.counts import count_rows, write_counts
-from gotrace.report.latencies import Interval, LatencyGroup, write_latencies
+from gotrace.report.counts import write_counts
+from gotrace.report.latencies import write_latencies
 from gotrace.report.output import TextOutput
 from gotrace.report.samples import write_samples
 from gotrace.report.table import narrowed, shortened
 from gotrace.report.wall import write_wall
+from gotrace.session.call_rows import count_rows
+from gotrace.session.latency_rows import Interval, LatencyGroup
 from gotrace.session.row_cells import RowBy
 from gotrace.session.why.parts import PartSums, PartTotals
 from gotrace.values.model import StringValue
@@ -31,12 +33,12 @@ _PATH = b"/api/v2/warehouses/north-east/reservations/00000000123/confirmations"
 
 def _counts(out: TextIO) -> None:
     by = RowBy({"method": StringValue(b"GET", 3), "path": StringValue(_PATH, len(_PATH))})
-    rows = count_rows([(None, _NAME, 123456789, by), (None, "main.a", 1, by)], 2.0, None)
+    rows = count_rows([(None, _NAME, 123456789, by), (None, "main.a", 1, by)], (0.0, 2.0))
     write_counts(TextOutput(out, out), rows, False, {}, ("method", "path"))
 
 
 def _rates(out: TextIO) -> None:
-    rows = count_rows([("warehouse", _NAME, 123456789, None)], 2.0, None, rates=True)
+    rows = count_rows([("warehouse", _NAME, 123456789, None)], (0.0, 2.0), rates=True)
     write_counts(TextOutput(out, out), rows, False, {}, rates=True)
 
 

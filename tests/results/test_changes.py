@@ -508,7 +508,7 @@ def test_results_are_short_in_a_notebook() -> None:
     """A recording that is shown at the end of a cell had 585,491 characters."""
     rows = counts(random.Random(1), {f"main.f{n}": 10.0 for n in range(500)})
     merged = gotrace.merge(map(json.dumps, rows))
-    assert repr(merged) == "<gotrace.Merged: gofunccount, 1 host, 500 rows>"
+    assert repr(merged) == "<gotrace.Merged: gofunccount, 1 recording, 500 rows>"
     found = gotrace.diff(merged, merged)
     assert repr(found) == f"<gotrace.Diff: {len(found.changes)} changes per second>"
     call = gotrace.Call("main.f", {}, {}, 5, 7, 1, 1, 1)

@@ -7,8 +7,8 @@ import os
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, Protocol
 
 from gotrace.errors import UsageError, needs_one_process
 from gotrace.goroutines.interrupted import InterruptedStacks
@@ -24,6 +24,7 @@ from gotrace.kernel.sums import Halves, Rows, Sums
 from gotrace.kernel.syscall_names import errno_name, syscall_name
 from gotrace.kernel.syscalls import online_cpus
 from gotrace.records import dataclass
+from gotrace.results.rows import Row
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
@@ -56,6 +57,19 @@ def _name(number: int) -> str:
     return syscall_name(number) if number < _LAST else f"{_LAST} or above"
 
 
+class NamedCalls(Protocol):
+    """The calls of one name, whoever has them."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def times(self) -> Histogram: ...
+
+    @property
+    def errors(self) -> Mapping[str, int]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class SyscallSums:
     """The calls of one name: their times, and how many failed, by the errors' names."""
@@ -63,6 +77,20 @@ class SyscallSums:
     name: str
     times: Histogram
     errors: dict[str, int]
+
+
+def syscall_row(one: NamedCalls) -> Row:
+    """Return the row of a name."""
+    return {
+        "kind": "syscall",
+        "name": one.name,
+        "calls": one.times.count,
+        "errors": one.errors,
+        "total_ns": one.times.sum,
+        "p50_ns": one.times.percentile(0.5),
+        "p99_ns": one.times.percentile(0.99),
+        "buckets": [list(bounds) for bounds in one.times.ranges()],
+    }
 
 
 class SyscallMeter(Probing):

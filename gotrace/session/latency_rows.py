@@ -3,26 +3,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gotrace.histogram import Histogram
+from gotrace.histogram import Histogram, ValueHistogram
 from gotrace.overhead import ProbeCost, RunCost
-from gotrace.records import dataclass
-from gotrace.report.durations import program_field
-from gotrace.report.latencies import Interval, LatencyGroup
-from gotrace.report.order import Order, ordered, size_by
+from gotrace.records import dataclass, field
+from gotrace.session.call_rows import histogram_fields, program_field
 from gotrace.session.goroutines import GoroutineKey, GoroutineTimes
 from gotrace.session.latency import Measurement
+from gotrace.session.order import Order, ordered, rate_of, share_of, size_by
 from gotrace.session.plan import ProbePlan
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.why.parts import PartSums
+from gotrace.session.why.sums import BucketParts, sums_fields
 from gotrace.target.target import TargetBinary
 
 if TYPE_CHECKING:
-    from gotrace.probes.spec import KeyText
-    from gotrace.results.rows import Row
-    from gotrace.session.keys import KeyPeriod
+    from gotrace.results.rows import Json, Row
+    from gotrace.session.keys import KeyRow
+    from gotrace.session.row_cells import RowBy
+    from gotrace.values.model import Value
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyGroup:
+    """One histogram and its subject.
+
+    ``function`` is None when all functions of a run are measured together; ``goroutine`` is
+    None, or describes the goroutine as a stack dump would, its number in ``goid`` and that of its
+    process in ``pid`` (0 where it has none here). ``why`` is what the times went into, None where
+    that was not asked for. ``by``: it is of the calls that have
+    these values, by expression, or of all that found no room, if it is empty. ``program`` is the
+    name of the program of which the calls are, None where only one is traced. ``cost`` is that of
+    the probes, None where it is not known. ``own`` is the calls' own time in ns, None if it is not
+    kept.
+    """
+
+    function: str | None
+    times: Histogram
+    goid: int | None = None
+    goroutine: str | None = None
+    pid: int = 0
+    why: BucketParts | None = None
+    by: Mapping[str, Value] | None = None
+    program: str | None = None
+    cost: ProbeCost | None = None
+    own: int | None = None
+
+    @property
+    def probe_ns(self) -> int | None:
+        """Return the probes' own part of the times, in ns."""
+        times = self.times
+        return self.cost.within(times.sum, times.count, times.hits) if self.cost else None
+
+
+def _in_common(ways: Mapping[str, str]) -> str:
+    """Return where the calls of all functions were seen returning; see `Interval`."""
+    found = set(ways.values())
+    return found.pop() if len(found) == 1 else "both" if found else "ret"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The contents of one printing: when it ended (s since 1970), its length (s), its unit (ns).
+
+    ``short``: see ``shown_names``. ``ways`` says of functions, by name, where their calls were seen
+    returning. ``total`` is the
+    time of all calls (ns), those of groups that are not shown as well. ``rates``: groups have their
+    calls a second.
+    """
+
+    groups: Sequence[LatencyGroup]
+    rest: Sequence[Json]
+    ended: float
+    seconds: float
+    unit: int
+    short: bool = False
+    ways: Mapping[str, str] = field(default_factory=dict)
+    total: int = 0
+    rates: bool = False
+
+    def way(self, function: str | None) -> str:
+        """Return where calls of a function, or of all if it is None, were seen returning."""
+        return _in_common(self.ways) if function is None else self.ways.get(function, "ret")
+
+    def rows(self) -> Iterator[Json]:
+        """Yield a row for each group, and those of the rest."""
+        for group in self.groups:
+            yield _row(group, self)
+        yield from self.rest
+
+
+def _row(group: LatencyGroup, interval: Interval) -> Row:
+    times, cost = group.times, group.probe_ns
+    fields: Row = {"kind": "histogram", "func": group.function}
+    if group.goid is not None:
+        fields |= {"pid": group.pid, "goid": group.goid, "goroutine": group.goroutine}
+    if group.by is not None:
+        from gotrace.session.row_cells import RowBy
+
+        fields["by"] = RowBy(group.by).to_json()
+    return fields | {
+        **histogram_fields(times, "_ns"),
+        "share": share_of(times.sum, interval.total),
+        **({} if group.own is None else {"own_ns": group.own}),
+        **({"rate": rate_of(times.count, interval.seconds)} if interval.rates else {}),
+        "ts": round(interval.ended, 6),
+        "interval_s": round(interval.seconds, 6),
+        "returns": interval.way(group.function),
+        "probe_hits": times.hits,
+        "probe_ns": cost,
+        **({} if group.why is None else {"why": sums_fields(group.why, times, cost)}),
+        **program_field(group.program),
+    }
+
 
 _TOP_GOROUTINES = 10
 
@@ -107,25 +202,60 @@ class RowName(NamedTuple):
 NO_NAME = RowName(None, None)
 
 
+#: The names of functions, by number.
+_Names = Sequence[tuple[str | None, str | None]]
+
+
 def key_groups(
-    plan: ProbePlan, key: KeyText, period: KeyPeriod, cost: RunCost | None
+    names: _Names, texts: Sequence[str], rows: Iterable[KeyRow], cost: RunCost | None
 ) -> list[LatencyGroup]:
-    """Return a group for each row of calls that are added up by a key."""
-    names = plan.names
+    """Return a group for each row of calls that are added up by expressions, or by functions."""
     return [
         LatencyGroup(
             name,
             row.times,
             why=row.why,
-            by=row.by(key.texts) or {},
+            by=row.by(texts) or {},
             program=program,
             cost=cost.of(row.function) if cost else None,
             own=row.own,
         )
-        for row in period.rows
+        for row in rows
         for program, name in [NO_NAME if row.function is None else names[row.function]]
         if row.times is not None
     ]
+
+
+def key_counts(
+    names: _Names, texts: Sequence[str], rows: Iterable[KeyRow]
+) -> Iterator[tuple[str | None, str | None, int, RowBy]]:
+    """Yield for each row what ``count_rows`` makes one of."""
+    from gotrace.session.row_cells import RowBy
+
+    for row in rows:
+        program, name = NO_NAME if row.function is None else names[row.function]
+        yield program, name, row.calls, RowBy(row.by(texts) or {})
+
+
+#: The name of calls, their values, and what they are grouped by.
+ValueGroup = tuple[tuple[str | None, str | None], ValueHistogram, "RowBy | None"]
+
+
+def key_values(names: _Names, texts: Sequence[str], rows: Iterable[KeyRow]) -> list[ValueGroup]:
+    """Return a histogram of values for each row; without expressions one for each name."""
+    from gotrace.session.row_cells import RowBy
+
+    groups: dict[object, ValueGroup] = {}
+    for number, row in enumerate(rows):
+        assert row.measured is not None
+        name = NO_NAME if row.function is None else names[row.function]
+        by = RowBy(row.by(texts) or {}) if texts else None
+        same: object = number if texts else name
+        if same in groups:
+            groups[same][1].merge(row.measured)
+        else:
+            groups[same] = name, row.measured, by
+    return list(groups.values())
 
 
 def row_names(

@@ -10,10 +10,10 @@ from gotrace.cli.measuring import _choice
 from gotrace.cli.options import parse
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost, RunCost
-from gotrace.report.latency_rows import LatencyChoice, interval_of
-from gotrace.report.order import Order
 from gotrace.session.goroutines import OTHER_NAMESPACE, GoroutineKey, GoroutineTimes
 from gotrace.session.latency import Measurement
+from gotrace.session.latency_rows import LatencyChoice, interval_of
+from gotrace.session.order import Order
 from tests.cli.plans import plan_of
 
 

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of calls that are counted, and of their values, as recordings have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from gotrace.histogram import MARKS, Histogram, ValueHistogram
+from gotrace.session.order import Order, ordered, rate_of, share_of
+
+if TYPE_CHECKING:
+    from gotrace.results.rows import Json, Row
+    from gotrace.session.row_cells import RowBy
+
+
+def histogram_fields(values: Histogram | ValueHistogram, unit: str = "") -> dict[str, object]:
+    """Return a histogram's fields in JSON; ``unit`` is put after the names of values, ``_ns``."""
+    numbers = {"sum": values.sum, "min": values.minimum, "max": values.maximum}
+    numbers |= {mark: values.percentile(fraction) for mark, fraction in MARKS.items()}
+    return {
+        "count": values.count,
+        **{name + unit: number for name, number in numbers.items()},
+        "buckets": [list(bounds) for bounds in values.ranges()],
+    }
+
+
+def program_field(program: str | None) -> dict[str, object]:
+    """Return a program's field in JSON: none if only one is traced."""
+    return {} if program is None else {"program": program}
+
+
+def count_rows(
+    found: Iterable[tuple[str | None, str | None, int, RowBy | None]],
+    when: tuple[float, float],
+    top: int | None = None,
+    order: Order | None = None,
+    rates: bool = False,
+) -> Sequence[Row]:
+    """Return the ``top`` largest rows of an interval, the largest last.
+
+    ``found`` are programs, if there are several, functions, their calls, and the values that calls
+    are grouped by, if they are. ``rates``: a row has its calls a second. For ``when`` see
+    ``value_row``.
+    """
+    ended, seconds = when
+    rows: list[Row] = [
+        {
+            "kind": "count",
+            "func": name,
+            **({} if by is None else {"by": by}),
+            "count": count,
+            "share": 0.0,
+            **({"rate": rate_of(count, seconds)} if rates else {}),
+            "ts": round(ended, 6),
+            "interval_s": round(seconds, 6),
+            **program_field(program),
+        }
+        for program, name, count, by in found
+    ]
+    total = sum(row["count"] for row in rows)
+    for row in rows:
+        row["share"] = share_of(row["count"], total)
+
+    def name(row: Json) -> tuple[str, str, str]:
+        return row["func"] or "", row.get("program") or "", repr(row.get("by"))
+
+    by_name = name if order is Order.NAME else None
+    return ordered(rows, top, lambda row: (row["count"], *name(row)), by_name)
+
+
+def value_row(
+    name: tuple[str | None, str | None],
+    values: ValueHistogram,
+    of: tuple[str, str | None],
+    by: RowBy | None,
+    when: tuple[float, float],
+) -> Row:
+    """Return the row of the values of some calls.
+
+    ``by`` are the values that calls are grouped by, None if they are not grouped.
+    ``name`` is the calls' program, if there are several, and their function, if they are of one.
+    ``of`` is the expression of the values, and their unit, ``ns`` or ``bytes``, None of plain
+    numbers; ``when`` the interval's end (s since 1970) and length (s).
+    """
+    ended, seconds = when
+    return {
+        "kind": "histogram",
+        "func": name[1],
+        "of": of[0],
+        "unit": of[1],
+        **({} if by is None else {"by": by}),
+        **histogram_fields(values),
+        "unknown": values.unknown,
+        "ts": round(ended, 6),
+        "interval_s": round(seconds, 6),
+        **program_field(name[0]),
+    }

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings as lines: of results that no run has returned, and of other commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import gotrace
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"kind": "count", "func": "f"}, "results of gofunccount: gotrace.merge and gotrace.diff"),
+        ({"kind": "merged", "of": "gooncpu"}, "results of gooncpu: gotrace.merge and gotrace.diff"),
+        ({"kind": "request"}, "requests of gotrace tree: gotrace.load reads them"),
+        ({"kind": "program"}, 'lines of the kind "program"'),
+        ({}, "lines of the kind null"),
+    ],
+)
+def test_what_is_no_trace_says_what_it_is(row: dict[str, str], said: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.ndjson"
+    path.write_text('{"kind":"attached"}\n' + json.dumps(row) + "\n")
+    with pytest.raises(gotrace.GotraceError, match=f"x.ndjson: no calls of gotrace, but {said}"):
+        list(gotrace.read(path))
+
+
+def test_a_trace_without_calls_is_empty() -> None:
+    rows = [{"kind": kind} for kind in ("attached", "warning", "summary", "detached")]
+    assert list(gotrace.read(map(json.dumps, rows))) == []
+
+
+def test_results_that_no_run_has_returned_are_not_written(tmp_path: Path) -> None:
+    with pytest.raises(gotrace.UsageError, match="this Counts is no result of a run"):
+        gotrace.Counts(a=1).write(tmp_path / "x.ndjson")
+
+
+def test_what_is_merged_can_be_written(tmp_path: Path) -> None:
+    row = {"kind": "count", "func": "f", "count": 3, "ts": 9.0, "interval_s": 1.0}
+    merged = gotrace.merge([json.dumps(row)])
+    merged.write(tmp_path / "x.ndjson.gz")
+    assert gotrace.merge(tmp_path / "x.ndjson.gz").rows("count") == merged.rows("count")
+    with pytest.raises(gotrace.GotraceError, match=r"cannot write .*: Is a directory"):
+        merged.write(tmp_path)
