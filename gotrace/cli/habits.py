@@ -33,6 +33,7 @@ _ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("--timeout", "--seconds"), "-d TIME ends a run"),
     "--command": "-c CMD starts a command, and so does -- CMD at the end",
     "--ebpf": "leave it out",
+    "--merge": "type gofleet --merge FILE... to add recordings up, --diff A B compares two",
     "--return": "a call's line has its results: leave it out",
     "--stack-storage-size": "leave it out",
     "--speedscope": "-o x.speedscope.json writes one",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from gotrace.calls import StackFrame
@@ -61,8 +61,9 @@ def write_merged(output: Output, merged: Merged, top: int | None) -> None:
 
 def _write_text(output: TextOutput, merged: Merged, top: int | None) -> None:
     out = output.out
-    hosts = counted("{} host{s}", len(merged.hosts))
+    hosts = merged.places
     output.heading(f"{hosts}: {spoken_hosts(list(merged.hosts))}\n")
+    _write_notices(out, merged, "warning")
     if merged.tool is None:
         out.write("no results\n")
     elif merged.tool == "gofunccount":
@@ -78,8 +79,7 @@ def _write_text(output: TextOutput, merged: Merged, top: int | None) -> None:
             for head in (one for kind in HEADS for one in rows.get(kind, ())):
                 head["seconds"] = merged.units if name is None else merged.hosts[name].units
             _WRITERS[merged.tool](out, rows, what, top)
-    for text, names_of in _said(merged):
-        out.write(f"{printable(text)} ({spoken_hosts(names_of)})\n")
+    _write_notices(out, merged, "lost")
     out.flush()
 
 
@@ -103,14 +103,14 @@ def _write_json(output: JsonOutput, merged: Merged, top: int | None) -> None:
 _STACKED = ("stack", "waker_stack")
 
 
-def _said(merged: Merged) -> Iterator[tuple[str, list[str]]]:
-    """Yield notices of lost results and untraced functions, each with the hosts it is from."""
+def _write_notices(out: TextIO, merged: Merged, kind: str) -> None:
+    """Write notices of a kind, each with the hosts it is from."""
     found: dict[str, list[str]] = {}
     for notice in merged.notices:
-        if notice["kind"] in ("lost", "warning"):
+        if notice["kind"] == kind:
             found.setdefault(str(notice["message"]), []).append(notice["host"])
     for text, names in found.items():
-        yield text, sorted(set(names))
+        out.write(f"{printable(text)} ({spoken_hosts([*set(names)])})\n")
 
 
 def _shown(rows: Sequence[_Row], name: str | None = None) -> list[Row]:
@@ -248,7 +248,7 @@ def merged_profile(merged: Merged) -> StackProfile | None:
     if not rows:
         return None
     form = ProfileForm(tuple(types))
-    name = f"{merged.tool} of {counted('{} host{s}', len(merged.hosts))}"
+    name = f"{merged.tool} of {merged.places}"
     return StackProfile(form, rows, name, length_ns=round(merged.units * 1e9))
 
 

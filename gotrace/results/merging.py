@@ -96,6 +96,8 @@ class Merged(Recordable):
     """
 
     by_host: bool = False
+    #: Whether hosts are named by files, several of which may be of one host.
+    are_files: bool = False
     tool: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     hosts: dict[str, Host] = field(default_factory=dict)
@@ -107,8 +109,13 @@ class Merged(Recordable):
     def __repr__(self) -> str:
         """Return how much there is: a notebook shows this."""
         rows = sum(map(len, self._found.values()))
-        hosts = counted("{:,} host{s}", len(self.hosts))
-        return f"<gotrace.Merged: {self.tool}, {hosts}, {counted('{:,} row{s}', rows)}>"
+        return f"<gotrace.Merged: {self.tool}, {self.places}, {counted('{:,} row{s}', rows)}>"
+
+    @property
+    def places(self) -> str:
+        """Return how many hosts there are, or recordings if no more is known."""
+        what = "{:,} recording{s}" if self.are_files else "{:,} host{s}"
+        return counted(what, len(self.hosts))
 
     @property
     def units(self) -> float:
@@ -201,7 +208,7 @@ def merge(*sources: Source, hosts: Iterable[str] | None = None, by_host: bool = 
     of each host stay apart. Raises GotraceError if one cannot be read, UsageError if they are not
     of one command and one question.
     """
-    merged = Merged(by_host)
+    merged = Merged(by_host, are_files=hosts is None)
     names = _names(sources) if hosts is None else [*hosts]
     if len(names) != len(sources):
         raise UsageError(f"hosts are {len(names)} and recordings {len(sources)}: name each")
@@ -294,7 +301,7 @@ class _Reader:
         return host
 
     def _take_head(self, row: Json) -> None:
-        self.is_merged = True
+        self.is_merged, self.merged.are_files = True, False
         if self.merged.by_host and not row["by_host"]:
             if len(row["hosts"]) != 1:
                 how = said("record it with --by-host", "merge it with by_host=True")

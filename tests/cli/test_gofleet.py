@@ -140,7 +140,7 @@ def test_recordings_are_shown_as_their_command_does(
     files = [record(tmp_path / f"web0{number}.ndjson", rows(**row)) for number in (1, 2)]
     assert main(["--merge", *files]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("2 hosts: web01, web02\n")
+    assert said.startswith("2 recordings: web01, web02\n")
     for text in expected:
         assert text in said
     assert main(["--merge", *files, "--by-host"]) == 0

@@ -362,7 +362,7 @@ def test_cpu_time_by_label_is_a_table_by_label() -> None:
     out = io.StringIO()
     write_merged(TextOutput(out, out), gotrace.merge(lines([head, *samples])), None)
     assert out.getvalue().splitlines()[2:] == [
-        "90ns of CPU time of 1 host: 0.00 CPUs, 9 samples",
+        "90ns of CPU time of 1 recording: 0.00 CPUs, 9 samples",
         "",
         "      TIME   SHARE  u",
         '      40ns   44.4%  "a"',
@@ -391,6 +391,9 @@ def test_runs_of_one_process_and_cut_ones_are_said(
     merged = gotrace.merge(lines(a), lines(b), hosts=["a", "b"])
     texts = [notice["message"] for notice in merged.notices]
     assert (said in texts[0] and len(texts) == 1) if said else not texts
+    out = io.StringIO()
+    write_merged(TextOutput(out, out), merged, None)
+    assert out.getvalue().partition("FUNC")[0].count("\n") == 1 + len(texts)
 
 
 def test_added_hosts_cannot_be_taken_apart() -> None:
