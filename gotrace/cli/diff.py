@@ -23,22 +23,29 @@ from gotrace.text import counted, printable
 
 _S = TypeVar("_S", bound=SummaryOptions)
 #: Options that are for a comparison; it reads two files, and asks nothing else.
-_FOR_DIFF = {"--diff", "--stacks", "--top", "--json", "--output", "--quiet", "--debug"}
+_FOR_DIFF = {"--diff", "--names", "--stacks", "--top", "--json", "--output", "--quiet", "--debug"}
+
+
+def _check_alone(options: SummaryOptions, parser: OptionParser[_S]) -> None:
+    """Raise UsageError if anything is given that a comparison does not take."""
+    strange = [words[-1] for words in given_options(parser, options) if not _FOR_DIFF & {*words}]
+    if isinstance(options, RunOptions) and options.named.command:
+        strange.append("the command")
+    if strange:
+        raise UsageError(f"--diff reads two files: leave out {', '.join(strange)}")
 
 
 def compare(options: SummaryOptions, parser: OptionParser[_S]) -> int:
     """Write the changes and return the exit status. Raises GotraceError, UsageError among these."""
     assert options.diff is not None
     stacks = getattr(options, "stacks", False)  # of gooncpu
-    strange = [words[-1] for words in given_options(parser, options) if not _FOR_DIFF & {*words}]
-    if isinstance(options, RunOptions) and options.named.command:
-        strange.append("the command")
-    if strange:
-        raise UsageError(f"--diff reads two files: leave out {', '.join(strange)}")
+    _check_alone(options, parser)
     quiet = isinstance(options, RunOptions) and options.quiet
     found = diff(*options.diff)
     if found.a.tool != options.tool:
         raise UsageError(f"{found.a.name} is of {found.a.tool}: type {found.a.tool} --diff")
+    if getattr(options, "names", False) and not found.a.asked.get("names"):
+        raise UsageError(f"{found.a.name} has no system calls by name: record with --names")
     file, pages, *_ = files_of(options.output)
     for path in pages:
         if not path.endswith(".html"):
