@@ -243,18 +243,18 @@ def read(source: str | os.PathLike[str] | Iterable[str], *, lossy: bool = False)
 
 @held_to_annotations
 def write(
-    path: str | os.PathLike[str], found: Recordable | Iterable[Call] | Iterable[Recordable]
+    path: str | os.PathLike[str], results: Recordable | Iterable[Call] | Iterable[Recordable]
 ) -> None:
     """Write calls to a file that ``read`` reads, compressed if its name ends in ``.gz``.
 
     Results are written as their own ``write`` does; those of all intervals of a run are one
     recording. Raises GotraceError if the file cannot be written.
     """
-    write_lines(path, found.lines() if isinstance(found, Recordable) else _lines(found))
+    write_lines(path, results.lines() if isinstance(results, Recordable) else _lines(results))
 
 
-def _lines(found: Iterable[Call] | Iterable[Recordable]) -> Iterator[str]:
-    rest: Iterator[Any] = iter(found)
+def _lines(results: Iterable[Call] | Iterable[Recordable]) -> Iterator[str]:
+    rest: Iterator[Any] = iter(results)
     for one in rest:
         if isinstance(one, Recordable):
             yield from recording(chain([one], rest))

@@ -116,7 +116,10 @@ class Recordable:
         raise NotImplementedError
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of a recording. Raises UsageError of what no run has returned."""
+        """Return the lines of a recording. Raises UsageError of what no run has returned."""
+        if self.reading is None:
+            name = type(self).__name__
+            raise UsageError(f"this {name} is no result of a run: write what the session returned")
         return recording([self])
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -134,8 +137,8 @@ def recording(results: Iterable[Recordable]) -> Iterator[str]:
     for one in results:
         reading = one.reading
         if reading is None:
-            name = type(one).__name__
-            raise UsageError(f"this {name} is no result of a run: write what the session returned")
+            yield from one.lines()  # which refuses it
+            continue
         if last is None and reading.attached is not None:
             yield line_of({"kind": "attached", **reading.attached})
         yield from map(line_of, timed(one.result_rows(reading)))

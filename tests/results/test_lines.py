@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import gotrace
+from gotrace.cli import gooffcpu
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,7 @@ def test_a_trace_without_calls_is_empty() -> None:
 def test_results_that_no_run_has_returned_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(gotrace.UsageError, match="this Counts is no result of a run"):
         gotrace.Counts(a=1).write(tmp_path / "x.ndjson")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_what_is_merged_can_be_written(tmp_path: Path) -> None:
@@ -45,3 +47,25 @@ def test_what_is_merged_can_be_written(tmp_path: Path) -> None:
     assert gotrace.merge(tmp_path / "x.ndjson.gz").rows("count") == merged.rows("count")
     with pytest.raises(gotrace.GotraceError, match=r"cannot write .*: Is a directory"):
         merged.write(tmp_path)
+
+
+def test_system_calls_are_compared_by_name_if_they_are_recorded_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wait = {"state": "syscall", "reason": "read", "stack": [], "open": False, "woken_by": None}
+    head = {"ts": 2.0, "seconds": 1.0, "count": 7, "delay_ns": 70}
+    for name in ("names", "waits"):
+        rows = [
+            {"kind": "attached", "names": name == "names", "state": "syscall"},
+            {"kind": "waits", **head, "others": {"count": 0, "delay_ns": 0}},
+            {"kind": "wait", **wait, "waker": None, "count": 7, "delay_ns": 70, "max_ns": 10},
+            {"kind": "detached", "seconds": 1.0},
+        ]
+        (tmp_path / f"{name}.ndjson").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = [str(tmp_path / "names.ndjson")] * 2
+    assert gooffcpu.main(["--names", "--diff", *files]) == 0
+    assert "nothing has changed" in capsys.readouterr().out
+    assert gooffcpu.main(["--names", "--diff", *[str(tmp_path / "waits.ndjson")] * 2]) == 2
+    assert "has no system calls by name: record with --names" in capsys.readouterr().err
+    (changed,) = gotrace.diff(files[0], tmp_path / "names.ndjson").functions
+    assert (changed.key.name, gotrace.diff(*files).a.events) == ("[read]", "calls")
