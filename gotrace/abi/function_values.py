@@ -83,14 +83,15 @@ class FunctionValues:
 
     def source(self, function: FuncInfo) -> SignatureSource:
         """Return the source of a function's signature."""
+        is_go = function.origin is Origin.PCLNTAB
         try:
-            package = parse_name(function.name).package
-            if self._binary.dwarf and self._binary.dwarf.has_function(function.entry, package):
+            if self._binary.dwarf and self._binary.dwarf.has_function(function.entry):
                 return SignatureSource.DWARF
-        except DwarfError as error:
+            if is_go and self._methods and self._methods.has(function.name, function.entry):
+                return SignatureSource.METHOD_TABLE
+        except (DwarfError, RtypeError) as error:
             self._damage = str(error)
-        known = self._in_tables(function)
-        return SignatureSource.METHOD_TABLE if known else SignatureSource.NOTHING
+        return SignatureSource.NOTHING
 
     def why_unknown(self, function: FuncInfo) -> str:
         """Return why no method table says what a function takes."""

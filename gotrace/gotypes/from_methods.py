@@ -60,10 +60,7 @@ class MethodTables:
         The receiver is its first parameter. Parameters have the names that ``parameter_names``
         gives, results have none.
         """
-        parsed = parse_name(name)
-        if parsed.kind not in (NameKind.METHOD, NameKind.WRAPPER) or parsed.closure:
-            return None
-        found = self._row(parsed.name, entry)
+        found = self._row(name, entry)
         if found is None:
             return None
         owner, function = found
@@ -72,7 +69,7 @@ class MethodTables:
             return None
         inputs, outputs = parts
         types = [self._types.type_at(address) for address in (owner, *inputs)]
-        if isinstance(types[0], PointerType) is not parsed.pointer:
+        if isinstance(types[0], PointerType) is not parse_name(name).pointer:
             return None
         names = parameter_names([of.name for of in types])
         return Signature(
@@ -81,11 +78,18 @@ class MethodTables:
             tuple(Parameter("", self._types.type_at(address)) for address in outputs),
         )
 
+    def has(self, name: str, entry: int) -> bool:
+        """Return whether there is a signature of a function, which is not read."""
+        return self._row(name, entry) is not None
+
     def _row(self, name: str, entry: int) -> tuple[int, int] | None:
         """Return the addresses of a method's receiver's type and of its own type."""
         if self._all is None and self._asked < _FEW:
+            parsed = parse_name(name)
+            if parsed.kind not in (NameKind.METHOD, NameKind.WRAPPER) or parsed.closure:
+                return None
             self._asked += 1
-            return next(self._types.methods_of_code(entry - self._text, name), None)
+            return next(self._types.methods_of_code(entry - self._text, parsed.name), None)
         if self._all is None:
             self._all = {}  # and up to damage what there is
             for code, owner, of in self._types.all_methods():

@@ -153,6 +153,7 @@ def test_one_method_is_found_as_all_are(toolchain: Toolchain) -> None:
     whole = {one.entry: many.signature(one.name, one.entry) for one in known}
     for one in known:
         assert tables_of(binary).signature(one.name, one.entry) == whole[one.entry]
+        assert many.has(one.name, one.entry) is (whole[one.entry] is not None)
     assert len([one for one in whole.values() if one]) > 50
 
 

@@ -118,9 +118,9 @@ class DwarfReader:
         return None if offset is None else self._signature(self._units.die(offset), low_pc)
 
     @damage_is_reported
-    def has_function(self, low_pc: int, package: str = "") -> bool:
+    def has_function(self, low_pc: int) -> bool:
         """Return whether ``function`` would return one, which is not decoded."""
-        return self._offset_of(low_pc, package) is not None
+        return self._offset_of(low_pc, "") is not None
 
     def _offset_of(self, low_pc: int, package: str) -> int | None:
         unit = self._units.covering(low_pc, package)
