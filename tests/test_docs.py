@@ -169,6 +169,7 @@ def test_man_page_has_the_options_of_subcommands(word: str) -> None:
 @pytest.mark.parametrize("tool", TOOLS)
 def test_man_page_has_its_sections(tool: str) -> None:
     page = page_text(CLONE / "docs" / "man" / f"{tool}.8")
+    assert re.findall(r"[^\n -~]", page) == []  # no character that a terminal does not show
     names = re.findall(r"^\.SH (.*)$", page, re.MULTILINE)
     syntax = "PROBE SYNTAX" if tool == "gotrace" else "PATTERNS"
     files = () if tool == "gostacks" else ("FILES",)  # it loads no programs
