@@ -25,7 +25,7 @@ from gotrace.report.output import Notice, Output
 from gotrace.session.budget import Spent
 from gotrace.session.call_rows import count_rows
 from gotrace.session.count import CountRequest
-from gotrace.session.plan import ProbePlan, ProgramFunction, to_be_traced
+from gotrace.session.plan import InlinedPlaces, ProbePlan, ProgramFunction, to_be_traced
 from gotrace.sites.records import SiteForm
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def count(options: CallsOptions) -> int:
             forced=options.attach,
             budget=options.budget,
             is_calibrated=True,
+            inlined=True,
         )
         output = run_output(options)
         if not options.list:
@@ -55,7 +56,7 @@ def _count(options: CallsOptions, request: CountRequest, output: Output) -> Prob
     with running(request, output) as run:
         for notice in opened_notices(options, run, request.done):
             output.notice(notice)
-        counter, names = run.meter, run.plan.names
+        counter, names, places = run.meter, run.plan.names, run.plan.places
         hits = _Hits(run.plan)
         shown = shown_names((function.name for function in names), options.short)
         seconds = 0.0
@@ -63,7 +64,7 @@ def _count(options: CallsOptions, request: CountRequest, output: Output) -> Prob
             counts = counter.take()
             hits.add(counts)
             seconds += length
-            rows = _table(options, names, counts, length)
+            rows = _table(options, names, counts, length, places)
             rates = options.interval is not None
             write_counts(output, rows, options.timestamp, shown, rates=rates)
         each = probe_cost_of(run.calibration)
@@ -99,6 +100,7 @@ def _table(
     names: Sequence[ProgramFunction],
     counts: Sequence[int],
     length: float,
+    places: Mapping[ProgramFunction, InlinedPlaces],
 ) -> Sequence[Row]:
     by_name: Counter[ProgramFunction] = Counter()
     for function, count in zip(names, counts, strict=True):
@@ -106,4 +108,8 @@ def _table(
             by_name[function] += count
     found = [(one.program, one.name, count, None) for one, count in by_name.items()]
     when = time.time(), length
-    return count_rows(found, when, options.top, options.sort, options.interval is not None)
+    rows = count_rows(found, when, options.top, options.sort, options.interval is not None)
+    for row in rows:
+        if inlined := places.get(ProgramFunction(row.get("program"), row["func"])):
+            row |= {"places": inlined.all, "uncounted_places": inlined.uncounted}
+    return rows

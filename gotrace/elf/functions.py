@@ -21,7 +21,13 @@ from gotrace.elf.pclntab.functab import (
     source_file,
     source_line,
 )
-from gotrace.elf.pclntab.inline import InlinedCall, InlinedCalls, InlinedFrame, InlineTrees
+from gotrace.elf.pclntab.inline import (
+    InlinedCall,
+    InlinedCalls,
+    InlinedFrame,
+    InlineTree,
+    InlineTrees,
+)
 from gotrace.elf.pclntab.moduledata import ModuleData
 from gotrace.elf.symtab import FunctionSymbol, function_symbols, symbol_names
 from gotrace.records import dataclass
@@ -281,6 +287,10 @@ class FunctionTable:
         """
         if self._trees is not None:
             yield from self._trees.calls(names)
+
+    def inline_tree(self, row: int) -> InlineTree | None:
+        """Return the tree of the calls inlined in a function, None if there are none."""
+        return self._trees.tree(row) if self._trees is not None and row < self._go_count else None
 
     def inlined_into(self, row: int) -> frozenset[str]:
         """Return the functions that a function's own code calls and that are inlined there."""

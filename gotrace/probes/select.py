@@ -114,12 +114,14 @@ class Selection:
 
     ``unmatched`` has a line of explanation for each pattern that matched nothing while others did.
     ``stand_ins`` are those of ``rows`` that are selected for a method that is inlined there, and
-    the method's name.
+    the method's name. ``inlined`` are the names of functions that exist only inlined, each with a
+    line for the case that none of its calls can be seen.
     """
 
     rows: list[int]
     unmatched: tuple[str, ...] = ()
     stand_ins: Mapping[int, str] = field(default_factory=dict)
+    inlined: Mapping[str, str] = field(default_factory=dict)
 
 
 class Selector:
@@ -152,8 +154,12 @@ class Selector:
         chosen.patterns, chosen.excludes = list(patterns), self.excludes
         return chosen
 
-    def select(self, table: SymbolTable, *, verb: str = "count") -> Selection:
+    def select(
+        self, table: SymbolTable, *, verb: str = "count", inlined: bool = False
+    ) -> Selection:
         """Select rows of the table; ``verb`` is what the user wants done to them, for messages.
+
+        With ``inlined`` a name may be that of a function that exists only inlined.
 
         Raises NoMatchError, with the nearest names, when there is nothing to select; UsageError
         where a pattern leaves out the beginning of import paths, and fits several packages.
@@ -165,6 +171,7 @@ class Selector:
         chosen: set[int] = set()
         unmatched = []
         stand_ins: dict[int, str] = {}
+        only_inlined: dict[str, str] = {}
         for pattern in self.patterns:
             match = self._matched(table, names, pattern)
             kept, skipped = _split_wrappers(table, match)
@@ -172,9 +179,15 @@ class Selector:
             found = dict(self._stand_ins(table, names, pattern, match, skipped))
             stand_ins.update(found)
             if not kept and not found:
-                unmatched.append(_Explanation(table, names, pattern, verb).text(skipped))
+                explanation = _Explanation(table, names, pattern, verb).text(skipped)
+                if inlined and (name := self._inlined_name(table, pattern)):
+                    only_inlined[name] = explanation
+                else:
+                    unmatched.append(explanation)
         stand_ins = {row: name for row, name in stand_ins.items() if row not in chosen}
         chosen.update(stand_ins)
+        if not chosen and only_inlined:
+            return Selection([], tuple(unmatched), {}, only_inlined)
         if not chosen:
             raise NoMatchError("; ".join(unmatched[:_SHOWN]))
         matches = (self._matched(table, names, pattern) for pattern in self.excludes)
@@ -187,7 +200,29 @@ class Selector:
             )
         rows = _by_address(table, sorted(chosen - excluded))
         stand_ins = {row: stand_ins[row] for row in rows if row in stand_ins}
-        return Selection(rows, tuple(unmatched), stand_ins)
+        return Selection(rows, tuple(unmatched), stand_ins, only_inlined)
+
+    def _inlined_name(self, table: SymbolTable, pattern: Pattern) -> str | None:
+        """Return the one function that a name means and that exists only inlined."""
+        calls = table.inlined_by_name()
+        if calls is None or pattern.has_wildcard or pattern.expression:
+            return None
+        found = NameList(sorted(calls.names))
+        rows = pattern.match(found).rows
+        names = {found.names[row] for row in rows}
+        excluded = {row for each in self.excludes for row in each.match(found).rows}
+        if len(names) != 1 or excluded.intersection(rows):
+            return None
+        return names.pop()
+
+    def names(self, name: str) -> bool:
+        """Return whether a pattern without a wildcard matches a name."""
+        spelled = NameList([name])
+        return any(
+            pattern.match(spelled).rows
+            for pattern in self.patterns
+            if not (pattern.has_wildcard or pattern.expression)
+        )
 
     def _stand_ins(
         self,

@@ -51,12 +51,12 @@ def write_counts(
     found = zip(["FUNC", *heads], *cells, strict=True)
     widths = [min(max(map(len, column)), _MAX_WIDTH) for column in found]
     widths[0] = max(widths[0], _NAME_WIDTH)
-    digits = max([_COUNT_WIDTH, *(len(str(row["count"])) for row in rows)])
+    digits = max([_COUNT_WIDTH, *(len(_count(row)) for row in rows)])
     columns, numbers = columns_of(output.out), digits + 1 + _SHARE_WIDTH
     numbers += (_COUNT_WIDTH + 1) * rates + len(widths)
     widths = narrowed(widths, None if columns is None else columns - numbers)
 
-    def line(names: Sequence[str], count: object, share: str, rate: str) -> str:
+    def line(names: Sequence[str], count: str, share: str, rate: str) -> str:
         fit = names
         if columns is not None:
             fit = [fitted(names[0], widths[0]), *map(shortened, names[1:], widths[1:])]
@@ -67,11 +67,16 @@ def write_counts(
     output.heading(line(["FUNC", *heads], "COUNT", "SHARE", "PER SEC"))
     for names, row in zip(cells, rows, strict=True):
         rate = four_digits(row["rate"]) if "rate" in row else ""
-        output.out.write(line(names, row["count"], f"{row['share']:.1%}", rate))
+        output.out.write(line(names, _count(row), f"{row['share']:.1%}", rate))
         if _STACK in by:
             output.out.writelines(_stack_lines(row))
     output.out.write(and_more(rows, lambda row: row["count"]))
     output.out.flush()
+
+
+def _count(row: Json) -> str:
+    """Return the number of calls; that of a function with places that are not counted is larger."""
+    return f">= {row['count']}" if row.get("uncounted_places") else str(row["count"])
 
 
 def _shown_name(row: Json, shown: Mapping[str, str]) -> str:

@@ -20,9 +20,10 @@ from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOu
 from gotrace.report.table import columns_of, hanging
 from gotrace.session.landings import MAX_FUNCTIONS
 from gotrace.session.plan import Check, ProbePlan, Selections, only_inlined
+from gotrace.sites.inlined import InlinedSites, Unproven
 from gotrace.sites.landings import Callers, CallerSearch
 from gotrace.sites.records import SiteError
-from gotrace.sites.sites import FunctionSites
+from gotrace.sites.sites import FunctionSites, Site
 from gotrace.target.target import TargetBinary
 from gotrace.text import in_program, printable
 
@@ -200,6 +201,7 @@ class _Writer:
         self._program = program
         self._table = binary.functions
         self._inlined: InlinedCalls | None = self._table.inlined_by_name()
+        self._proofs = InlinedSites(self._table) if len(names) <= _MAX_PROVEN else None
         self._callers: Callers | None = None
         self._search: CallerSearch | None = None
 
@@ -234,8 +236,20 @@ class _Writer:
         if self._written % self._FLUSHED == 0:
             self._out.flush()
 
-    def _calls(self, name: str) -> Iterable[InlinedCall]:
-        return self._inlined.of(name) if self._inlined is not None else ()
+    def _calls(self, name: str) -> list[tuple[InlinedCall, Site | Unproven | None]]:
+        """Return a function's inlined calls, and of few functions where each could be counted."""
+        found = list(self._inlined.of(name)) if self._inlined is not None else []
+        if self._proofs is None:
+            return [(call, None) for call in found]
+        return list(zip(found, self._proofs.of(found), strict=True))
+
+
+def _place(place: Site | Unproven | None) -> dict[str, object]:
+    if place is None:
+        return {}
+    if isinstance(place, Unproven):
+        return {"place": None, "unproven": place.value}
+    return {"place": place.address, "unproven": None}
 
 
 class _JsonWriter(_Writer):
@@ -273,8 +287,8 @@ class _JsonWriter(_Writer):
                 **self._signature(function),
                 **self._landings(function.entry),
                 "inlined": [
-                    {"caller": call.caller, "file": call.file, "line": call.line}
-                    for call in self._calls(function.name)
+                    {"caller": call.caller, "file": call.file, "line": call.line, **_place(place)}
+                    for call, place in self._calls(function.name)
                 ],
             },
         )
@@ -306,6 +320,7 @@ _MAX_NAME = 60
 _MAX_PLACES = 3
 _MAX_SEARCHED = 100  # functions whose callers text has
 _MAX_CELL = 1000
+_MAX_PROVEN = 10  # functions of whose inlined calls a list says where they could be counted
 
 
 class _TextWriter(_Writer):
@@ -408,10 +423,20 @@ class _TextWriter(_Writer):
     def _places(self, name: str) -> str:
         if self._inlined is None:
             return ""
+        if self._proofs is not None:
+            places = [
+                f"{call.caller} ({_position(call.file, call.line)}{_unproven(place)})"
+                for call, place in self._calls(name)
+            ]
+            return ", ".join(places)
         calls = islice(self._inlined.of(name), _MAX_PLACES)
         places = [f"{call.caller} ({_position(call.file, call.line)})" for call in calls]
         more = self._inlined.count(name) - len(places)
         return ", ".join(places) + (f" and {more} more" if more > 0 else "")
+
+
+def _unproven(place: Site | Unproven | None) -> str:
+    return f", {place.value}" if isinstance(place, Unproven) else ""
 
 
 def _writer(output: Output, shows_callers: bool = False, shows_sources: bool = False) -> _Writer:

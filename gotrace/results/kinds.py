@@ -222,7 +222,11 @@ _DECLARED = (
         "count",
         "gofunccount",
         keys=_FUNCTION,
-        sums=(total("count"),),
+        sums=(
+            total("count"),
+            most("places", needed=False),
+            most("uncounted_places", needed=False),
+        ),
         derived=("share", "rate"),
         order=("count",),
         compared=("count",),

@@ -301,8 +301,8 @@ class Hits:
         rows = self._hits.max_entries // HIT_KINDS
         self._stepped += [False] * (rows - len(self._stepped))
         for number, _, sites in plan.numbered() if rows > 1 else ():
-            form = sites.entry.form if sites.entry else None
-            self._stepped[number + 1] = form in (SiteForm.FIRST, SiteForm.RET)
+            forms = {site.form for site in (sites.entry, *sites.inlined) if site}
+            self._stepped[number + 1] = bool(forms & {SiteForm.FIRST, SiteForm.RET})
 
     def read(self) -> HitCounts:
         """Return the hits so far."""

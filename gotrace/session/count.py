@@ -108,16 +108,17 @@ class CallCounter(Probing):
 
 @dataclass(frozen=True, kw_only=True)
 class CountRequest(FunctionRequest[CallCounter, dict[SiteForm, int]]):
-    """Count calls of each function."""
+    """Count calls of each function, with ``inlined`` also where one that is named is inlined."""
 
     verb: str = "count"
     done: str = "counted"
+    inlined: bool = False
     BY_TASK = False
 
     def plan(self) -> Planned:
         """Return the probes to attach; raises as ``plan_counting`` does."""
         requests, _ = self.requests
-        plan = plan_counting(self.target, requests)
+        plan = plan_counting(self.target, requests, self.inlined)
         self._refuse(plan.failed)
         return Planned(plan)
 

@@ -23,6 +23,7 @@ from gotrace.probes.pattern import NoFileError, Pattern, split_target
 from gotrace.probes.select import Selection, Selector
 from gotrace.records import dataclass, field, replace
 from gotrace.sites.hashed import HASHED
+from gotrace.sites.inlined import InlinedSites, Unproven
 from gotrace.sites.records import SiteForm
 from gotrace.sites.sites import FunctionSites, Site, function_sites
 from gotrace.sites.unwind import fault_site
@@ -70,7 +71,7 @@ class Selected:
     """The functions that one request selects in one file, before their sites are chosen.
 
     ``request`` is the request's number, and ``selector`` its own. ``verb`` is what the tool does to
-    a function.
+    a function. ``inlined`` is as in ``Selection``.
     """
 
     request: int
@@ -78,6 +79,7 @@ class Selected:
     rows: Sequence[int]
     selector: Selector
     verb: str
+    inlined: Mapping[str, str] = field(default_factory=dict)
 
     def sites(self, returns: bool, values: bool = True) -> Iterator[FunctionSites]:
         """Choose the functions' sites, one after the other; with ``returns`` find their RETs.
@@ -188,6 +190,19 @@ class Faults:
     counters: Mapping[int, int]
 
 
+def _entries(sites: FunctionSites) -> list[Site]:
+    """Return the sites at each of which a call of a function is seen to begin."""
+    own = () if sites.entry is None else (sites.entry,)
+    return list(dict.fromkeys((*own, *sites.inlined)))
+
+
+class InlinedPlaces(NamedTuple):
+    """In how many places a function is inlined, and how many of these are not counted."""
+
+    all: int
+    uncounted: int
+
+
 class ProgramFunction(NamedTuple):
     """A traced function's name, and its program's where several are traced, else None."""
 
@@ -215,15 +230,30 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Inlined:
-    """In how many places a function of a plan is also inlined, where no probe sees its calls."""
+    """In how many places a function of a plan is inlined, and where no probe sees its calls.
+
+    ``reasons`` has for how many of them there is none, by the reason; None if there is nowhere any.
+    """
 
     function: str
     places: int
+    reasons: Mapping[str, int] | None = None
 
     def text(self, verb: str) -> str:
         """Return the warning; ``verb`` is what is done with a call, in the past tense."""
         places = counted("{} place{s}", self.places)
-        return f"{self.function} is also inlined in {places}: not {verb} there"
+        if self.reasons is None:
+            return f"{self.function} is also inlined in {places}: not {verb} there"
+        why = _numbers(self.reasons)
+        missing = sum(self.reasons.values())
+        are = "is" if missing == 1 else "are"
+        return f"{self.function} is inlined in {places}: {missing} of them {are} not {verb} ({why})"
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """Return the warning's fields in JSON."""
+        more = {} if self.reasons is None else {"uncounted": dict(self.reasons)}
+        return {"func": self.function, "inlined": self.places, **more}
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,16 +346,26 @@ class ProbePlan:
         ]
 
     @property
+    def places(self) -> dict[ProgramFunction, InlinedPlaces]:
+        """Return in how many places functions are inlined that are named."""
+        found: dict[ProgramFunction, InlinedPlaces] = {}
+        for name, one in zip(self.names, self._every(), strict=True):
+            if one.inlined or one.uncounted:
+                uncounted = len(one.uncounted)
+                found[name] = InlinedPlaces(len(one.inlined) + uncounted, uncounted)
+        return found
+
+    @property
     def functions(self) -> list[FuncInfo]:
         """Return the functions in the order in which their cookies number them."""
         return [sites.function for sites in self._every()]
 
     @property
     def entry_forms(self) -> list[SiteForm]:
-        """Return each function's: FIRST where the entry is single-stepped, else EMULATED."""
+        """Return each function's: FIRST where an entry is single-stepped, else EMULATED."""
         return [
             SiteForm.FIRST
-            if sites.entry is not None and sites.entry.form is SiteForm.FIRST
+            if any(site.form is SiteForm.FIRST for site in _entries(sites))
             else SiteForm.EMULATED
             for sites in self._every()
         ]
@@ -365,8 +405,9 @@ class ProbePlan:
             number = (point.cookie & COOKIE_INDEX_MASK) - self.first
             sites = every[number] if 0 <= number < len(every) else None
             text = f"no probe at {point.address:#x}: {refusal(error)}"
-            if sites and sites.function.entry <= point.address < sites.function.end:
-                is_entry = sites.entry is not None and sites.entry.address == point.address
+            entries = {one.address for one in _entries(sites)} if sites else set()
+            is_entry = point.address in entries
+            if sites and (is_entry or sites.function.entry <= point.address < sites.function.end):
                 refused.append(Refused(names[number].text, text, is_entry))
             else:  # the runtime is watched as well
                 refused.append(Refused(None, text, False))
@@ -374,7 +415,19 @@ class ProbePlan:
 
     def inlined(self) -> list[Inlined]:
         """Return which functions are also inlined, most often first; of few functions only."""
-        return also_inlined([self.binaries], self.program_names)[0]
+        programs = self.program_names
+        (found,) = also_inlined([self.binaries], programs)
+        partly = {}
+        for plan in self.binaries:
+            for sites in plan.functions:
+                if sites.inlined or sites.uncounted:
+                    name = in_program(programs.get(plan.binary), sites.function.name)
+                    partly[name] = Counter(sites.uncounted)
+        counted = [
+            replace(one, reasons=partly[one.function]) if one.function in partly else one
+            for one in found
+        ]
+        return [one for one in counted if one.reasons is None or one.reasons]
 
     def only_inlined(self) -> OnlyInlined | None:
         """Return which functions that are asked for exist only inlined, None for none."""
@@ -388,7 +441,7 @@ class ProbePlan:
 
         ``task`` says how the program finds which task calls a function, where it needs that.
         """
-        return self._groups(program, pid, task, lambda sites: (sites.entry,))
+        return self._groups(program, pid, task, _entries)
 
     def return_groups(
         self,
@@ -591,9 +644,62 @@ def requests_for(
     ]
 
 
-def plan_counting(target: Target, requests: Sequence[BinaryRequest]) -> ProbePlan:
-    """Return the plan for counting calls; raises as ``make_plan`` does."""
-    return once(make_plan(target, requests, returns=False, verb="count", values=False))
+def plan_counting(
+    target: Target, requests: Sequence[BinaryRequest], inlined: bool = False
+) -> ProbePlan:
+    """Return the plan for counting calls; raises as ``make_plan`` does, ``inlined`` is as there."""
+    return once(make_plan(target, requests, False, "count", values=False, inlined=inlined))
+
+
+def _with_inlined(
+    selected: Selected, usable: list[FunctionSites]
+) -> tuple[list[FunctionSites], list[str]]:
+    """Return functions with the inlined calls of those that are named, and those only inlined.
+
+    The second part has why none of a function's calls can be counted.
+    """
+    selector, table = selected.selector, selected.binary.functions
+    named = {one.function.name for one in usable if selector.names(one.function.name)}
+    wanted = named | selected.inlined.keys()
+    if not wanted:
+        return usable, []
+    rows = frozenset(selected.rows)
+    calls = [
+        call
+        for call in table.inlined_calls(wanted)
+        if call.row not in rows or not _stands_for(selected.binary, call.row, call.name)
+    ]
+    proofs = InlinedSites(table, [site.address for one in usable for site in _entries(one)])
+    by_name: dict[str, list[Site | Unproven]] = {}
+    for call, place in zip(calls, proofs.of(calls), strict=True):
+        by_name.setdefault(call.name, []).append(place)
+    functions, unseen = [], []
+    for one in usable:
+        found = by_name.pop(one.function.name, [])  # of two rows of a name one has them
+        functions.append(replace(one, inlined=_proven(found), uncounted=_unproven(found)))
+    for name, explanation in selected.inlined.items():
+        proven, why = _proven(by_name.get(name, ())), _unproven(by_name.get(name, ()))
+        if not proven:
+            unseen.append(f"{explanation} (where it is inlined: {_numbers(Counter(why))})")
+            continue
+        at = proven[0].address
+        row = next(call.row for call in calls if call.name == name)
+        function = FuncInfo(name, at, at + 1, row, Origin.PCLNTAB)
+        one = FunctionSites(function, proven[0], (), None, inlined=proven, uncounted=why)
+        functions.append(one)
+    return functions, unseen
+
+
+def _numbers(reasons: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+
+
+def _proven(places: Iterable[Site | Unproven]) -> tuple[Site, ...]:
+    return tuple(place for place in places if isinstance(place, Site))
+
+
+def _unproven(places: Iterable[Site | Unproven]) -> tuple[str, ...]:
+    return tuple(place.value for place in places if isinstance(place, Unproven))
 
 
 def plan_measuring(target: Target, requests: Sequence[BinaryRequest]) -> ProbePlan:
@@ -601,10 +707,13 @@ def plan_measuring(target: Target, requests: Sequence[BinaryRequest]) -> ProbePl
     return measurable(once(make_plan(target, requests, returns=True, verb="measure", values=False)))
 
 
-def select(target: Target, requests: Sequence[BinaryRequest], verb: str) -> Selections:
+def select(
+    target: Target, requests: Sequence[BinaryRequest], verb: str, inlined: bool = False
+) -> Selections:
     """Select functions in the target's files.
 
-    ``verb`` is what the tool does to a function, for messages. Raises NoMatchError, ElfError or
+    ``verb`` is what the tool does to a function, for messages; ``inlined`` as for
+    ``Selector.select``, where one program is traced. Raises NoMatchError, ElfError or
     UsageError where no request selects anything.
     """
     selected: list[Selected] = []
@@ -621,12 +730,21 @@ def select(target: Target, requests: Sequence[BinaryRequest], verb: str) -> Sele
                 failed += [(number, error) for error in found.failed]
                 notes += found.notes
                 continue
-            selection = request.selector.select(binaries[0].functions, verb=verb)
+            selection = request.selector.select(binaries[0].functions, verb=verb, inlined=inlined)
         except GotraceError as error:
             failed.append((number, error))
             continue
         notes += _standing_in(binaries[0], selection)
-        selected.append(Selected(number, binaries[0], selection.rows, request.selector, verb))
+        selected.append(
+            Selected(
+                number,
+                binaries[0],
+                selection.rows,
+                request.selector,
+                verb,
+                selection.inlined,
+            )
+        )
         failed += [(number, NoMatchError(text)) for text in selection.unmatched]
     libraries = target.libraries() if any(request.name is None for request in requests) else []
     others = target.linked() if failed and not target.has_started else libraries
@@ -805,14 +923,16 @@ def make_plan(
     returns: bool,
     verb: str,
     values: bool = True,
+    inlined: bool = False,
 ) -> ProbePlan:
     """Select functions in the target's files and choose their sites, with RETs if asked for.
 
-    ``verb`` is what the tool does to a function, for messages; ``values``: it reads arguments.
+    ``verb`` is what the tool does to a function, for messages; ``values``: it reads arguments;
+    ``inlined``: it sees inlined calls of functions that are named.
     A request that selects nothing, or nothing that can be probed, is among the plan's ``failed``
     where others do. Raises NoMatchError, ElfError or UsageError where none does.
     """
-    found = select(target, requests, verb)
+    found = select(target, requests, verb, inlined)
     plans: list[BinaryPlan] = []
     problems: list[str] = list(found.notes)
     unusable: list[tuple[int, GotraceError]] = []
@@ -830,6 +950,9 @@ def make_plan(
                 hashed += verdict.problems
             else:
                 reasons += verdict.problems
+        if inlined:
+            usable, unseen = _with_inlined(selected, usable)
+            reasons += unseen
         if usable:
             kept_out[selected.binary] += len(hashed)
             plans.append(

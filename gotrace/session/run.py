@@ -162,8 +162,7 @@ class Run(Generic[M, C]):
     def inlined(self, done: str) -> Iterator[Note]:
         """Yield which calls no probe sees; ``done`` is what is done with others, in the past."""
         for one in self.plan.inlined():
-            fields = {"func": one.function, "inlined": one.places}
-            yield Note(NoteKind.INLINED, one.text(done), fields)
+            yield Note(NoteKind.INLINED, one.text(done), one.fields)
         if only := self.plan.only_inlined():
             yield Note(NoteKind.ONLY_INLINED, only.text(done), only.fields)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 #: Zero bytes, or Go's int3, after the last instruction; one zero byte alone does not decode.
-_PADDING = re.compile(rb"[\x00\xcc]*\Z")
+PADDING = re.compile(rb"[\x00\xcc]*\Z")
 _NEAR_RETURN = re.compile(rb"[\xf2\xf3]*[\xc2\xc3]")
 _IMMEDIATE = re.compile(r"(?:0x[0-9a-f]+|[0-9]+)\Z")
 #: A jump through a scaled table, which is how compilers lay out a switch.
@@ -58,7 +58,7 @@ def control_flow(code: bytes) -> Flow:
         elif "ret" in mnemonic and _NEAR_RETURN.match(code, at):
             returns.append(at)
         sum_register = operands.partition(",")[0] if mnemonic == "add" else ""
-    undecodable = None if _PADDING.match(code, end) else end
+    undecodable = None if PADDING.match(code, end) else end
     return Flow(tuple(returns), tuple(branches), tuple(calls), tail_jumps, undecodable)
 
 
@@ -98,7 +98,7 @@ def _common_exits(code: bytes) -> Exits | None:
             if not 0 <= target < size:
                 targets.append(target)
         elif end == at:
-            if _PADDING.match(code, at):
+            if PADDING.match(code, at):
                 break
             return None
         at = end

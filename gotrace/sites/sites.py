@@ -73,7 +73,8 @@ class FunctionSites:
     ``entry`` is None and ``returns`` empty where ``problem`` says why. In a function that
     consists of a single RET, ``entry`` (form FIRST) and the one of ``returns`` have the same
     address: a prober needs both there, the entry to be handled first. ``is_hashed``: a program in
-    FIPS mode hashes the function's code.
+    FIPS mode hashes the function's code. ``inlined`` are the sites of inlined calls that are seen
+    as well, and ``uncounted`` the reasons why others are not, one each.
     """
 
     function: FuncInfo
@@ -83,6 +84,8 @@ class FunctionSites:
     tail_jumps: int = 0
     jumps_to: tuple[int, ...] = ()
     is_hashed: bool = False
+    inlined: tuple[Site, ...] = ()
+    uncounted: tuple[str, ...] = ()
 
 
 #: Entered in the middle, at an offset that the compiler computes from the size.

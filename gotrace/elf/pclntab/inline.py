@@ -54,7 +54,8 @@ _MAX_PLACES = 1 << 14
 class InlinedCall:
     """The inlining of ``name`` where ``caller`` calls it, at ``file:line``.
 
-    ``row`` is the function whose code it ended up in; ``caller`` may itself be inlined there.
+    ``row`` is the function whose code it ended up in, ``index`` the number of its record in that
+    one's tree; ``caller`` may itself be inlined there.
     """
 
     name: str
@@ -62,6 +63,7 @@ class InlinedCall:
     file: str
     line: int
     row: int
+    index: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,33 @@ class InlinedFrame:
     file: str
     line: int
     is_wrapper: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InlineTree:
+    """The inline tree of one function.
+
+    ``ends`` and ``indices`` are the runs of its instructions, by the offset after each, and the
+    record that they belong to. ``marks`` are the offsets of the instructions that stand for the
+    beginning of each record's call.
+    """
+
+    ends: list[int]
+    indices: list[int]
+    marks: dict[int, int]
+
+    def index_at(self, offset: int) -> int:
+        """Return the record of an instruction, -1 for the function's own code."""
+        run = bisect_right(self.ends, offset)
+        return self.indices[run] if run < len(self.indices) else -1
+
+    def around(self, index: int) -> list[int]:
+        """Return a record and those that its call is inlined in, outwards."""
+        found: list[int] = []
+        while index >= 0 and index not in found:
+            found.append(index)
+            index = self.index_at(self.marks[index]) if index in self.marks else -1
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,27 +261,46 @@ class InlineTrees:
         """Yield the inlined calls in one function, or those of names at the offsets ``wanted``."""
         rows = self._rows
         record = rows.record(row)
-        indices = self._indices(record)
-        tree = self._tree(record) if indices else None
-        if tree is None:
+        place = self._place(record)
+        if place is None:
             return
-        ends, values = self._runs(row, indices)
+        tree = self._read(row, record, place)
         entries = []
-        for index in set(values):
-            if index >= 0:
-                name, parent = self._entry(tree, index)
-                if wanted is None or name in wanted:
-                    entries.append((parent, name))
+        for index, parent in tree.marks.items():
+            name, _ = self._entry(place, index)
+            if wanted is None or name in wanted:
+                entries.append((parent, name, index))
         if not entries:
             return
         entries.sort()
-        places = source_lines(rows, record, [parent for parent, _ in entries])
-        for (parent, name), place in zip(entries, places, strict=True):
-            run = bisect_right(ends, parent)
-            outer = values[run] if run < len(values) else -1
-            caller = rows.names[row] if outer < 0 else rows.name_at(self._entry(tree, outer)[0])
-            place = place or _NOWHERE
-            yield InlinedCall(rows.name_at(name), caller, place.file, place.line, row)
+        places = source_lines(rows, record, [parent for parent, _, _ in entries])
+        for (parent, name, index), line in zip(entries, places, strict=True):
+            outer = tree.index_at(parent)
+            caller = rows.names[row] if outer < 0 else rows.name_at(self._entry(place, outer)[0])
+            line = line or _NOWHERE
+            yield InlinedCall(rows.name_at(name), caller, line.file, line.line, row, index)
+
+    def tree(self, row: int) -> InlineTree | None:
+        """Return a function's tree, None if there are no calls inlined in it."""
+        record = self._rows.record(row)
+        place = self._place(record)
+        return None if place is None else self._read(row, record, place)
+
+    def _place(self, record: FunctionRecord) -> int | None:
+        return self._tree(record) if self._indices(record) else None
+
+    def _read(self, row: int, record: FunctionRecord, place: int) -> InlineTree:
+        ends, values = self._runs(row, self._indices(record))
+        marks: dict[int, int] = {}
+        tree = InlineTree(ends, values, marks)
+        todo = {index for index in values if index >= 0}
+        while todo:  # also those of which only what is inlined in them is left
+            index = todo.pop()
+            _, marks[index] = self._entry(place, index)
+            outer = tree.index_at(marks[index])
+            if outer >= 0 and outer not in marks:
+                todo.add(outer)
+        return tree
 
     def _runs(self, row: int, indices: int) -> tuple[list[int], list[int]]:
         """Return a function's (end offsets, tree indices) of runs of instructions."""

@@ -87,7 +87,7 @@ def test_format_of_go_1_16(tmp_path: Path) -> None:
         assert table.source_line(CODE + 8) == SourceLine("/src/a.go", 11)
         assert table.source_line(CODE + 32 + 23) == SourceLine("/src/b.go", 300)
         assert list(table.inlined_calls()) == [
-            InlinedCall("main.inlined", "main.second", "/src/b.go", 20, 1)
+            InlinedCall("main.inlined", "main.second", "/src/b.go", 20, 1, 0)
         ]
         frames = table.inlined_at(1, CODE + 32 + 16)
         assert [(frame.name, frame.line) for frame in frames] == [

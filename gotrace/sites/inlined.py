@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the instruction that is executed exactly as often as an inlined call, or say why not.
+
+The compiler keeps a mark for each call that it inlines, in the block in which the call's code
+begins (``OpInlMark``, cmd/compile/internal/ssa). It becomes a no-operation, unless another
+instruction has the same line: that one then stands for the mark, wherever it is. So only a
+no-operation proves something. Otherwise the *head* does: the block that dominates all code of the
+call that no pass of the compiler moves.
+
+From Go 1.26 on a block that accesses no memory is also executed where the call is not, mark and
+all: ``branchelim`` chooses by a conditional move then, and ``fuseComparisons`` makes one comparison
+of the caller's condition and the call's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+
+from gotrace.architecture import AMD64
+from gotrace.elf import ElfError
+from gotrace.elf.functions import FuncInfo, FunctionTable
+from gotrace.elf.pclntab.inline import InlinedCall, InlineTree
+from gotrace.sites.decode import Instruction
+from gotrace.sites.emulation import EMULATED, refusal
+from gotrace.sites.graph import Block, Graph, NeverReturns, read_graph, target_of
+from gotrace.sites.hashed import is_kept_out
+from gotrace.sites.records import MAX_SIZE, SiteForm
+from gotrace.sites.sites import Site, SiteKind
+
+
+class Unproven(Enum):
+    """The reason why an inlined call has no place where it can be counted.
+
+    UNPINNED: no instruction of it is left that the compiler would not move.
+    SPECULATED: the compiler may have it executed where it is not called.
+    HOISTED: some of its code comes before what stays in its place.
+    NO_HEAD: its code has no beginning.
+    LOOP_HEAD: it begins where a loop does.
+    ENTRY_BLOCK: it begins where the function does, which may be executed again.
+    JUMP_TABLE: the function's jumps cannot be followed.
+    FIPS: a program in FIPS mode hashes the code.
+    RELEASE: the rules are not known to hold for this release of Go, or for this architecture.
+    REFUSED: the kernel allows no probe there.
+    TAKEN: another function is counted there.
+    BRANCH: the jump to its first instruction may be its own, and not its caller's.
+    """
+
+    UNPINNED = "unpinned"
+    SPECULATED = "speculated"
+    HOISTED = "hoisted"
+    NO_HEAD = "no_head"
+    LOOP_HEAD = "loop_head"
+    ENTRY_BLOCK = "entry_block"
+    JUMP_TABLE = "jump_table"
+    FIPS = "fips"
+    RELEASE = "release"
+    REFUSED = "refused"
+    TAKEN = "taken"
+    BRANCH = "branch"
+
+
+#: The releases in which the rules were held against programs that count themselves.
+_RELEASES = ((1, 21), (1, 27))
+#: From this one on marks do not keep the compiler from executing a block that is not asked for.
+_SPECULATES = (1, 26)
+
+_NEVER_RETURN = re.compile(r"runtime\.(?:panic(?!Check)\w*|go[pP]anic\w*|throw|fatal)\Z")
+
+_STORES_NOTHING = re.compile(
+    r"(?:cmp|test|bt|v?u?comis|push|prefetch|v?ptest|nop|lea|i?mul|i?div|j|call)"
+)
+#: Instructions that register allocation may add, with the position of what they are for.
+_MAY_BE_ADDED = re.compile(r"nop|v?mov|xor|lea")
+_CONSUMES_FLAGS = re.compile(r"cmov|set|sbb|adc|rcl|rcr")
+_SETS_NO_FLAGS = re.compile(r"v?mov|lea|nop")
+_ON_STACK = re.compile(r"\b[re][sb]p\b")
+_IS_NUMBER = re.compile(r"-?(?:0x)?[0-9a-f]+\Z")
+#: Conditions of signed numbers: no comparison that the compiler makes of two has such a one.
+_SIGNED = frozenset({"jl", "jle", "jg", "jge", "js", "jns"})
+
+
+class _Pin(Enum):
+    """Why an instruction is where its call is."""
+
+    ACCESS = "it stores, calls, or is atomic"
+    BRANCH = "it is a conditional jump"
+
+
+class _Call:
+    """One inlined call in a function's code."""
+
+    def __init__(self, code: _Code, index: int) -> None:
+        self._code = code
+        graph, around = code.graph, code.around
+        self.own = {at for at in graph.block_of if index in around(at)}
+        self.pins = {at: pin for at in self.own if (pin := code.pin(at)) is not None}
+        self.mark = code.tree.marks[index]
+
+    def prove(self, speculates: bool) -> Sequence[int] | Unproven:
+        """Return the instructions that are executed as often as the call, the best one first."""
+        code, graph = self._code, self._code.graph
+        if code.is_mark(self.mark):
+            block = graph.block_of[self.mark]
+            if speculates and self._may_be_speculated(graph.blocks[block]):
+                return Unproven.SPECULATED
+            return [self.mark]
+        blocks = {graph.block_of[at] for at in self.pins}
+        if not blocks:
+            return Unproven.UNPINNED
+        head = graph.head(blocks)
+        if head is None or not graph.is_reducible:
+            return Unproven.NO_HEAD
+        if head == 0:
+            return Unproven.ENTRY_BLOCK
+        if graph.is_loop_head(head):
+            return Unproven.LOOP_HEAD
+        kept = {graph.block_of[at] for at in self.own if not code.may_be_added(at)}
+        if graph.head(kept | {head}) != head:
+            return Unproven.HOISTED
+        if speculates and self._may_be_speculated(graph.blocks[head]):
+            return Unproven.SPECULATED
+        if not self._is_entered(graph.blocks[head]):
+            return Unproven.BRANCH
+        return list(self._within(graph.blocks[head]))
+
+    def _is_entered(self, block: Block) -> bool:
+        """Return whether the call begins within a block, after something of its caller's.
+
+        Otherwise the jump to the block may be the call's own: ``branchelim`` and ``fuse`` give such
+        a jump the position of a statement before the call.
+        """
+        for each in block.instructions:
+            if each[0] in self.pins:
+                return False
+            if self._code.pin(each[0]) is _Pin.ACCESS:
+                return True
+        return False
+
+    def _may_be_speculated(self, block: Block) -> bool:
+        """Return whether a block may be executed where the call is not."""
+        code = self._code
+        inside = [each for each in block.instructions if each[0] in self.own]
+        if any(self.pins.get(each[0]) is _Pin.ACCESS or _loads(each) for each in inside):
+            return False
+        return _may_compare_for_two(block) or code.chooses_below(block.start)
+
+    def _within(self, block: Block) -> Iterator[int]:
+        """Yield instructions of a block that are executed if the call has begun, the best first.
+
+        A call before it may never come back, and so may one within it.
+        """
+        addresses = [each[0] for each in block.instructions]
+        first = next(number for number, at in enumerate(addresses) if at in self.pins)
+        after = []
+        for each in block.instructions[first:]:
+            after.append(each[0])
+            if each[2] == "call":
+                break
+        yield from (at for at in after if self._code.is_emulated(at))
+        yield addresses[first]
+
+
+class _Code:
+    """A function's code with what is inlined in it."""
+
+    def __init__(
+        self,
+        code: bytes,
+        entry: int,
+        graph: Graph,
+        tree: InlineTree,
+        never_returns: NeverReturns,
+    ) -> None:
+        self._bytes, self._entry = code, entry
+        self.graph = graph
+        self.tree = tree
+        self._never_returns = never_returns
+        self._around: dict[int, frozenset[int]] = {}
+        self._instructions = {
+            each[0]: each for block in graph.blocks.values() for each in block.instructions
+        }
+        self._choices = [
+            start
+            for start in dict.fromkeys(graph.block_of.values())
+            if any(_CONSUMES_FLAGS.match(each[2]) for each in graph.blocks[start].instructions)
+        ]
+
+    def around(self, at: int) -> frozenset[int]:
+        """Return the records of the calls that an instruction is of."""
+        index = self.tree.index_at(at)
+        if index not in self._around:
+            self._around[index] = frozenset(self.tree.around(index))
+        return self._around[index]
+
+    def is_mark(self, at: int) -> bool:
+        """Return whether a mark is an instruction of its own: a no-operation of one byte."""
+        return at in self.graph.block_of and self._bytes[at] == 0x90
+
+    def is_emulated(self, at: int) -> bool:
+        return EMULATED.match(self._bytes, at) is not None
+
+    def pin(self, at: int) -> _Pin | None:
+        """Return why an instruction stays in the block that the source has it in."""
+        each = self._instructions[at]
+        _, _, mnemonic, operands = each
+        if mnemonic == "call":
+            target = target_of(operands)
+            ends = target is not None and self._never_returns(self._entry + target)
+            return None if ends else _Pin.ACCESS
+        if mnemonic[0] == "j":
+            return None if mnemonic == "jmp" else _Pin.BRANCH
+        return _Pin.ACCESS if _stores(mnemonic, operands) else None
+
+    def may_be_added(self, at: int) -> bool:
+        """Return whether register allocation may have added an instruction."""
+        _, _, mnemonic, operands = self._instructions[at]
+        if not _MAY_BE_ADDED.match(mnemonic):
+            return False
+        target, _, source = operands.partition(", ")
+        if mnemonic == "xor":
+            return target == source
+        if mnemonic == "lea":
+            return "rip" in source or _ON_STACK.search(source) is not None
+        return "[" not in operands or _ON_STACK.search(operands.partition("[")[2]) is not None
+
+    def chooses_below(self, block: int) -> bool:
+        """Return whether a block, or one that it dominates, has what the flags decide on."""
+        return any(self.graph.dominates(block, other) for other in self._choices)
+
+
+def _stores(mnemonic: str, operands: str) -> bool:
+    """Return whether an instruction writes memory that is not the frame's."""
+    if mnemonic.startswith("lock") or (mnemonic == "xchg" and "[" in operands):
+        return True
+    target = operands.partition(",")[0]
+    if "[" not in target or _STORES_NOTHING.match(mnemonic):
+        return False
+    return _ON_STACK.search(target) is None
+
+
+def _loads(each: Instruction) -> bool:
+    """Return whether an instruction reads memory that is neither the frame's nor a constant."""
+    _, _, mnemonic, operands = each
+    if mnemonic.startswith(("lea", "nop", "call", "j")):
+        return False
+    _, found, place = operands.partition("[")
+    return bool(found) and "rip" not in place and _ON_STACK.search(place) is None
+
+
+def _may_compare_for_two(block: Block) -> bool:
+    """Return whether a block's last jump may decide on the caller's condition and the call's.
+
+    Such a comparison is of integers with a constant and not signed, or of floating-point numbers.
+    """
+    condition = block.last[2]
+    if condition[0] != "j" or condition == "jmp" or condition in _SIGNED:
+        return False
+    for _, _, mnemonic, operands in reversed(block.instructions[:-1]):
+        if not _SETS_NO_FLAGS.match(mnemonic):
+            one, _, other = operands.rpartition(", ")
+            is_number = _IS_NUMBER.match(other) is not None
+            return "comis" in mnemonic or is_number or one == other or mnemonic != "cmp"
+    return True
+
+
+class InlinedSites:
+    """The places of the inlined calls of one file."""
+
+    def __init__(self, table: FunctionTable, taken: Iterable[int] = ()) -> None:
+        """Take a file's functions; a site is at no address that is ``taken``, or has been given."""
+        self._table = table
+        self._taken = set(taken)
+        self._image = table.image
+        release = table.go_version.release if table.go_version else None
+        self._speculates = release is None or release >= _SPECULATES
+        self._is_known = (
+            release is not None
+            and _RELEASES[0] <= release <= _RELEASES[1]
+            and table.image.arch is AMD64
+        )
+        self._names: dict[int, bool] = {}
+
+    def of(self, calls: Iterable[InlinedCall]) -> list[Site | Unproven]:
+        """Return as ``places`` does of calls, those of a function one after the other."""
+        found: list[Site | Unproven] = []
+        for row, group in itertools.groupby(calls, key=lambda call: call.row):
+            found += self.places(row, [call.index for call in group])
+        return found
+
+    def places(self, row: int, indices: Iterable[int]) -> list[Site | Unproven]:
+        """Return the site of each call in a function, by its record, or why it has none."""
+        wanted = list(indices)
+        if not self._is_known:
+            return [Unproven.RELEASE] * len(wanted)
+        function = self._table.function(row)
+        code = self._code(function)
+        if code is None:
+            return [Unproven.JUMP_TABLE] * len(wanted)
+        return [self._place(function, code, index) for index in wanted]
+
+    def _place(self, function: FuncInfo, code: _Code, index: int) -> Site | Unproven:
+        if index not in code.tree.marks:
+            return Unproven.UNPINNED
+        found = _Call(code, index).prove(self._speculates)
+        if isinstance(found, Unproven):
+            return found
+        at = next((at for at in found if function.entry + at not in self._taken), None)
+        if at is None:
+            return Unproven.TAKEN
+        address = function.entry + at
+        if is_kept_out(self._image, address, address + 1):
+            return Unproven.FIPS
+        form = SiteForm.EMULATED if code.is_emulated(at) else SiteForm.FIRST
+        if form is SiteForm.FIRST and refusal(bytes(self._image.read(address, 15))) is not None:
+            return Unproven.REFUSED
+        self._taken.add(address)
+        return Site(address, SiteKind.ENTRY, form, 0)
+
+    def _code(self, function: FuncInfo) -> _Code | None:
+        tree = self._table.inline_tree(function.row)
+        if tree is None or function.end - function.entry > MAX_SIZE:
+            return None
+        code = bytes(self._image.read(function.entry, function.end - function.entry))
+        graph = read_graph(code, function.entry, self._word, self._never_returns)
+        if graph is None:
+            return None
+        return _Code(code, function.entry, graph, tree, self._never_returns)
+
+    def _never_returns(self, entry: int) -> bool:
+        if entry not in self._names:
+            found = self._table.find(entry)
+            self._names[entry] = found is not None and bool(_NEVER_RETURN.match(found.name))
+        return self._names[entry]
+
+    def _word(self, address: int) -> int | None:
+        try:
+            return int.from_bytes(self._image.read_relocated(address, 8), "little")
+        except ElfError:
+            return None

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inlined calls are counted where that is proven, and nowhere else.
+
+The referee of counts are the counters of another build of the program, with ``-cover``. In that one
+each block has a counter, which keeps it in its place: it is the plain build that is probed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import capstone
+import pytest
+
+from gotrace.elf.functions import FunctionTable, load_functions
+from gotrace.elf.image import ElfImage
+from gotrace.kernel.attach import Point, ProbeGroup, attach
+from gotrace.kernel.cookie import cookie
+from gotrace.settings import CountSettings
+from gotrace.sites.graph import Graph, read_graph
+from gotrace.sites.inlined import InlinedSites, Unproven
+from gotrace.sites.sites import Site
+from tests.toolchains import FIXTURES, Toolchain, build, each_since, newest
+
+GOFUNCCOUNT = Path(__file__).parents[2] / "tools" / "gofunccount"
+SOURCE = FIXTURES / "sites_inlined"
+FUNCTIONS = ("pure", "below", "add", "addLarge", "calls", "sum", "early", "around", "bump")
+
+
+def places(table: FunctionTable) -> dict[str, list[Site | Unproven]]:
+    names = {f"main.{name}" for name in FUNCTIONS}
+    calls = list(table.inlined_calls(names))
+    found: dict[str, list[Site | Unproven]] = {}
+    for call, place in zip(calls, InlinedSites(table).of(calls), strict=True):
+        found.setdefault(call.name.removeprefix("main."), []).append(place)
+    return found
+
+
+def jumps(table: FunctionTable, name: str) -> list[str]:
+    """Return a function's conditional jumps, by a disassembler."""
+    (row,) = table.rows_named(name)
+    function = table.function(row)
+    code = table.image.read(function.entry, function.end - function.entry)
+    found = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64).disasm_lite(bytes(code), 0)
+    return [mnemonic for _, _, mnemonic, _ in found if mnemonic[0] == "j" and mnemonic != "jmp"]
+
+
+def test_what_is_executed_without_a_call_has_no_place() -> None:
+    """From Go 1.26 on: a conditional move, and one comparison for the caller's and the call's."""
+    with ElfImage.open(build(SOURCE, newest())) as image:
+        table = load_functions(image)
+        (row,) = table.rows_named("main.chosen")
+        function = table.function(row)
+        code = bytes(image.read(function.entry, function.end - function.entry))
+        assert re.search(rb"[\x48-\x4f]\x0f[\x40-\x4f]", code), "no conditional move"
+        assert jumps(table, "main.fused") == ["jae"]
+        found = places(table)
+        assert found["pure"] == [Unproven.SPECULATED]
+        assert found["below"] == [Unproven.SPECULATED]
+
+
+def test_what_stays_in_its_place_is_counted_there() -> None:
+    with ElfImage.open(build(SOURCE, newest())) as image:
+        found = places(load_functions(image))
+        for name in ("around", "bump"):
+            assert found[name]
+            assert all(isinstance(place, Site) for place in found[name]), name
+            addresses = [place.address for place in found[name] if isinstance(place, Site)]
+            assert len(set(addresses)) == len(addresses)
+        assert found["sum"] == [Unproven.LOOP_HEAD]
+        assert Unproven.ENTRY_BLOCK in found["addLarge"]
+        assert Unproven.BRANCH in found["add"]
+
+
+def graph_of(code: str, table: bytes = b"") -> Graph | None:
+    def word(address: int) -> int | None:
+        return int.from_bytes(table[address : address + 8], "little") if address >= 0 else None
+
+    return read_graph(bytes.fromhex(code), 0x1000, word, lambda entry: entry == 0x2000)
+
+
+def test_a_graph_has_dominators_and_loops() -> None:
+    # 0: test eax,eax; je 8; 4: inc ecx; jmp 4 (to itself); 8: ret
+    graph = graph_of("85c0 7404 ffc1 ebfc c3")
+    assert graph is not None
+    assert {start: each.successors for start, each in graph.blocks.items()} == {
+        0: (4, 8),
+        4: (4,),
+        8: (),
+    }
+    assert graph.is_loop_head(4)
+    assert not graph.is_loop_head(8)
+    assert graph.is_reducible
+    assert graph.dominates(0, 8)
+    assert not graph.dominates(4, 8)
+    assert graph.head([4, 8]) is None
+    assert graph.head([0, 4, 8]) == 0
+
+
+def test_a_loop_of_two_entries_is_not_reducible() -> None:
+    # 0: je 5; 2: nop; nop; nop; 5: nop; je 2; ret
+    graph = graph_of("7403 909090 90 74fa c3")
+    assert graph is not None
+    assert not graph.is_reducible
+
+
+def test_a_call_that_never_returns_ends_its_block() -> None:
+    # 0: je 7; 2: call 0x2000; 7: ret
+    graph = graph_of("7405 e8f90f0000 c3")
+    assert graph is not None
+    assert graph.blocks[2].successors == ()
+
+
+@pytest.mark.parametrize("code", ["ffe0", "ff24c8 c3", "7401 06 c3", "eb01 e890000000 c3"])
+def test_what_cannot_be_followed_has_no_graph(code: str) -> None:
+    """A jump by a register, by an unknown table; bad code, a jump into an instruction."""
+    assert graph_of(code) is None
+
+
+@pytest.mark.live
+@pytest.mark.apart
+@each_since(21)
+def test_counts_are_those_of_coverage_counters(toolchain: Toolchain, tmp_path: Path) -> None:
+    truth = covered_calls(toolchain, tmp_path)
+    with ElfImage.open(binary := build(SOURCE, toolchain)) as image:
+        found = places(load_functions(image))
+        points = [
+            Point(image.offset_of(place.address), place.address, cookie(number, place))
+            for number, name in enumerate(FUNCTIONS)
+            for place in found.get(name, ())
+            if isinstance(place, Site)
+        ]
+    group = ProbeGroup("on_entry", str(binary), str(binary), points, 0, 0)
+    attached = attach(CountSettings(counters=len(FUNCTIONS)), [group])
+    try:
+        assert not attached.failed
+        subprocess.run([binary], input=b"x", check=True, capture_output=True)
+        counted = dict(zip(FUNCTIONS, attached.program.map("counts").sums(), strict=True))
+    finally:
+        attached.close()
+    partly = {
+        name for name, all_of in found.items() if any(isinstance(one, Unproven) for one in all_of)
+    }
+    complete = [name for name in FUNCTIONS if name in found and name not in partly]
+    assert {name: counted[name] for name in complete} == {name: truth[name] for name in complete}
+    assert {"around", "bump"} <= set(complete)
+    assert all(counted[name] <= truth[name] for name in partly)
+
+
+@pytest.mark.live
+@pytest.mark.apart
+def test_a_function_that_is_named_is_counted_where_it_is_inlined(tmp_path: Path) -> None:
+    """One has all of its places, of one some are not counted, one has none."""
+    binary, truth = build(SOURCE, newest()), covered_calls(newest(), tmp_path)
+    names = ["main.add", "main.bump", "main.outside"]
+
+    def count(*more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(GOFUNCCOUNT), *more, *names, "--", str(binary)]
+        return subprocess.run(command, input="x", capture_output=True, text=True)
+
+    rows = [json.loads(line) for line in count("--json").stdout.splitlines() if line[:1] == "{"]
+    found = {row["func"].removeprefix("main."): row for row in rows if row["kind"] == "count"}
+    for name in ("bump", "outside"):
+        assert found[name]["count"] == truth[name]
+    assert (found["bump"]["places"], found["bump"]["uncounted_places"]) == (1, 0)
+    assert "places" not in found["outside"]
+    (warning,) = [row for row in rows if row["kind"] == "warning"]
+    assert warning["uncounted"] == {"branch": 1}
+    part = found["add"]
+    assert (part["places"], part["uncounted_places"]) == (2, 1)
+    assert 0 < part["count"] < truth["add"]
+    assert f">= {part['count']}" in count().stdout
+    names = ["main.sum"]
+    refused = count()
+    assert refused.returncode == 3
+    assert "1 loop_head" in refused.stderr
+
+
+def covered_calls(toolchain: Toolchain, at: Path) -> Counter[str]:
+    """Return how often the program calls each function, by its coverage counters."""
+    binary = build(SOURCE, toolchain, flags=("-cover", "-covermode=count"))
+    environment = {**os.environ, "GOCOVERDIR": str(at)}
+    subprocess.run([binary], input=b"x", check=True, capture_output=True, env=environment)
+    profile = at / "cover.txt"
+    command = [str(toolchain.go), "tool", "covdata", "textfmt", f"-i={at}", f"-o={profile}"]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, **toolchain.env()})
+    blocks = re.findall(r"main\.go:(\d+)\.\d+,\S+ \d+ (\d+)$", profile.read_text(), re.MULTILINE)
+    executed: dict[int, int] = {}
+    for line, count in blocks:
+        executed.setdefault(int(line), int(count))
+    calls: Counter[str] = Counter()
+    for number, text in enumerate((SOURCE / "main.go").read_text().splitlines(), 1):
+        if match := re.match(r"func (\w+)\(", text):
+            # A function's first block begins with its line, or with its first statement.
+            calls[match[1]] = executed[min(line for line in executed if line >= number)]
+    return calls
