@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gotrace.api.rows import Syscall as Syscall
     from gotrace.api.rows import Syscalls as Syscalls
     from gotrace.api.rows import Wait as Wait
+    from gotrace.api.rows import WaitedChannel as WaitedChannel
     from gotrace.api.rows import Waits as Waits
     from gotrace.api.rows import WallTime as WallTime
     from gotrace.api.session import Session as Session
@@ -113,7 +114,7 @@ _HOMES = {
     "gotrace.api.rows": (
         "Counts CpuFunction CpuSamples CpuTime Function Goroutine GoroutineLatencies"
         " Goroutines GoroutineState GoroutineTime Group Groups Latencies Syscall Syscalls"
-        " Wait Waits WallTime"
+        " Wait WaitedChannel Waits WallTime"
     ),
     "gotrace.api.session": "Session attach path start",
     "gotrace.api.streams": "CallStream FlightStream IntervalStream RequestStream SnapshotStream",

@@ -11,6 +11,7 @@ from typing import Any
 
 from gotrace.calls import StackFrame
 from gotrace.errors import UsageError
+from gotrace.goroutines.details import NO_DETAILS, ChannelWait, WaitsByG
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.model import DumpedGoroutine, Frame, Stack, State, own_function
 from gotrace.goroutines.rows import DumpRows
@@ -84,13 +85,31 @@ class Goroutine:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitedChannel:
+    """A channel that a goroutine waits for.
+
+    ``direction`` is "send" or "receive", ``elem`` the type of its elements; both None where that
+    is not known. ``timer``: a timer feeds it, which channels say since Go 1.23.
+    """
+
+    direction: str | None
+    elem: str | None
+    address: int
+    length: int
+    capacity: int
+    timer: bool
+
+
+@dataclass(frozen=True, slots=True)
 class GoroutineState:
     """The state of a goroutine at one moment.
 
     ``state`` is a word such as "waiting" or "running", ``reason`` why it waits ("" where it does
     not), ``waiting_ns`` for how long at least (None where that is not known). ``awaits`` is the
     type of what it waits for ("chan", "sync.Mutex"), ``address`` where that is; both None where
-    that is not known. ``created_by`` is the ``go`` statement, ``parent`` the goroutine that ran it
+    that is not known. ``channels`` are those that it waits for, all of a select; empty where they
+    are not known. ``lock`` is the variable or field that its lock is ("main.Book.mu"), None where
+    that is not proven. ``created_by`` is the ``go`` statement, ``parent`` the goroutine that ran it
     (None where that is not known). ``stack`` is from the innermost frame on, and empty for a
     running goroutine that could not be sampled and for one that kept moving while it was read
     (``moved``). ``labels`` are those of pprof.
@@ -108,6 +127,8 @@ class GoroutineState:
     moved: bool
     stack: tuple[StackFrame, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
+    channels: tuple[WaitedChannel, ...] = ()
+    lock: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -598,10 +619,12 @@ class Counts(Counter[str], Table, Recordable):
 class Goroutines(list[GoroutineState], Recordable):
     """The goroutines of a program at one moment."""
 
-    def __init__(self, dump: Dump, chosen: Sequence[DumpedGoroutine], asked: Row) -> None:
+    def __init__(
+        self, dump: Dump, chosen: Sequence[DumpedGoroutine], waits: WaitsByG, asked: Row
+    ) -> None:
         """Name the frames of those that are wanted, which were ``asked`` for."""
-        super().__init__(_goroutine_states(dump, chosen))
-        self._rows = DumpRows(dump.program, chosen, dump.labels)
+        super().__init__(_goroutine_states(dump, chosen, waits))
+        self._rows = DumpRows(dump.program, chosen, dump.labels, waits)
         numbers = {"goroutines": len(dump.goroutines), "shown": len(chosen), "moved": dump.moved}
         self._head = {"kind": "dump", **asked, **numbers}
 
@@ -613,7 +636,7 @@ class Goroutines(list[GoroutineState], Recordable):
 
 
 def _goroutine_states(
-    dump: Dump, goroutines: Iterable[DumpedGoroutine]
+    dump: Dump, goroutines: Iterable[DumpedGoroutine], waits: WaitsByG
 ) -> Iterator[GoroutineState]:
     program = dump.program
     stacks: dict[Stack, tuple[StackFrame, ...]] = {}
@@ -635,7 +658,15 @@ def _goroutine_states(
             one.has_moved,
             stacks[one.stack],
             dict(dump.labels_of(one)),
+            tuple(map(_channel, waits.get(one.g, NO_DETAILS).channels)),
+            waits.get(one.g, NO_DETAILS).lock or None,
         )
+
+
+def _channel(channel: ChannelWait) -> WaitedChannel:
+    direction, elem = channel.direction.verb, channel.elem or None
+    place = channel.address, channel.length, channel.capacity
+    return WaitedChannel(direction, elem, *place, channel.is_timer)
 
 
 def _wait(row: Row) -> Wait:

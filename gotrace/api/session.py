@@ -90,6 +90,7 @@ from gotrace.target.wait import Waiter
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # Python 3.11's
 
+    from gotrace.goroutines.waits import WaitReader
     from gotrace.live.attached import AttachPrice
     from gotrace.live.monitor import Monitor
 _I = TypeVar("_I", bound=Iteration[Any])
@@ -705,15 +706,16 @@ class Session:
             raise UsageError("goroutines() needs a running process: use attach(pid)")
         with os_errors(), Opened() as opened:
 
-            def take() -> Dump:
+            def take() -> tuple[Dump, WaitReader]:
                 GoFiles(self._target).check_functions(patterns)
-                return opened.enter(LiveGoroutines(self._target)).take()
+                live = opened.enter(LiveGoroutines(self._target))
+                return live.take(), live.waits()
 
-            dump = opened.do(take)
+            dump, waits = opened.do(take)
             chosen = GoroutineFilter(functions=patterns, system=system).of(dump)
             chosen.sort(key=lambda goroutine: goroutine.goid)
             asked = {"pid": self.pid, "states": [], "reason": [], "functions": list(patterns)}
-            found = Goroutines(dump, chosen, {**asked, "system": system})
+            found = Goroutines(dump, chosen, waits.of(chosen), {**asked, "system": system})
             found.reading = Reading(time.time())
             return found
 

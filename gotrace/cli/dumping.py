@@ -15,6 +15,7 @@ from gotrace.cli.dump_options import GostacksOptions
 from gotrace.cli.run import open_output
 from gotrace.errors import NoMatchError
 from gotrace.goroutines.core import CoreGoroutines
+from gotrace.goroutines.details import WaitsByG
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import GoroutineFilter, GoroutineGroup, GroupKey, changes, grouped
 from gotrace.goroutines.live import LiveGoroutines
@@ -75,8 +76,7 @@ def dump(options: GostacksOptions) -> int:
             gc.disable()  # what one dump makes is needed to the end, and much of it to look at
             taken = source.take()
             chosen = _chosen(taken, choice)
-            reader = source.arguments() if options.args else None
-            _write(options, taken, chosen, output, name, reader)
+            _write(options, source, taken, chosen, output, name)
             _warn_moved(chosen, output)
     return 0
 
@@ -101,11 +101,11 @@ def _chosen(dump: Dump, choice: GoroutineFilter) -> list[DumpedGoroutine]:
 
 def _write(
     options: GostacksOptions,
+    source: LiveGoroutines | CoreGoroutines,
     dump: Dump,
     chosen: list[DumpedGoroutine],
     output: Output,
     name: str,
-    arguments: Arguments | None,
 ) -> None:
     if options.folded or options.files.profiles:
         profile = profile_of(dump, chosen, time.time_ns(), f"goroutines of {name}")
@@ -119,18 +119,21 @@ def _write(
             output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "file", "path": path}))
     if options.folded or options.only_stacks:
         return
+    arguments = source.arguments() if options.args else None
+    waits = source.waits().of
     if isinstance(output, JsonOutput):
-        _write_json(options, dump, chosen, output, arguments)
+        _write_json(options, dump, chosen, output, waits(chosen), arguments)
     elif options.all or options.goroutine or options.args:
         output.out.write(summary(chosen, name) + "\n")
         chosen.sort(key=lambda goroutine: goroutine.goid)
         shown = chosen[: options.top] if options.top else chosen
         system = options.system
-        write_goroutines(output.out, dump.program, shown, system, arguments, dump.labels)
+        more = arguments, dump.labels, waits(shown)
+        write_goroutines(output.out, dump.program, shown, system, *more)
     else:
         output.out.write(summary(chosen, name) + "\n")
         groups = grouped(dump, chosen, options.system, options.labels)
-        write_groups(output.out, groups[: options.top] if options.top else groups)
+        write_groups(output.out, groups[: options.top] if options.top else groups, waits)
         _note_rest(options, groups, output)
 
 
@@ -146,6 +149,7 @@ def _write_json(
     dump: Dump,
     chosen: list[DumpedGoroutine],
     output: JsonOutput,
+    waits: WaitsByG,
     arguments: Arguments | None = None,
 ) -> None:
     ts = round(time.time(), 6)
@@ -162,7 +166,7 @@ def _write_json(
     }
     output.write("dump", fields)
     chosen.sort(key=lambda goroutine: goroutine.goid)
-    write_json(output, dump.program, chosen, arguments, dump.labels, ts)
+    write_json(output, dump.program, chosen, arguments, dump.labels, ts, waits)
 
 
 def _warn_moved(chosen: list[DumpedGoroutine], output: Output) -> None:
@@ -185,6 +189,7 @@ def _repeat(
     interval = options.interval or 1.0
     first: dict[GroupKey, int] | None = None
     before: dict[GroupKey, int] = {}
+    waits = source.waits().of
     with SignalWaiter() as waiter:
         waiter.watch([target.process])
         tick = time.monotonic()
@@ -195,7 +200,7 @@ def _repeat(
             groups = grouped(dump, chosen, options.system, options.labels)
             counts = {group.key: len(group.goroutines) for group in groups}
             if isinstance(output, JsonOutput):
-                _write_json(options, dump, chosen, output)
+                _write_json(options, dump, chosen, output, waits(chosen))
             elif options.watch:
                 lines = options.top or _screen_lines() - _HEAD
                 output.out.write(CLEAR if output.out.isatty() else "\n")
@@ -203,14 +208,15 @@ def _repeat(
                 write_table(output.out, groups, first or counts, lines)
             elif first is None:
                 output.out.write(f"{_clock()} {summary(chosen, name)}\n")
-                write_groups(output.out, groups[: options.top] if options.top else groups)
+                largest = groups[: options.top] if options.top else groups
+                write_groups(output.out, largest, waits)
                 _note_rest(options, groups, output)
             else:
                 changed = changes(before, groups)
                 growth = len(chosen) - sum(before.values())
                 output.out.write(f"\n{_clock()} {growth:+,}: {summary(chosen, name)}\n")
                 shown = changed[: options.top] if options.top else changed
-                write_changes(output.out, shown, {group.key: group for group in groups})
+                write_changes(output.out, shown, {group.key: group for group in groups}, waits)
             output.out.flush()
             before = counts
             first = counts if first is None else first

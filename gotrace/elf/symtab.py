@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read function symbols from ``.symtab`` or, in its absence, ``.dynsym``.
+"""Read symbols from ``.symtab`` or, in its absence, ``.dynsym``.
 
 Source: System V gABI chapter 4 (symbol table).
 """
@@ -16,7 +16,7 @@ from gotrace.elf.scan import find_all
 from gotrace.records import dataclass
 
 _SYMBOL = struct.Struct("<IBBHQQ")
-STT_FUNC = 2
+STT_OBJECT, STT_FUNC = 1, 2
 STB_LOCAL = 0
 SHN_UNDEF = 0
 SHT_SYMTAB, SHT_DYNSYM = 2, 11
@@ -28,6 +28,15 @@ _Symbol: TypeAlias = tuple[int, int, int, int, int, int]
 @dataclass(frozen=True, slots=True)
 class FunctionSymbol:
     """One function symbol; the address is a link-time virtual address."""
+
+    name: str
+    address: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class VariableSymbol:
+    """The symbol of a variable; the address is a link-time virtual address."""
 
     name: str
     address: int
@@ -97,15 +106,35 @@ def symbol_names(image: ElfImage, addresses: Container[int]) -> Iterator[tuple[i
             yield found[4], name
 
 
+def object_symbol(image: ElfImage, address: int) -> VariableSymbol | None:
+    """Return the variable in ``.symtab`` that has an address in it, None if there is none."""
+    tables = _tables(image, SHT_SYMTAB)
+    if tables is None:
+        return None
+    chosen = [
+        entry
+        for entry in _entries(image, tables[0])
+        if entry[4] <= address < entry[4] + entry[5]
+        and entry[1] & 15 == STT_OBJECT
+        and entry[3] != SHN_UNDEF
+    ]
+    for (_, _, _, _, start, size), name in _named(image, tables[1], chosen):
+        return VariableSymbol(name, start, size)
+    return None
+
+
 def _functions(image: ElfImage, symbols: Section) -> list[_Symbol]:
     """Return the unpacked entries of defined functions that have a size."""
-    size = symbols.size // _SYMBOL.size * _SYMBOL.size
-    content = image.data[symbols.offset : symbols.offset + size]
     return [
         entry
-        for entry in _SYMBOL.iter_unpack(content)
+        for entry in _entries(image, symbols)
         if entry[1] & 15 == STT_FUNC and entry[5] and entry[3] != SHN_UNDEF
     ]
+
+
+def _entries(image: ElfImage, symbols: Section) -> Iterator[_Symbol]:
+    size = symbols.size // _SYMBOL.size * _SYMBOL.size
+    return _SYMBOL.iter_unpack(image.data[symbols.offset : symbols.offset + size])
 
 
 def _named(

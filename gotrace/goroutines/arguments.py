@@ -109,7 +109,7 @@ class Arguments:
         sp, pc = before[saved >> 3], before[(saved >> 3) + 1]
         if before[self._layout.g_goid >> 3] != goroutine.goid or pc != goroutine.stack[0]:
             return {}
-        bases, returns = self._bases(goroutine.stack)
+        bases, returns = self._program.frame_places(goroutine.stack)
         room = before[self._layout.g_stack_hi >> 3] - sp
         size = min(8 * (bases[-1] if bases else 0) + _BEYOND, room, _MAX_STACK)
         if size <= 0:
@@ -123,23 +123,6 @@ class Arguments:
         }
         after = words_at(self._memory, goroutine.g, self._words)
         return found if after == before else {}
-
-    def _bases(self, stack: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return where each frame's canonical frame address is, and its return address.
-
-        Both in words from SP on.
-        """
-        bases: list[int] = []
-        returns: list[int] = []
-        at = 0
-        for pc in stack:
-            step = self._program.step(pc)
-            if step is None or step.is_top or step.is_opaque:
-                break
-            returns.append(at + step.words)
-            at += step.size
-            bases.append(at)
-        return bases, returns
 
     @staticmethod
     def _is_return(image: bytes, at: int, stack: Sequence[int], place: int) -> bool:

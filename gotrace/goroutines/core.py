@@ -28,6 +28,7 @@ from gotrace.records import dataclass
 
 if TYPE_CHECKING:
     from gotrace.goroutines.arguments import Arguments
+    from gotrace.goroutines.waits import WaitReader
 
 _FILE_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
@@ -249,6 +250,12 @@ class CoreGoroutines:
         from gotrace.goroutines.arguments import Arguments  # loads all that decodes values
 
         return Arguments(self.program, self._memory, self._layout)
+
+    def waits(self) -> WaitReader:
+        """Return a reader of what goroutines wait for, for as long as this is open."""
+        from gotrace.goroutines.waits import WaitReader  # loads the program's types
+
+        return WaitReader(self.program, self._memory, self._layout)
 
     def close(self) -> None:
         self._memory.close()

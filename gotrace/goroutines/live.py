@@ -25,6 +25,7 @@ from gotrace.target.target import Target, TargetBinary
 
 if TYPE_CHECKING:
     from gotrace.goroutines.arguments import Arguments
+    from gotrace.goroutines.waits import WaitReader
     from gotrace.goroutines.watch import GoroutineWatch
     from gotrace.probes.pattern import NameList
 
@@ -232,6 +233,12 @@ class LiveGoroutines:
         from gotrace.goroutines.arguments import Arguments  # loads all that decodes values
 
         return Arguments(self.program, self._memory, self._layout)
+
+    def waits(self) -> WaitReader:
+        """Return a reader of what goroutines wait for, for as long as this is open."""
+        from gotrace.goroutines.waits import WaitReader  # loads the program's types
+
+        return WaitReader(self.program, self._memory, self._layout)
 
     def close(self) -> None:
         """Close the memory; the files belong to the target."""

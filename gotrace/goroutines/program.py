@@ -8,7 +8,7 @@ return address, so that no frame pointers are needed and each frame is found exa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 from gotrace.elf import ElfError
@@ -126,6 +126,12 @@ class CodeNames:
         self._located: dict[Stack, tuple[Location, ...]] = {}
         self._flat: dict[Stack, tuple[Frame, ...]] = {}
         self._names: dict[int, str] = {}
+        self._places: dict[Stack, tuple[list[int], list[int]]] = {}
+
+    @property
+    def modules(self) -> Sequence[Module]:
+        """Return the files whose code has been met, the program itself first."""
+        return self._modules
 
     @property
     def pushes(self) -> bool:
@@ -181,6 +187,31 @@ class CodeNames:
             function.name in _INJECTED,
             function.name == "runtime.semacquire1",
         )
+
+    def frame_places(self, stack: Stack) -> tuple[list[int], list[int]]:
+        """Return where each frame's canonical frame address is, and its return address.
+
+        Both in words from SP on.
+        """
+        known = self._places.get(stack)
+        if known is None:
+            if len(self._places) >= _MAX_STACKS:
+                self._places.clear()
+            known = self._places[stack] = self._make_places(stack)
+        return known
+
+    def _make_places(self, stack: Stack) -> tuple[list[int], list[int]]:
+        bases: list[int] = []
+        returns: list[int] = []
+        at = 0
+        for pc in stack:
+            step = self.step(pc)
+            if step is None or step.is_top or step.is_opaque:
+                break
+            returns.append(at + step.words)
+            at += step.size
+            bases.append(at)
+        return bases, returns
 
     def function_name(self, pc: int) -> str:
         """Return the name of the function that holds an address, "" where there is none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from gotrace.goroutines.details import NO_DETAILS, WaitsByG
 from gotrace.goroutines.labels import NO_LABELS, Labels
 from gotrace.goroutines.model import DumpedGoroutine, Stack
 from gotrace.goroutines.program import CodeNames
@@ -20,9 +21,11 @@ class DumpRows:
         program: CodeNames,
         goroutines: Iterable[DumpedGoroutine],
         labels: Mapping[int, Labels],
+        waits: WaitsByG,
     ) -> None:
         self._goroutines = list(goroutines)
         self._labels = labels
+        self._waits = waits
         #: The frames of each stack, the runtime's included, innermost first.
         self.stacks: dict[Stack, list[Row]] = {}
         self._creations: dict[int, Row | None] = {}
@@ -43,6 +46,7 @@ class DumpRows:
         """Yield each goroutine with its row, but for the stack; ``ts`` is when (s since 1970)."""
         for one in self._goroutines:
             labels = self._labels.get(one.labels, NO_LABELS)
+            details = self._waits.get(one.g, NO_DETAILS)
             yield (
                 one,
                 {
@@ -53,6 +57,8 @@ class DumpRows:
                     "waiting_ns": one.waiting_ns,
                     "awaits": one.awaited.type if one.awaited else None,
                     "address": f"{one.awaited.address:#x}" if one.awaited else None,
+                    "lock": details.lock or None,
+                    "channels": [channel.to_json() for channel in details.channels],
                     "created_by": self._creations[one.created_by],
                     "parent": one.parent or None,
                     "locked_to_thread": one.is_locked_to_thread,

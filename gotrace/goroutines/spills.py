@@ -66,6 +66,11 @@ class Slots:
         #: Displacement -> (DWARF register, where the operand is) of what is saved at once.
         self._saved: Mapping[int, tuple[int, int]] = dict(_saved(code))
 
+    def kept(self, register: int) -> list[int]:
+        """Return where disp(%rsp) has what came in a register, of eight bytes, in all calls."""
+        saved = (at for at, (number, _) in self._saved.items() if number == register)
+        return [at for at in saved if at % 8 == 0 and self.is_kept(at, 8, register)]
+
     def is_kept(self, displacement: int, size: int, register: int | None) -> bool:
         """Return whether memory at disp(%rsp) has an argument's passed value in all calls.
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Know the runtime's places of facts about goroutines, threads and waiting ones.
 
-They are ``runtime.g``, ``runtime.m`` and, for each goroutine that waits for a channel or a lock,
-``runtime.sudog``.
+They are ``runtime.g``, ``runtime.m``, for each goroutine that waits for a channel or a lock
+``runtime.sudog``, and for each channel ``runtime.hchan``.
 
 Offsets come from the binary's own DWARF when it has some, else from one table by Go release.
 Sources of the table: the types g, m, gobuf and sudog in
-src/runtime/runtime2.go of each release, laid out for a 64-bit machine; the rows for 1.15, 1.19 and
-1.21 to 1.27 were also read from DWARF of binaries built with these releases. A ``-race`` build has
-the same offsets.
+src/runtime/runtime2.go and hchan in src/runtime/chan.go of each release, laid out for a 64-bit
+machine; the rows for 1.15, 1.19 and 1.21 to 1.27 were also read from DWARF of binaries built with
+these releases. A ``-race`` build has the same offsets.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 #: The beginning of what names a kept file; changes with how offsets are read.
-_FORMAT = b"gotrace layout 1\n"
+_FORMAT = b"gotrace layout 2\n"
 _DIGEST = 20
 _MAX_FILES, _MAX_BYTES = 512, 4 << 20
 
@@ -65,7 +65,8 @@ class RuntimeLayout:
 
     ``sudog_elem`` and ``sudog_c`` are those of the word that holds the address, which since Go 1.26
     is the second of two (maybeTraceablePtr.vu); ``sudog_g`` and, of m, ``g0`` are at 0 throughout.
-    ``m_procid`` is the thread's number in the process's own pid namespace.
+    ``m_procid`` is the thread's number in the process's own pid namespace. ``hchan_timer`` leads to
+    the timer that feeds a channel, None before Go 1.23, whose channels do not know it.
 
     ``g_in_register``: functions of the register ABI (ABIInternal) hold g in the architecture's g
     register (R14 on amd64). Assembly functions and older releases do not, but on arm64, where all
@@ -97,6 +98,10 @@ class RuntimeLayout:
     sudog_elem: int
     sudog_waitlink: int
     sudog_c: int
+    hchan_timer: int | None
+    hchan_elemtype: int
+    hchan_recvq: int
+    hchan_sendq: int
     g_in_register: bool
     labels_are_map: bool = False
     tls_offset: int | None = None
@@ -106,8 +111,8 @@ class RuntimeLayout:
 
 # stack.hi, g.m and g.sched have been at 8, 48 and 56 throughout, gobuf.pc at 8.
 # 1.17 put the scheduling latency fields before gopc; 1.21 took the tracer's fields out and put
-# parentGoid in; 1.23 added g.syscallbp; 1.25 removed gobuf.ret, which g and m both contain; 1.26
-# made two words of sudog.elem.
+# parentGoid in; 1.23 added g.syscallbp and hchan.timer; 1.25 removed gobuf.ret, which g and m both
+# contain; 1.26 made two words of sudog.elem.
 _Row = dict[str, int | None]
 _COMMON: _Row = {"g_stack_hi": 8, "g_m": 48, "g_sched_sp": 56, "g_sched_pc": 64}
 _SUDOG_1_15: _Row = {"sudog_elem": 24, "sudog_waitlink": 64, "sudog_c": 80}
@@ -137,17 +142,24 @@ def _origin(parent: int | None, gopc: int) -> _Row:
     return {"g_parent_goid": parent, **origin}
 
 
+def _channel(timer: int | None, elemtype: int) -> _Row:
+    """Return the fields of hchan, of which a waitq has 16 bytes."""
+    queues = {"hchan_recvq": elemtype + 24, "hchan_sendq": elemtype + 40}
+    return {"hchan_timer": timer, "hchan_elemtype": elemtype, **queues}
+
+
 _M_1_15: _Row = {"m_procid": 72, "m_curg": 192}
 _M_1_25: _Row = {"m_procid": 64, "m_curg": 184}
 
-_STRUCTS_1_15 = _syscall(112, 104) | _M_1_15 | _SUDOG_1_15
-_STRUCTS_1_25 = _syscall(104, 96) | _M_1_25
+_STRUCTS_1_15 = _syscall(112, 104) | _M_1_15 | _SUDOG_1_15 | _channel(None, 32)
+_STRUCTS_1_23 = _STRUCTS_1_15 | _channel(32, 40)
+_STRUCTS_1_25 = _syscall(104, 96) | _M_1_25 | _channel(32, 40)
 
 #: First release -> the row that holds from it on, newest first.
 _TABLE: dict[Release, _Row] = {
     (1, 26): _STRUCTS_1_25 | _SUDOG_1_26 | _status(144, 191, 208) | _origin(280, 288),
     (1, 25): _STRUCTS_1_25 | _SUDOG_1_15 | _status(144, 191, 208) | _origin(272, 280),
-    (1, 23): _STRUCTS_1_15 | _status(152, 199, 216) | _origin(280, 288),
+    (1, 23): _STRUCTS_1_23 | _status(152, 199, 216) | _origin(280, 288),
     (1, 22): _STRUCTS_1_15 | _status(144, 191, 208) | _origin(272, 280),
     (1, 21): _STRUCTS_1_15 | _status(144, 188, 208) | _origin(272, 280),
     (1, 17): _STRUCTS_1_15 | _status(144, 189, 232) | _origin(None, 296),
@@ -226,6 +238,11 @@ _FIELDS = {
     "runtime.m": {"m_curg": "curg", "m_procid": "procid"},
     "runtime.gobuf": {"g_sched_pc": "pc", "g_sched_bp": "bp"},  # sched is added
     "runtime.sudog": {"sudog_elem": "elem", "sudog_c": "c", "sudog_waitlink": "waitlink"},
+    "runtime.hchan": {
+        "hchan_elemtype": "elemtype",
+        "hchan_recvq": "recvq",
+        "hchan_sendq": "sendq",
+    },
 }
 
 
@@ -276,6 +293,8 @@ def _dwarf_offsets(dwarf: DwarfReader) -> dict[str, Any] | None:
                 pointer = members["acquiretime"] - members["elem"] - 8  # 8 for maybeTraceablePtr
                 offsets["sudog_elem"] += pointer
                 offsets["sudog_c"] += pointer
+            elif struct_name == "runtime.hchan":
+                offsets["hchan_timer"] = members.get("timer")
     except DwarfError:
         # DWARF that cannot be read is no worse here than DWARF that is absent.
         return None

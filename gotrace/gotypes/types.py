@@ -221,6 +221,11 @@ class ChanDirection(enum.Enum):
     SEND = "chan<-"
     RECEIVE = "<-chan"
 
+    @property
+    def verb(self) -> str | None:
+        """Return the word for one direction, None for both."""
+        return None if self is ChanDirection.BOTH else self.name.lower()
+
 
 @dataclass(frozen=True, slots=True)
 class ChanType(GoType):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from gotrace.goroutines.details import WaitDetails
 from gotrace.goroutines.model import DumpedGoroutine, Frame, State
 from gotrace.histogram import Histogram
 from gotrace.live.heap import HeapFigures
@@ -231,6 +232,7 @@ class StackView:
     frames: tuple[Frame, ...]
     created_by: Frame | None
     waiting_ns: int | None
+    waits: WaitDetails
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gotrace.errors import GotraceError, UsageError
+from gotrace.goroutines.details import NO_DETAILS
 from gotrace.goroutines.groups import GroupKey
 from gotrace.goroutines.live import LiveGoroutines
 from gotrace.goroutines.watch import GroupWatch
@@ -45,6 +46,7 @@ class Monitor:
         self._goroutines = LiveGoroutines(target)
         self._opened.callback(self._goroutines.close)
         self._watch = self._goroutines.watch()
+        self._waits_of = self._goroutines.waits()
         self._name = os.path.basename(target.process.executable_name)
         self._heap: HeapReader | None = None
         self._heap_problem: str | None = None
@@ -177,11 +179,14 @@ class Monitor:
             return []
         program = self._goroutines.program
         views = []
-        for one in self._watch.goroutines(group, most):
+        found = self._watch.goroutines(group, most)
+        waits = self._waits_of.of(found)
+        for one in found:
             every = [frame for frame in program.frames(one.stack) if not frame.is_elided]
             frames = [frame for frame in every if frame.is_shown] or every
             creation = program.creation(one.created_by) if one.goid != 1 else None
-            views.append(StackView(one, tuple(frames), creation, one.waiting_ns))
+            details = waits.get(one.g, NO_DETAILS)
+            views.append(StackView(one, tuple(frames), creation, one.waiting_ns, details))
         return views
 
     def attach_waits(self, accept: AcceptPrice | None = None) -> None:

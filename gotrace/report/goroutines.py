@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nsmallest
 from operator import attrgetter
 from typing import TYPE_CHECKING, TextIO
 
+from gotrace.goroutines.details import NO_DETAILS, ChannelWait, WaitDetails, WaitsByG
 from gotrace.goroutines.groups import GoroutineGroup, GroupKey
 from gotrace.goroutines.labels import NO_LABELS, Labels
-from gotrace.goroutines.model import Awaited, DumpedGoroutine, Frame, State, own_function
+from gotrace.goroutines.model import DumpedGoroutine, Frame, State, own_function
 from gotrace.goroutines.program import CodeNames
 from gotrace.goroutines.rows import DumpRows
 from gotrace.report.output import JsonOutput
@@ -25,12 +26,15 @@ if TYPE_CHECKING:
 
 #: Frames that Go's own dumps print of a stack: runtime.tracebackInnerFrames, tracebackOuterFrames.
 _INNER_FRAMES = _OUTER_FRAMES = 50
-#: Goroutines, and things waited for, that are named in a group's lines.
+#: Goroutines, and things waited for, that are named in a group's lines; channels of a select.
 _MAX_NAMED = 8
 _MAX_AWAITED = 3
 _NS = 10**9
 #: Columns of a table that has a line a group, but for its functions.
 _TABLE_NUMBERS = 45
+
+#: Reads what goroutines wait for: WaitReader.of.
+ReadWaits = Callable[[Iterable[DumpedGoroutine]], WaitsByG]
 
 
 def summary(goroutines: Sequence[DumpedGoroutine], name: str) -> str:
@@ -51,11 +55,11 @@ def rest_of_groups(goroutines: int, groups: int) -> str:
     return f"and {what} in {others}"
 
 
-def write_groups(out: TextIO, groups: Iterable[GoroutineGroup]) -> None:
-    """Write groups, each with its stack."""
+def write_groups(out: TextIO, groups: Iterable[GoroutineGroup], waits: ReadWaits) -> None:
+    """Write groups, each with its stack; ``waits`` reads what goroutines wait for."""
     for group in groups:
         out.write(f"\n{_group_header(group)}:{_named(group.goroutines)}\n")
-        _write_awaited(out, group)
+        _write_awaited(out, group, waits)
         _write_stack(out, group.frames, group.goroutines[0])
         _write_creation(out, group)
     out.flush()
@@ -65,6 +69,7 @@ def write_changes(
     out: TextIO,
     changed: Iterable[tuple[GroupKey, int, int]],
     groups: Mapping[GroupKey, GoroutineGroup],
+    waits: ReadWaits,
 ) -> None:
     """Write groups that have grown or shrunk: (group, how many there are, how many more)."""
     for key, count, change in changed:
@@ -72,7 +77,7 @@ def write_changes(
         group = groups.get(key)
         if group is not None:
             out.write(f"\n{change:+,}: {_group_header(group)}:{_named(group.goroutines)}\n")
-            _write_awaited(out, group)
+            _write_awaited(out, group, waits)
             _write_stack(out, frames, group.goroutines[0])
             _write_creation(out, group)
         else:
@@ -112,12 +117,13 @@ def write_goroutines(
     system: bool,
     arguments: Arguments | None = None,
     labels: Mapping[int, Labels] | None = None,
+    waits: WaitsByG | None = None,
 ) -> None:
     """Write goroutines one by one, as runtime.Stack does, but for arguments.
 
     The thing that a goroutine waits for is last in the brackets. ``system``: the runtime's
     functions and wrappers are shown as well. ``arguments`` reads those of frames, where they are
-    wanted.
+    wanted. ``waits`` are what is known of the goroutines' waits.
     """
     for one in goroutines:
         notes = [one.status]
@@ -125,8 +131,8 @@ def write_goroutines(
             notes.append(f"{one.waiting_ns // (60 * _NS)} minutes")
         if one.is_locked_to_thread:
             notes.append("locked to thread")
-        if one.awaited is not None:
-            notes.append(_awaited_text(one.awaited))
+        awaited = awaited_text(one, (waits or {}).get(one.g, NO_DETAILS), in_brackets=True)
+        notes += [awaited] if awaited else []
         known = labels_text((labels or {}).get(one.labels, NO_LABELS))
         out.write(f"\ngoroutine {one.goid} [{', '.join(notes)}]{known}:\n")
         placed = _placed(program, one, arguments)
@@ -170,12 +176,13 @@ def write_json(
     arguments: Arguments | None = None,
     labels: Mapping[int, Labels] | None = None,
     ts: float | None = None,
+    waits: WaitsByG | None = None,
 ) -> None:
     """Write one object a goroutine; its stack has all frames, the runtime's included.
 
     ``ts`` is when (s since 1970). ``arguments`` reads those of frames, where they are wanted.
     """
-    rows = DumpRows(program, goroutines, labels or {})
+    rows = DumpRows(program, goroutines, labels or {}, waits or {})
     stacks = {one: json.dumps(frames, separators=(",", ":")) for one, frames in rows.stacks.items()}
     for one, fields in rows.rows(ts):
         text = json.dumps(fields, separators=(",", ":"))
@@ -243,19 +250,72 @@ def _named(goroutines: Sequence[DumpedGoroutine]) -> str:
     return f" {', '.join(map(str, ids))}{more}"
 
 
-def _write_awaited(out: TextIO, group: GoroutineGroup) -> None:
+def _write_awaited(out: TextIO, group: GoroutineGroup, waits: ReadWaits) -> None:
+    """Write what a group's goroutines wait for; selects of alike channels are added up."""
     named = group.awaited(_MAX_AWAITED)
-    for what, count in named:
-        verb = "waits" if count == 1 else "wait"
-        out.write(f"  {count:,} {verb} for {_awaited_text(what)}\n")
+    examples = [next(one for one in group.goroutines if one.awaited == what) for what, _ in named]
+    details = waits(examples)
+    for (_, count), one in zip(named, examples, strict=True):
+        _write_number(out, count, awaited_text(one, details.get(one.g, NO_DETAILS)))
     waiting, things = group.awaiting
-    if things > len(named):
-        count = waiting - sum(number for _, number in named)
-        out.write(f"  {count:,} wait for {things - len(named):,} others\n")
+    _write_others(out, waiting - sum(count for _, count in named), things - len(named))
+
+    unnamed = waits(one for one in group.goroutines if one.awaited is None)
+    selects = [one for one in unnamed.values() if one.channels]
+    alike: defaultdict[str, list[WaitDetails]] = defaultdict(list)
+    for select in selects:
+        alike[_any_of(map(_channel_type, select.channels))].append(select)
+    most = nsmallest(_MAX_AWAITED, alike.items(), key=lambda item: (-len(item[1]), item[0]))
+    for text, found in most:
+        full = _any_of(map(_channel_text, found[0].channels))
+        _write_number(out, len(found), full if len(found) == 1 else text)
+    rest = len(selects) - sum(len(found) for _, found in most)
+    _write_others(out, rest, len(alike) - len(most))
 
 
-def _awaited_text(awaited: Awaited) -> str:
-    return f"{awaited.type} {awaited.address:#x}"
+def _write_number(out: TextIO, count: int, what: str) -> None:
+    out.write(f"  {count:,} {'waits' if count == 1 else 'wait'} for {what}\n")
+
+
+def _write_others(out: TextIO, count: int, things: int) -> None:
+    if things:
+        _write_number(out, count, f"{things:,} others")
+
+
+def awaited_text(one: DumpedGoroutine, details: WaitDetails, in_brackets: bool = False) -> str:
+    """Return the text of the object of a goroutine's wait, "" where that is not known.
+
+    ``in_brackets``: it has no closing bracket, by which readers of Go's own dumps find the end.
+    """
+    if details.channels:
+        return _any_of(_channel_text(channel, in_brackets) for channel in details.channels)
+    if one.awaited is None:
+        return ""
+    is_shown = details.lock and not (in_brackets and "]" in details.lock)
+    place = f" ({printable(details.lock)})" if is_shown else ""
+    return f"{one.awaited.type} {one.awaited.address:#x}{place}"
+
+
+def _any_of(channels: Iterable[str]) -> str:
+    texts = list(channels)
+    left_out = len(texts) - _MAX_NAMED
+    if left_out > 0:
+        texts[_MAX_NAMED:] = [counted("{:,} other{s}", left_out)]
+    return " or ".join(texts)
+
+
+def _channel_text(channel: ChannelWait, in_brackets: bool = False) -> str:
+    kind = channel.type
+    if in_brackets and "]" in kind:
+        kind = channel.direction.value
+    text = f"{printable(kind)} {channel.address:#x}"
+    if channel.is_timer:
+        return f"{text} (timer)"
+    return f"{text} (len {channel.length}, cap {channel.capacity})" if channel.capacity else text
+
+
+def _channel_type(channel: ChannelWait) -> str:
+    return printable(channel.type) + (" (timer)" if channel.is_timer else "")
 
 
 def _write_stack(

@@ -23,7 +23,7 @@ from gotrace.live.model import (
 )
 from gotrace.records import dataclass
 from gotrace.report.durations import duration
-from gotrace.report.goroutines import span, spoken, where
+from gotrace.report.goroutines import awaited_text, span, spoken, where
 from gotrace.report.output import JsonOutput
 from gotrace.report.table import LEAST, fitted
 from gotrace.results.kinds import KINDS
@@ -280,7 +280,7 @@ def goroutine_lines(rows: Sequence[StackView]) -> tuple[str, list[ScreenLine]]:
     for row in rows:
         one = row.goroutine
         waiting = span(row.waiting_ns) if row.waiting_ns is not None else ""
-        awaited = f"{one.awaited.type} {one.awaited.address:#x}" if one.awaited else ""
+        awaited = awaited_text(one, row.waits)
         parent = f" in {one.parent}" if one.parent else ""
         created = f"{_frame(row.created_by)}{parent}" if row.created_by else ""
         lines.append(
@@ -295,9 +295,14 @@ def _frame(frame: Frame) -> str:
     return printable(spoken(frame.function))
 
 
-def stack_lines(frames: Sequence[Frame], created_by: Frame | None, width: int) -> list[ScreenLine]:
-    """Return a stack as Go's own dumps have it, two lines a frame, of that ``width`` at most."""
-    lines: list[ScreenLine] = []
+def stack_lines(
+    frames: Sequence[Frame], created_by: Frame | None, width: int, awaited: str = ""
+) -> list[ScreenLine]:
+    """Return a stack as Go's own dumps have it, two lines a frame, of that ``width`` at most.
+
+    The object that the goroutine waits for is above it.
+    """
+    lines = [ScreenLine(f"waits for {awaited}")] if awaited else []
     for frame in frames:
         lines += [ScreenLine(f"{_frame(frame)}(...)"), ScreenLine(_place(frame, width))]
     if created_by is not None:

@@ -440,7 +440,7 @@ _DECLARED = (
             least("waiting_ns", maybe(is_sum)),
             longest("longest_ns", maybe(is_sum)),
         ),
-        unknown=("goid", "address", "parent"),
+        unknown=("goid", "address", "lock", "channels", "parent"),
         order=("-count",),
         compared=("count",),
         named=_wait_name,

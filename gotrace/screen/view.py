@@ -26,6 +26,7 @@ from gotrace.live.model import (
 from gotrace.live.monitor import Monitor
 from gotrace.records import dataclass, field
 from gotrace.report.durations import PERCENTILES, duration, table
+from gotrace.report.goroutines import awaited_text
 from gotrace.report.top import (
     FUNCTION_ORDERS,
     GROUP_ORDERS,
@@ -512,7 +513,9 @@ class _View:
             elif level.group is not None and level.rows:
                 view = level.rows[min(level.at, len(level.rows) - 1)]
                 title = f"goroutine {view.goroutine.goid} [{view.goroutine.status}]"
-                stack = stack_lines(view.frames, view.created_by, self._terminal.size[1])
+                awaited = awaited_text(view.goroutine, view.waits)
+                width = self._terminal.size[1]
+                stack = stack_lines(view.frames, view.created_by, width, awaited)
                 self._levels.append(_Level(title, stack=stack))
             return
         rows = self._rows()

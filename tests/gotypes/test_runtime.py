@@ -91,8 +91,8 @@ def test_table_agrees_with_the_compilers_dwarf(
 ) -> None:
     path = build(RUNTIME, toolchain, env=env)
     layout = table_layout(release(toolchain).release, ARM64 if env else AMD64)
-    names = (f"runtime.{name}" for name in ("g", "m", "stack", "gobuf", "sudog"))
-    g, m, stack, gobuf, sudog = dwarf_members(path, *names)
+    names = (f"runtime.{name}" for name in ("g", "m", "stack", "gobuf", "sudog", "hchan"))
+    g, m, stack, gobuf, sudog, hchan = dwarf_members(path, *names)
     # maybeTraceablePtr, since Go 1.26: a pointer for the collector, then the address as a number
     address = 8 if layout.sudog_c == 96 else 0
     assert {
@@ -119,9 +119,14 @@ def test_table_agrees_with_the_compilers_dwarf(
         "sudog_elem": sudog["elem"] + address,
         "sudog_waitlink": sudog["waitlink"],
         "sudog_c": sudog["c"] + address,
+        "hchan_timer": hchan.get("timer"),
+        "hchan_elemtype": hchan["elemtype"],
+        "hchan_recvq": hchan["recvq"],
+        "hchan_sendq": hchan["sendq"],
     }.items() <= dataclasses.asdict(layout).items()
     assert (address > 0) == (sudog["acquiretime"] - sudog["elem"] == 16)
-    assert (m["g0"], sudog["g"]) == (0, 0)
+    assert (m["g0"], sudog["g"], sudog["prev"]) == (0, 0, 16)
+    assert (hchan["qcount"], hchan["dataqsiz"]) == (0, 8)
     assert not layout.assumed
 
 

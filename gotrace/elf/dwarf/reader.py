@@ -22,7 +22,7 @@ from gotrace.elf.dwarf.loclist import (
     location_of,
     pieces_of,
 )
-from gotrace.elf.dwarf.search import find_type
+from gotrace.elf.dwarf.search import find_type, find_variable
 from gotrace.elf.dwarf.subprograms import Shape, child_offsets, code_addresses
 from gotrace.elf.dwarf.units import Die, Unit, UnitTable, damage_is_reported
 from gotrace.records import dataclass, field
@@ -186,6 +186,12 @@ class DwarfReader:
         A typedef that only repeats the name of what it refers to is passed over.
         """
         return find_type(self._units, name)
+
+    @damage_is_reported
+    def variable_type(self, name: str) -> int | None:
+        """Return the offset of the type of a global variable, None without either."""
+        offset = find_variable(self._units, name)
+        return None if offset is None else self.die(offset).values.get("DW_AT_type")
 
     @damage_is_reported
     def struct_members(self, name: str) -> dict[str, int]:

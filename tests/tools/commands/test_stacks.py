@@ -99,7 +99,9 @@ def test_groups_and_choices(parked: Fixture) -> None:
     assert re.fullmatch(
         r"4 goroutines \[sync\.Mutex\.Lock.*\]: \d+, \d+, \d+, \d+\n", lines[header]
     )
-    assert re.fullmatch(r"  4 wait for sync\.Mutex 0x[0-9a-f]+\n", lines[header + 1])
+    assert re.fullmatch(
+        r"  4 wait for sync\.Mutex 0x[0-9a-f]+ \(main\.mutex\)\n", lines[header + 1]
+    )
     assert "main.waitMutex(...)\n" in lines
     one = lines[header].rpartition(" ")[2].strip()
     assert stacks(parked, "-g", one)[2].startswith(f"goroutine {one} [sync.Mutex.Lock")

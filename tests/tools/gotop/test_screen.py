@@ -55,7 +55,7 @@ def test_groups_down_to_a_stack() -> None:
             screen.until(r"^ +70 +\+30 .*main\.forget")
             screen.press("\r")
             screen.until(r"^ +GOROUTINE +WAITING")
-            screen.until(r"chan receive +chan 0x[0-9a-f]+ +main\.main")
+            screen.until(r"chan receive +<-chan \w+ 0x[0-9a-f]+ +main\.main")
             screen.until(r"^70 goroutines \[chan receive\]")
             screen.press("\x1bOB\x1b[6~\x1b[5~\x1bOBjk\r")
             screen.until(r"^goroutine \d+ \[chan receive\]")

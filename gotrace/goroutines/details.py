@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The details of goroutines' waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gotrace.gotypes.types import ChanDirection
+
+
+class ChannelWait(NamedTuple):
+    """A channel that a goroutine waits for, alone or with the others of a select.
+
+    ``direction`` is that of the wait, BOTH where that is not known. ``elem`` is the type of the
+    channel's elements, "" where that is not known. ``is_timer``: a timer feeds it; up to Go 1.22
+    channels do not say so.
+    """
+
+    direction: ChanDirection
+    elem: str
+    address: int
+    length: int
+    capacity: int
+    is_timer: bool
+
+    @property
+    def type(self) -> str:
+        """Return the channel's type as Go writes it, with the wait's direction."""
+        return f"{self.direction.value} {self.elem}".rstrip()
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "direction": self.direction.verb,
+            "elem": self.elem or None,
+            "address": f"{self.address:#x}",
+            "len": self.length,
+            "cap": self.capacity,
+            "timer": self.is_timer,
+        }
+
+
+class WaitDetails(NamedTuple):
+    """Details of a goroutine's wait beside its object.
+
+    ``channels`` are those that it waits for, all of a select. ``lock`` is the variable or the field
+    that its lock is, "" where that is not proven.
+    """
+
+    channels: tuple[ChannelWait, ...] = ()
+    lock: str = ""
+
+
+#: By the addresses of g's.
+WaitsByG = Mapping[int, WaitDetails]
+NO_DETAILS = WaitDetails()

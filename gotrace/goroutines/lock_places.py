@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Name the variable or field that a lock is, where that is proven.
+
+A lock in a global variable is in the symbol of it; DWARF has its type. A lock on the heap is in an
+object, and a function on the stack of a goroutine that waits for it may have been passed a pointer
+to that: if ``main.(*Book).Add`` has one to a ``main.Book`` and the lock is exactly where a
+``main.Book`` has a field of the lock's type, the lock is that field.
+
+Such a pointer is known in two ways. A method's receiver comes in the first register (since Go
+1.17): what its first instructions save, and no other one writes to, is that (``spills``); before,
+it comes in memory. Of all parameters that are pointers DWARF says where they are at the call that
+a frame is in. That may be an earlier value of the variable, but it is one of its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+
+from gotrace.elf.dwarf.loclist import PieceKind
+from gotrace.elf.pclntab.functab import FunctionMarks
+from gotrace.elf.symtab import object_symbol
+from gotrace.errors import GotraceError
+from gotrace.goroutines.model import Awaited, Stack
+from gotrace.goroutines.program import TRAPPED, CodeNames, Module, Step
+from gotrace.goroutines.spills import Slots
+from gotrace.gotypes.symbols import NameKind, display_name, parse_name
+from gotrace.gotypes.types import ArrayType, GoType, PointerType, StructType
+
+#: DWARF's number of the register that the first argument comes in (abi-internal.md): RAX.
+_FIRST_REGISTER = 0
+_SYNC = "sync."
+#: The type that a pointer is to, and its place in words from its frame's SP on.
+_Pointer = tuple[GoType, int]
+_Make = Callable[[Module, int, Step], Iterable[_Pointer]]
+#: Types in types that are looked into.
+_MAX_DEPTH = 64
+
+
+class LockPlaces:
+    """The names of a program's locks."""
+
+    def __init__(self, program: CodeNames) -> None:
+        self._program = program
+        #: By return address and how they were found.
+        self._pointers: dict[tuple[int, str], list[_Pointer]] = {}
+        self._types: dict[tuple[int, str], GoType | None] = {}
+
+    def variable(self, lock: Awaited) -> str:
+        """Return the global variable or its field that a lock is, "" if it is not in one."""
+        for module in self._program.modules:
+            with suppress(GotraceError):
+                address = lock.address - module.bias
+                symbol = object_symbol(module.binary.image, address)
+                # Those with two dots are the compiler's own: main..stmp_0.
+                if symbol is not None and ".." not in symbol.name:
+                    return _name_in_variable(module, symbol.name, address - symbol.address, lock)
+        return ""
+
+    def field(self, lock: Awaited, stack: Stack, words: Sequence[int]) -> str:
+        """Return the field that a lock is of an object, "" if no function on a stack has that.
+
+        ``words`` are those of the stack from SP on.
+        """
+        for make in (self._receiver, self._parameters):
+            for goal, start in self._pointers_on(stack, words, make):
+                if start <= lock.address < start + goal.size:
+                    path = path_to(goal, lock.address - start, lock.type)
+                    if path:
+                        return display_name(goal.name) + path
+        return ""
+
+    def _pointers_on(
+        self, stack: Stack, words: Sequence[int], make: _Make
+    ) -> Iterator[tuple[GoType, int]]:
+        """Yield the types that pointers on a stack are to, and their values."""
+        bases, _ = self._program.frame_places(stack)
+        for pc, start in zip(stack, [0, *bases], strict=False):
+            key = pc, make.__name__
+            if key not in self._pointers:
+                self._pointers[key] = []
+                step, module = self._program.step(pc), self._program.module(pc & ~TRAPPED)
+                if step is not None and module is not None and not pc & TRAPPED:
+                    with suppress(GotraceError):
+                        self._pointers[key] = list(make(module, pc - module.bias, step))
+            for goal, place in self._pointers[key]:
+                if 0 <= start + place < len(words):
+                    yield goal, words[start + place]
+
+    def _receiver(self, module: Module, pc: int, step: Step) -> Iterator[_Pointer]:
+        """Yield the receiver of a method, and where it is for as long as a call lasts."""
+        functions, image = module.binary.functions, module.binary.image
+        function, version = functions.find(pc), module.binary.go_version
+        if function is None or version is None or not self._program.pushes:
+            return
+        name = parse_name(function.name)
+        if name.kind is not NameKind.METHOD or not name.pointer or name.is_generic:
+            return
+        if FunctionMarks.ASSEMBLY in functions.marks(function.row):
+            return
+        slots = Slots(bytes(image.read(function.entry, function.end - function.entry)))
+        passed = 8 * step.size
+        places = [passed] if slots.is_kept(passed, 8, None) else []
+        if version.release >= image.arch.register_abi:
+            places = slots.kept(_FIRST_REGISTER)
+        goal = self._type(module, f"{name.package}.{name.receiver}") if places else None
+        if goal is not None:
+            yield goal, places[0] >> 3
+
+    def _parameters(self, module: Module, pc: int, step: Step) -> Iterator[_Pointer]:
+        """Yield the parameters that are pointers, and their places at a call by DWARF."""
+        reader, types = module.binary.dwarf, module.binary.types
+        function = module.binary.functions.find(pc)
+        if reader is None or types is None or function is None or pc == function.entry:
+            return
+        signature = reader.function(function.entry)
+        if signature is None:
+            return
+        for variable in signature.parameters:
+            with suppress(GotraceError):
+                found = types.parameter(variable).type
+                # At the call a register may have it, which is in the frame once that has returned.
+                for at in (pc - 1, pc):
+                    pieces = reader.pieces_at(signature, variable, at) or ()
+                    places = [piece.number for piece in pieces if piece.kind is PieceKind.FRAME]
+                    if isinstance(found, PointerType) and len(pieces) == len(places) == 1:
+                        yield found.elem, step.size + (places[0] >> 3)
+
+    def _type(self, module: Module, name: str) -> GoType | None:
+        """Return the only type of a name, None if there is none or more than one."""
+        key = module.start, name
+        if key not in self._types:
+            rtypes, dwarf = module.binary.rtypes, module.binary.types
+            found = rtypes.named(name) if rtypes is not None else []
+            if not found and dwarf is not None and (one := dwarf.named(name)) is not None:
+                found = [one]
+            is_it = len(found) == 1 and display_name(found[0].name) == name
+            self._types[key] = found[0] if is_it else None
+        return self._types[key]
+
+
+def _name_in_variable(module: Module, name: str, offset: int, lock: Awaited) -> str:
+    reader, types = module.binary.dwarf, module.binary.types
+    place = reader.variable_type(name) if reader is not None else None
+    goal = types.at(place) if types is not None and place is not None else None
+    path = path_to(goal, offset, lock.type) if goal is not None else None
+    if path is None:
+        path = f"+{offset:#x}" if offset else ""
+    return display_name(name) + path
+
+
+def path_to(goal: GoType, offset: int, lock: str) -> str | None:
+    """Return how Go writes the part of a value that a lock is; None if there is none.
+
+    It is the outermost part of package sync: a lock of type ``lock``, or one that has one in it,
+    such as a sync.Once.
+    """
+    path = ""
+    for _ in range(_MAX_DEPTH):
+        if goal.is_named and goal.name.startswith(_SYNC):
+            return path if goal.name != lock or offset == 0 else None
+        if isinstance(goal, ArrayType) and goal.elem.size:
+            path += f"[{offset // goal.elem.size}]"
+            offset, goal = offset % goal.elem.size, goal.elem
+        elif isinstance(goal, StructType):
+            inside = (f for f in goal.fields if f.offset <= offset < f.offset + f.type.size)
+            field = next(inside, None)
+            if field is None:
+                return None
+            path += f".{field.name}"
+            offset, goal = offset - field.offset, field.type
+        else:
+            return None
+    return None
