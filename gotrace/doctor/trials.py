@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from gotrace.doctor.finding import CheckState, Finding
+from gotrace.doctor.needs import ATOMICS, UPROBES, without
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached, Point, ProbeGroup, attach
 from gotrace.kernel.btf import task_fsbase_offset
@@ -240,7 +241,7 @@ def _fetch() -> list[Finding]:
     try:
         BpfProgram(TrialSettings(fetch=1)).load(["fetch"], AttachKind.PERF_EVENT)
     except LoadError as error:
-        advice = "use Linux 5.12 or newer: gofunclatency and gotrace need it, gofunccount does not"
+        advice = f"use Linux {ATOMICS} or newer: all need it but {', '.join(without(ATOMICS))}"
         return [Finding(name, CheckState.FAIL, str(error), advice, error.log)]
     return [Finding(name, CheckState.OK, "the kernel knows the instructions")]
 
@@ -329,7 +330,7 @@ def _rung_finding(
 _NEEDS = {
     AttachMethod.MULTI: "Linux 6.6 or newer",
     AttachMethod.COOKIE: "Linux 5.15 or newer",
-    AttachMethod.ADDRESS: "Linux 4.17 or newer, with CONFIG_UPROBES and /sys mounted",
+    AttachMethod.ADDRESS: f"Linux {UPROBES} or newer, with CONFIG_UPROBES and /sys mounted",
 }
 
 _TRIALS = (
