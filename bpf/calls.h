@@ -84,16 +84,16 @@ BPF_HASH(stacks, struct task_key, struct stack, GOTRACE_STACKS);
 
 /*
  * resting: value RESTING_ROWS = rows of stacks inserted less those deleted here; value
- * RESTING_LIMIT = up to how many of them a row may rest, and value RESTING_ROOM = how many there can
- * be, each and as many more as have been deleted from user space; value RESTING_SHARE = a file's equal
- * share of the room, 0 until it is divided among files. Each file has two values from RESTING_FILES
- * on: its rows inserted less those deleted here, and those deleted from user space. So no value is
- * written by both sides. Shared with gotrace/session/open_calls.py.
+ * RESTING_LIMIT = up to how many of them a row may rest, and value RESTING_HALF = half of what there
+ * is room for, each and as many more as have been deleted from user space; value RESTING_SHARE = a
+ * file's equal share of the other half, 0 until the room is divided among files. Each file has two
+ * values from RESTING_FILES on: its rows inserted less those deleted here, and those deleted from user
+ * space. So no value is written by both sides. Shared with gotrace/session/open_calls.py.
  */
 enum resting {
     RESTING_ROWS,
     RESTING_LIMIT,
-    RESTING_ROOM,
+    RESTING_HALF,
     RESTING_SHARE,
     RESTING_FILES,
     RESTING = RESTING_FILES + 2 * (COOKIE_FILE_MASK + 1)
@@ -141,18 +141,21 @@ static __always_inline void count_rows(u32 file, u64 more)
         add_rows(RESTING_FILES + 2 * file, more);
 }
 
-/* Return whether a file may have one row more: beyond its share, it leaves as many again free. */
+/*
+ * Return whether a file may have one row more: beyond its share, only while half of the room is free.
+ * So all shares fit into the other half, however many files have more.
+ */
 static __always_inline bool has_room(u32 file)
 {
     if (!GOTRACE_FILE_ROWS)
         return true;
-    u64 *rows = resting_value(RESTING_ROWS), *room = resting_value(RESTING_ROOM);
+    u64 *rows = resting_value(RESTING_ROWS), *half = resting_value(RESTING_HALF);
     u64 *own = resting_value(RESTING_FILES + 2 * file), *share = resting_value(RESTING_SHARE);
     u64 *deleted = resting_value(RESTING_FILES + 2 * file + 1);
-    if (!rows || !room || !own || !share || !deleted)
+    if (!rows || !half || !own || !share || !deleted)
         return false;
     u64 has = *own - *deleted;
-    return !*share || has < *share || *rows + has < *room;
+    return !*share || has < *share || *rows < *half;
 }
 
 /* Return the row of a task that has none yet, 0 if there is no room: a call is missing then. */

@@ -156,7 +156,7 @@ class MetricGroups:
             options = replace(
                 request.options,
                 per_function=True,
-                open_calls=min(open_calls, _MAX_OPEN_CALLS),
+                open_calls=min(2 * open_calls, _MAX_OPEN_CALLS),  # half of it are files' shares
                 outer_calls=min(open_calls * within, _MAX_OPEN_CALLS),
             )
             request = replace(request, options=options)

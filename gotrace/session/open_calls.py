@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence, Set
 from enum import Enum
 
 from gotrace.kernel.program import BpfProgram
@@ -95,7 +95,8 @@ class OpenCalls:
         self._resting = program.map("resting")
         tables = (self._stacks, *self._by_call[1:])
         self._limit = min(table.max_entries for table in tables) // _RESTING_SHARE
-        self._share = self._stacks.max_entries // files if files else 0
+        self._half = self._stacks.max_entries // 2
+        self._share = self._half // files if files else 0
         self._deleted = Counter[int]()  # rows, by file
         self._tell_room()
         self._by_process = [(program.map(name), at) for name, at in by_process]
@@ -159,24 +160,42 @@ class OpenCalls:
                 self._remove(key, stack)
         self._tell_room()
 
+    def remove_calls(self, functions: Container[int]) -> None:
+        """Remove the entries of tasks that have only calls open of functions without probes."""
+        for key, row in list(self._stacks.entries()):
+            if _function(row) not in functions:
+                continue
+            stack = self._stacks.lookup(key)  # calls may have returned since, and come
+            calls = [] if stack is None else [_function(one) for _, one in self._calls(key, stack)]
+            if stack is not None and calls and all(one in functions for one in calls):
+                self._remove(key, stack)
+        self._tell_room()
+
     def _tell_room(self) -> None:
         """Have rows that were removed be room for others."""
         deleted = self._deleted.total()
-        room = (self._limit + deleted, self._stacks.max_entries + deleted, self._share)
+        room = (self._limit + deleted, self._half + deleted, self._share)
         values = [value.to_bytes(8, "little") for value in room]
         self._resting.update_array(_RESTING_LIMIT, values)
         for file, rows in self._deleted.items():
             at = _RESTING_FILES + 2 * file + 1
             self._resting.update(at.to_bytes(4, "little"), rows.to_bytes(8, "little"))
 
+    def _calls(self, key: bytes, stack: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield a task's open calls, the outermost first, with their keys."""
+        level, _ = STACK_LEVEL.unpack_from(stack)
+        for number in range(1, level + 1):
+            place = _CALL_KEY.pack(*_TASK.unpack(key), number)
+            outer = self._by_call[0].lookup(place) if number < level else None
+            yield place, outer or stack
+
     def _remove(self, key: bytes, stack: bytes) -> None:
-        task, tgid = _TASK.unpack(key)
-        level, file = STACK_LEVEL.unpack_from(stack)
-        for number in range(1, max(level, 1) + 1):  # what is kept of level 1 rests
-            place = _CALL_KEY.pack(task, tgid, number)
-            if number <= level:
-                outer = self._by_call[0].lookup(place) if number < level else None
-                self._removed[_function(outer or stack)] += 1
+        _, file = STACK_LEVEL.unpack_from(stack)
+        places = [_CALL_KEY.pack(*_TASK.unpack(key), 1)]  # what is kept of level 1 rests
+        for place, call in self._calls(key, stack):
+            self._removed[_function(call)] += 1
+            places.append(place)
+        for place in places:
             for found in self._by_call:
                 found.delete(place)
         if self._stacks.delete(key):

@@ -209,6 +209,7 @@ class Paired(Probing):
             file.functions.difference_update(functions)
             if not file.functions:
                 self._remove_file(number, file)
+        self._open.remove_calls(functions)
 
     def _remove_file(self, number: int, file: _File) -> None:
         """Remove what its functions have shared, once all of these have left."""

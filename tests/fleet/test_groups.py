@@ -400,16 +400,18 @@ def test_metrics_that_come_by_themselves_join_the_others(server: Path, tmp_path:
         fixture.finish()
 
 
-@pytest.mark.parametrize("leaves", [True, False])
+@pytest.mark.parametrize("leaves", ["process", "metric", "program"])
 def test_calls_that_never_return_leave_room_for_those_of_others(
-    servers: Sequence[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
+    servers: Sequence[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: str
 ) -> None:
     """They had all of it; now a share is everybody's, and what they had is free as they go."""
     most = 64
     monkeypatch.setattr(fleet_groups, "_MAX_OPEN_CALLS", most)  # goroutines of 131,072 take 300 MB
-    some = servers[:2]
-    text = configured(tmp_path, some, ["name: h, type: histogram, probe: main.held"]).read_text()
-    config = parse_config("x", text)
+    some = servers[:3]
+    metrics = ["name: h, type: histogram, probe: main.held"]
+    if leaves == "metric":  # another one of the program stays
+        metrics.append("name: i, type: histogram, probe: main.hot")
+    config = parse_config("x", configured(tmp_path, some, metrics).read_text())
     jobs = make_jobs(config, Totals(), None, {})
     groups = MetricGroups(COST)
     programs = sorted(Finder(config.targets).look().values(), key=lambda one: one.key.target)
@@ -418,46 +420,53 @@ def test_calls_that_never_return_leave_room_for_those_of_others(
         for program in programs:
             target = stack.enter_context(closing(open_target(program, config.planning)))
             (batch,) = batches(jobs.values())
-            for _, probe in attach_batch(batch, target, program, COST, groups, programs=2):
+            for job, probe in attach_batch(batch, target, program, COST, groups, programs=3):
                 assert isinstance(probe, MemberProbe)
-                probes.append(stack.enter_context(closing(probe)))
+                stack.enter_context(closing(probe))
+                if job.name == "h":
+                    probes.append(probe)
         (group,) = {probe.source for probe in probes}
-        share = most // 3  # there is room for a further file
-        greedy, other = (stack.enter_context(Fixture([server])) for server in some)
+        half = most // 2
+        share = half // 4  # there is room for a further file
+        greedy, second, other = (stack.enter_context(Fixture([server])) for server in some)
 
         def lost() -> list[int]:
             group.look_again()
             return [probe.figures().lost["stacks_full"] for probe in probes]
 
         def is_gone() -> bool:
-            probes[1].poll()
-            return open_calls(group)[0] == 0
+            probes[2].poll()
+            return open_calls(group)[:2] == [0, 0]
 
         greedy.work("hold 200")
-        assert lost() == [200 - most // 2, 0]
+        second.work("hold 200")
+        assert lost() == [200 - half, 200 - share, 0]
         for number in (share, share, share + 5):
             other.work(f"hold {number}")
-            assert open_calls(group) == [most // 2, share]
+            assert open_calls(group) == [half, share, share]
             other.work("free")
-        assert lost() == [200 - most // 2, 5]
-        if leaves:
-            assert probes[0].close().lost["open_at_detach"] == most // 2
-        greedy.finish()
+        assert lost() == [200 - half, 200 - share, 5]
+        second.finish()
+        if leaves == "process":
+            greedy.finish()
+        else:
+            assert probes[0].close().lost["open_at_detach"] == half
         wait_until(is_gone)
         other.work("hold 40")
-        assert open_calls(group) == [0, most // 2]
+        assert open_calls(group) == [0, 0, half]
         other.work("free")
-        assert probes[1].close().lost.total() == 5 + 40 - most // 2
-        calls = [point.calls for point, _ in probes[1].metric.points()]
-        assert sum(calls) == 3 * share + most // 2
+        assert probes[2].close().lost.total() == 5 + 40 - half
+        calls = [point.calls for point, _ in probes[2].metric.points()]
+        assert sum(calls) == 3 * share + half
 
 
 def open_calls(group: Any) -> list[int]:
-    """Return how many goroutines of the first two files have calls open, or rest: see calls.h."""
+    """Return how many goroutines of the first three files have calls open, or rest: see calls.h."""
     program = group.meter.attached.program
     rows = [STACK_LEVEL.unpack_from(row) for _, row in program.map("stacks").entries()]
-    _, numbers = zip(*program.map("resting").array_range(4, 4), strict=True)
-    entered, removed, more, gone = (int.from_bytes(number, "little") for number in numbers)
+    _, numbers = zip(*program.map("resting").array_range(4, 6), strict=True)
+    counted = [int.from_bytes(number, "little") for number in numbers]
     all_rows = Counter(file for _, file in rows)
-    assert (entered - removed, more - gone) == (all_rows[0], all_rows[1])
-    return [sum(file == at and level > 0 for level, file in rows) for at in (0, 1)]
+    for at in range(3):
+        assert counted[2 * at] - counted[2 * at + 1] == all_rows[at]
+    return [sum(file == at and level > 0 for level, file in rows) for at in range(3)]
