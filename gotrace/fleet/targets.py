@@ -144,6 +144,8 @@ class Finder:
         self._apart: set[ProgramKey] = set() if before is None else before._apart
         #: Those that the last look has returned.
         self._kept: set[ProgramKey] = set() if before is None else before._kept
+        #: Processes that targets have: the path of their file as last found, its device and inode.
+        self._known: dict[str, tuple[str, int, int]] = dict(before._known) if before else {}
         #: How many files of a target are not traced, as there are too many.
         self.passed_over: dict[str, int] = {}
         self._names = {target.comm for target in targets if target.comm is not None}
@@ -303,6 +305,8 @@ class Finder:
             self._sight = None
             self._next_whole = now + _WHOLE
         bare.intersection_update(listed)
+        for ended in self._known.keys() - listed:
+            del self._known[ended]
         for name in listed:
             if name in bare or not name.isdecimal() or name == own:
                 continue
@@ -318,9 +322,23 @@ class Finder:
                 with suppress_missing(), open(f"{root}/{name}/comm", "rb") as file:
                     comm = os.fsdecode(file.read()).rstrip("\n")
             path = link.removesuffix(_DELETED)
+            if name in self._known and path not in by_path and os.path.basename(path) not in names:
+                path = link = self._path_before(name, path)
             is_named = bool(names) and (comm in names or os.path.basename(path) in names)
             if others or is_named or path in by_path:
                 yield int(name), link, comm
+
+    def _path_before(self, name: str, path: str) -> str:
+        """Return the path at which a known process's file was found, if it runs that file still.
+
+        A rename (``mv app app.old``) changes the link of a process, and not what it runs.
+        """
+        before, *file = self._known[name]
+        with suppress(OSError):
+            status = os.stat(f"{self._root}/{name}/exe")
+            if file == [status.st_dev, status.st_ino]:
+                return before
+        return path
 
     def _seen_of(self, processes: object, elsewhere: Iterable[str]) -> tuple[object, ...]:
         """Return all that programs are made of: they are the same as long as that is.
@@ -375,9 +393,11 @@ class Finder:
                 shown = f"{'/'.join(part or '?' for part in where)}: {path}"
                 pod = (within.namespace or "", within.pod or "", within.name or "")
             into = found[target.name]
-            one = self._add(into, target.name, f"{directory}/exe", shown, pid, container)
-            if one is not None:
+            added = self._add(into, target.name, f"{directory}/exe", shown, pid, container)
+            if added is not None:
+                one, status = added
                 one.pod = pod
+                self._known[str(pid)] = path, status.st_dev, status.st_ino
 
     def _add(
         self,
@@ -387,7 +407,7 @@ class Finder:
         shown: str,
         pid: int | None,
         container: int = 0,
-    ) -> _Found | None:
+    ) -> tuple[_Found, os.stat_result] | None:
         try:
             status = os.stat(path)
         except OSError:
@@ -401,7 +421,7 @@ class Finder:
         if pid is not None:
             one.processes.append(pid)
             one.devices.setdefault(status.st_dev, []).append(pid)
-        return one
+        return one, status
 
     def _members(self, target: TargetSpec) -> set[int]:
         """Return the processes in a target's control group and those below."""

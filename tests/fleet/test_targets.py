@@ -29,6 +29,12 @@ def run(proc: Path, pid: int, program: Path, comm: str = "x") -> None:
     (proc / str(pid) / "comm").write_text(f"{comm}\n")
 
 
+def relinked(proc: Path, pid: int, program: Path) -> None:
+    """Have a process's link lead elsewhere."""
+    (proc / str(pid) / "exe").unlink()
+    (proc / str(pid) / "exe").symlink_to(program)
+
+
 def found(finder: Finder) -> list[tuple[str, str, tuple[int, ...]]]:
     rows = finder.look().values()
     return sorted((row.key.target, row.shown, tuple(sorted(row.processes))) for row in rows)
@@ -58,6 +64,40 @@ def test_a_new_file_at_the_path_is_another_program(proc: Path, tmp_path: Path) -
     (after,) = finder.look()
     assert before != after
     assert before.target == after.target == "s"
+
+
+def test_a_process_stays_its_targets_if_its_file_is_renamed(proc: Path, tmp_path: Path) -> None:
+    """As ``mv app app.old`` does before a new file is installed, while the old process drains."""
+    server, old, name = tmp_path / "server", tmp_path / "server.old", "a-name-over-15-bytes"
+    server.write_text("1")
+    (tmp_path / name).write_text("22")
+    run(proc, 7, server)
+    run(proc, 8, tmp_path / name, name[:15])
+    targets = [TargetSpec("s", exe=str(server)), TargetSpec("n", comm=name)]
+    now = 0.0
+
+    def clock() -> float:
+        return now
+
+    finder = Finder(targets, str(proc), clock=clock)
+    before = found(finder)
+    server.rename(old)
+    (tmp_path / name).rename(tmp_path / "b")
+    relinked(proc, 7, old)
+    relinked(proc, 8, tmp_path / "b")
+    assert found(finder) == before
+    server.write_text("333")
+    run(proc, 9, old)  # it is nobody's: the file at the path is another one
+    after = sorted([*before, ("s", str(server), ())])
+    for _ in range(2):
+        assert found(finder) == found(finder) == after
+        now += 31  # a look at everything
+        assert found(finder) == after
+        finder = Finder(targets, str(proc), clock=clock, before=finder)  # a reload
+    relinked(proc, 7, tmp_path / "b")  # it executes another file
+    assert found(finder) == [before[0], after[1]]
+    elsewhere = Finder([TargetSpec("s", exe=str(tmp_path / "other"))], str(proc), before=finder)
+    assert not elsewhere.look()
 
 
 def test_by_name_only_while_it_runs(proc: Path, tmp_path: Path) -> None:
