@@ -197,6 +197,19 @@ def test_processes_beyond_the_most_are_counted_and_not_read(tmp_path: Path) -> N
 
 
 @pytest.mark.live
+def test_a_process_that_has_just_ended_is_no_failure(tmp_path: Path) -> None:
+    program = Path(shutil.copy(build(TOP, newest()), tmp_path / "program"))
+    config = config_of(tmp_path, program, "{interval: 100ms}")
+    with Fixture([program]) as fixture:
+        programs = Finder(config.targets).look().values()
+        watch = RuntimeWatch(lambda: config, lambda: programs)  # which does not look again
+        with closing(watch):
+            wait_until(lambda: watch.rows().outcomes["t", RuntimeOutcome.READ] == 1)
+            fixture.finish()
+            wait_until(lambda: not any(watch.rows().outcomes.values()))
+
+
+@pytest.mark.live
 def test_more_goroutines_than_are_counted_leave_the_heap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,6 +157,8 @@ class RuntimeWatch:
                 self._drop((program.key, pid))
             for program, pid in every[: spec.processes]:
                 outcome, row = self._look(program, pid)
+                if outcome is RuntimeOutcome.FAILED and not program.is_run_by(pid):
+                    continue  # it has ended since it was found
                 outcomes[target, outcome] += 1
                 rows += [row] if row is not None else []
         return RuntimeRows(rows, outcomes, spec.pods)
