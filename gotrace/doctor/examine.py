@@ -46,7 +46,7 @@ def _machine() -> Iterator[Finding]:
         yield machine.perf_call(own)
     yield machine.lockdown()
     yield machine.unprivileged_bpf()
-    yield machine.ptrace_scope()
+    yield machine.ptrace_scope(own)
     yield machine.pid_namespace()
     yield machine.btf()
     yield machine.open_files(own)

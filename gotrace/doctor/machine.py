@@ -146,11 +146,20 @@ def unprivileged_bpf(root: Path = _ROOT) -> Finding:
     )
 
 
-def ptrace_scope(root: Path = _ROOT) -> Finding:
-    """Return Yama's ptrace_scope, which restricts debuggers (admin-guide/LSM/Yama)."""
+def ptrace_scope(own: Privileges, root: Path = _ROOT) -> Finding:
+    """Check Yama's ptrace_scope: reads of others' memory are as attaching a debugger is.
+
+    Sources: mm_access in kernel/fork.c, yama_ptrace_access_check in security/yama/yama_lsm.c.
+    """
     value = _read(root / "proc/sys/kernel/yama/ptrace_scope")
-    found = "no Yama" if value is None else f"{value}: concerns debuggers; none is used here"
-    return Finding("ptrace_scope", CheckState.OK, found)
+    if value is None or value == "0":
+        return Finding("ptrace_scope", CheckState.OK, value or "no Yama")
+    if value != "3" and own.has(Capability.SYS_PTRACE):
+        return Finding("ptrace_scope", CheckState.OK, f"{value}: CAP_SYS_PTRACE overrides it")
+    advice = "goroutines of running processes cannot be read, by gostacks and gotop for example"
+    if value != "3":
+        advice += ": that takes CAP_SYS_PTRACE"
+    return Finding("ptrace_scope", CheckState.WARN, value, advice)
 
 
 def btf() -> Finding:

@@ -111,6 +111,25 @@ def test_lockdown(tmp_path: Path, text: str | None, state: CheckState, found: st
     assert (result.state, result.found) == (state, found)
 
 
+@pytest.mark.parametrize(
+    ("scope", "effective", "state"),
+    [
+        (None, 0, CheckState.OK),
+        ("0", 0, CheckState.OK),
+        ("1", 0, CheckState.WARN),
+        ("2", bits(Capability.SYS_PTRACE), CheckState.OK),
+        ("3", ALL, CheckState.WARN),
+    ],
+)
+def test_ptrace_scope(tmp_path: Path, scope: str | None, effective: int, state: CheckState) -> None:
+    if scope is not None:
+        path = tmp_path / "proc/sys/kernel/yama/ptrace_scope"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"{scope}\n")
+    own = Privileges(effective, False, False, False)
+    assert machine.ptrace_scope(own, tmp_path).state is state
+
+
 def test_mounts(tmp_path: Path) -> None:
     assert machine.mounts(tmp_path).found == "/proc is not mounted"
     (tmp_path / "proc").mkdir()
