@@ -39,6 +39,7 @@ def run(options: LookOptions) -> int:
                     "description": recipe.description,
                     "needs": recipe.needs,
                     "note": recipe.note,
+                    "unseen": recipe.unseen,
                     "example": recipe.example,
                     "names": list(dict.fromkeys(n for p in recipe.probes for n, _ in p.names)),
                     "functions": [probe.function for probe in recipe.probes],

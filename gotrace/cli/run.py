@@ -14,6 +14,7 @@ from gotrace.cli.options import FunctionOptions, Named, Options, RunOptions
 from gotrace.cli.progress import Progress
 from gotrace.cli.stream import ResultFile, result_stream
 from gotrace.errors import GotraceError
+from gotrace.probes.pattern import is_recipe
 from gotrace.report.durations import duration
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, Patience, TextOutput
 from gotrace.target.process import one_process
@@ -171,6 +172,20 @@ def opened_notices(options: FunctionOptions, run: Run[_M, _C], done: str) -> Ite
     for note in inlined:
         if note.kind is NoteKind.ONLY_INLINED:
             yield Notice(NoticeKind.WARNING, note.text, note.fields)
+    yield from _unseen(options.patterns)
+
+
+def _unseen(patterns: Sequence[str]) -> Iterator[Notice]:
+    """Yield a warning for each recipe that looks complete and is not."""
+    names = [text for text in patterns if is_recipe(text)]
+    if not names:
+        return
+    from gotrace.probes.recipes import find_recipe, split_recipe
+
+    for name in dict.fromkeys(split_recipe(text)[1] for text in names):
+        if unseen := find_recipe(name).unseen:
+            fields = {"what": "unseen", "recipe": f"@{name}"}
+            yield Notice(NoticeKind.WARNING, f"@{name}: {unseen}", fields)
 
 
 def _of(named: Named) -> str:

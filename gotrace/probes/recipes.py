@@ -19,7 +19,7 @@ from gotrace.records import dataclass, replace
 
 _SUFFIX = ".txt"
 _MAX_BYTES = 1 << 16
-_HEAD = {"description", "needs", "note", "example"}
+_HEAD = {"description", "needs", "note", "unseen", "example"}
 _PROBE = {"probe", "unless", "at", "signature", "name", "when", "shown", "format", "by"}
 _NEEDED = {"probe", "by"}
 _REPEATED = {"signature", "name"}
@@ -101,13 +101,14 @@ def _unformatted(probes: Sequence[RecipeProbe]) -> list[RecipeProbe]:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A recipe, and the file that it comes from."""
+    """A recipe, and the file that it comes from; each run says what is ``unseen``."""
 
     name: str
     path: Path
     description: str
     needs: str
     note: str | None
+    unseen: str | None
     example: str | None
     probes: tuple[RecipeProbe, ...]
 
@@ -251,5 +252,5 @@ def _read(name: str, path: Path) -> Recipe:
         what = ", ".join(sorted(missing)) or "a paragraph with a probe"
         raise UsageError(f"recipe {path}: it has no {what}")
     probes = tuple(_probe(paragraph, path) for paragraph in rest)
-    note, example = head.get("note"), head.get("example")
-    return Recipe(name, path, head["description"], head["needs"], note, example, probes)
+    note, unseen, example = map(head.get, ("note", "unseen", "example"))
+    return Recipe(name, path, head["description"], head["needs"], note, unseen, example, probes)

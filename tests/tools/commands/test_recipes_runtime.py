@@ -89,6 +89,8 @@ def test_each_way_is_seen_once(minor: str, order: str) -> None:
         del (shown["gc"] if text in pauses else shown["goroutines"])[text]
     assert shown == wanted
     assert of_kind(result, "lost") == []
+    said = [row["recipe"] for row in of_kind(result, "warning") if row.get("what") == "unseen"]
+    assert said == ["@errors"]
 
 
 @pytest.mark.live
