@@ -54,3 +54,5 @@ class WaitDetails(NamedTuple):
 #: By the addresses of g's.
 WaitsByG = Mapping[int, WaitDetails]
 NO_DETAILS = WaitDetails()
+#: Goroutines whose stacks are looked at for the name of one lock.
+MAX_WITNESSES = 16

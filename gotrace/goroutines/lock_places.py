@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Name the variable or field that a lock is, where that is proven.
 
-A lock in a global variable is in the symbol of it; DWARF has its type. A lock on the heap is in an
-object, and a function on the stack of a goroutine that waits for it may have been passed a pointer
-to that: if ``main.(*Book).Add`` has one to a ``main.Book`` and the lock is exactly where a
-``main.Book`` has a field of the lock's type, the lock is that field.
+A lock in a global variable is in the symbol of it; DWARF has its type. The compiler lays out the
+object of ``var book = &Book{}`` beside the variables, without a symbol: the variable points to it,
+and what it points to is read from the program's memory. A lock on the heap is in an object, and a
+function on the stack of a goroutine that waits for it may have been passed a pointer to that: if
+``main.(*Book).Add`` has one to a ``main.Book`` and the lock is exactly where a ``main.Book`` has a
+field of the lock's type, the lock is that field.
 
 Such a pointer is known in two ways. A method's receiver comes in the first register (since Go
 1.17): what its first instructions save, and no other one writes to, is that (``spills``); before,
@@ -21,6 +23,7 @@ from gotrace.elf.dwarf.loclist import PieceKind
 from gotrace.elf.pclntab.functab import FunctionMarks
 from gotrace.elf.symtab import object_symbol
 from gotrace.errors import GotraceError
+from gotrace.goroutines.memory import Memory, words_at
 from gotrace.goroutines.model import Awaited, Stack
 from gotrace.goroutines.program import TRAPPED, CodeNames, Module, Step
 from gotrace.goroutines.spills import Slots
@@ -35,13 +38,16 @@ _Pointer = tuple[GoType, int]
 _Make = Callable[[Module, int, Step], Iterable[_Pointer]]
 #: Types in types that are looked into.
 _MAX_DEPTH = 64
+#: Of variables that point to an object: the bytes that are looked at, and the object's size.
+_MAX_DATA, _MAX_OBJECT = 1 << 20, 4096
 
 
 class LockPlaces:
     """The names of a program's locks."""
 
-    def __init__(self, program: CodeNames) -> None:
+    def __init__(self, program: CodeNames, memory: Memory) -> None:
         self._program = program
+        self._memory = memory
         #: By return address and how they were found.
         self._pointers: dict[tuple[int, str], list[_Pointer]] = {}
         self._types: dict[tuple[int, str], GoType | None] = {}
@@ -55,6 +61,31 @@ class LockPlaces:
                 # Those with two dots are the compiler's own: main..stmp_0.
                 if symbol is not None and ".." not in symbol.name:
                     return _name_in_variable(module, symbol.name, address - symbol.address, lock)
+                if path := self._behind_variable(module, lock):
+                    return path
+        return ""
+
+    def _behind_variable(self, module: Module, lock: Awaited) -> str:
+        """Return the field of an object without a symbol that a variable now points to, or ""."""
+        image, address = module.binary.image, lock.address - module.bias
+        data = image.section(".data")  # the linker has put the pointer there
+        if data is None or not any(
+            each.address <= address < each.address + each.memory_size for each in image.segments
+        ):
+            return ""
+        count = min(data.size, _MAX_DATA) >> 3
+        words = words_at(self._memory, data.address + module.bias, count)
+        for place, word in enumerate(words):
+            if lock.address - _MAX_OBJECT < word <= lock.address:
+                at = data.address + 8 * place
+                symbol = object_symbol(image, at)
+                if symbol is None or symbol.address != at:
+                    continue
+                goal = _type_of_variable(module, symbol.name)
+                if isinstance(goal, PointerType) and word + goal.elem.size > lock.address:
+                    path = path_to(goal.elem, lock.address - word, lock.type)
+                    if path is not None:
+                        return display_name(symbol.name) + path
         return ""
 
     def field(self, lock: Awaited, stack: Stack, words: Sequence[int]) -> str:
@@ -139,10 +170,15 @@ class LockPlaces:
         return self._types[key]
 
 
-def _name_in_variable(module: Module, name: str, offset: int, lock: Awaited) -> str:
+def _type_of_variable(module: Module, name: str) -> GoType | None:
+    """Return the type of a global variable by DWARF."""
     reader, types = module.binary.dwarf, module.binary.types
     place = reader.variable_type(name) if reader is not None else None
-    goal = types.at(place) if types is not None and place is not None else None
+    return types.at(place) if types is not None and place is not None else None
+
+
+def _name_in_variable(module: Module, name: str, offset: int, lock: Awaited) -> str:
+    goal = _type_of_variable(module, name)
     path = path_to(goal, offset, lock.type) if goal is not None else None
     if path is None:
         path = f"+{offset:#x}" if offset else ""

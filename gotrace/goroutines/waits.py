@@ -20,7 +20,7 @@ from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from gotrace.errors import GotraceError
-from gotrace.goroutines.details import ChannelWait, WaitDetails
+from gotrace.goroutines.details import MAX_WITNESSES, ChannelWait, WaitDetails
 from gotrace.goroutines.dump import Fields
 from gotrace.goroutines.lock_places import LockPlaces
 from gotrace.goroutines.memory import Memory, words_at
@@ -33,8 +33,6 @@ from gotrace.gotypes.wait_reasons import WaitFor, meaning_of
 
 #: Goroutines that are read together, and how often those are read that have moved meanwhile.
 _TOGETHER, _TRIES = 256, 3
-#: Goroutines whose stacks are looked at for the name of one lock.
-_MAX_WITNESSES = 16
 #: Of a stack: more than the frames of the runtime below a wait have.
 _STACK = 1 << 12
 #: A select has no more cases (src/reflect/value.go and cmd/compile: 1<<16).
@@ -74,7 +72,7 @@ class WaitReader:
         self._memory = memory
         self._layout = layout
         self._fields = Fields(layout)
-        self._places = LockPlaces(program)
+        self._places = LockPlaces(program, memory)
         self._moves = itemgetter(*self._fields.moves)
         self._sudog_words = (max(layout.sudog_c, layout.sudog_waitlink) >> 3) + 1
         self._channel_words = (layout.hchan_sendq >> 3) + 1
@@ -97,7 +95,7 @@ class WaitReader:
                 locks.setdefault(one.awaited, []).append(one)
         names = {lock: self._places.variable(lock) for lock in locks}
         witnesses = [
-            one for lock in locks if not names[lock] for one in locks[lock][:_MAX_WITNESSES]
+            one for lock in locks if not names[lock] for one in locks[lock][:MAX_WITNESSES]
         ]
         wanted = iter((*channels, *witnesses))
         while batch := list(islice(wanted, _TOGETHER)):

@@ -8,10 +8,17 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nsmallest
+from itertools import chain, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, TextIO
 
-from gotrace.goroutines.details import NO_DETAILS, ChannelWait, WaitDetails, WaitsByG
+from gotrace.goroutines.details import (
+    MAX_WITNESSES,
+    NO_DETAILS,
+    ChannelWait,
+    WaitDetails,
+    WaitsByG,
+)
 from gotrace.goroutines.groups import GoroutineGroup, GroupKey
 from gotrace.goroutines.labels import NO_LABELS, Labels
 from gotrace.goroutines.model import DumpedGoroutine, Frame, State, own_function
@@ -253,9 +260,12 @@ def _named(goroutines: Sequence[DumpedGoroutine]) -> str:
 def _write_awaited(out: TextIO, group: GoroutineGroup, waits: ReadWaits) -> None:
     """Write what a group's goroutines wait for; selects of alike channels are added up."""
     named = group.awaited(_MAX_AWAITED)
-    examples = [next(one for one in group.goroutines if one.awaited == what) for what, _ in named]
-    details = waits(examples)
-    for (_, count), one in zip(named, examples, strict=True):
+    examples = [
+        list(islice((one for one in group.goroutines if one.awaited == what), MAX_WITNESSES))
+        for what, _ in named
+    ]
+    details = waits(chain.from_iterable(examples))
+    for (_, count), (one, *_) in zip(named, examples, strict=True):
         _write_number(out, count, awaited_text(one, details.get(one.g, NO_DETAILS)))
     waiting, things = group.awaiting
     _write_others(out, waiting - sum(count for _, count in named), things - len(named))
