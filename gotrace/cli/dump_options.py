@@ -66,7 +66,8 @@ class GostacksOptions(SummaryOptions):
     )
     diff: list[str] | None = Heading.TARGET.option(
         "--diff A B",
-        "print what changed between two recordings (x.ndjson), the largest changes first",
+        "print what changed between two recordings (x.ndjson), the largest change beyond noise"
+        " first",
         alone="source",
     )
     patterns: list[str] = Heading.CHOICE.option(

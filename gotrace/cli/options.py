@@ -410,7 +410,8 @@ class SummaryOptions(ProcessOptions):
     )
     diff: list[str] | None = Heading.RUN.option(
         "--diff A B",
-        "print what changed between two recordings (x.ndjson), the largest changes first",
+        "print what changed between two recordings (x.ndjson), the largest change beyond noise"
+        " first",
     )
     top: int | None = Heading.OUTPUT.option("--top N", "print only the N largest", positive)
 

@@ -22,7 +22,10 @@ _RATES = ("change", "noise", "before", "after")
 
 
 def write_diff(output: Output, found: Diff, top: int | None, stacks: bool = False) -> None:
-    """Write the ``top`` largest changes, the largest first: of functions, unless ``stacks``."""
+    """Write the ``top`` largest changes, the largest first: of functions, unless ``stacks``.
+
+    Those within noise are last, and without ``top`` they are only counted.
+    """
     if isinstance(output, JsonOutput):
         _write_json(output, found, top, stacks)
         return
@@ -44,9 +47,12 @@ def _write_changes(
     out = output.out
     what = "FUNCTION" if any(one.whole for one in changes) else "WHAT"
     heads = _COLUMN.format("CHANGE", "NOISE", "BEFORE", "AFTER", "RATIO", "SHARE")
-    output.heading(f"{heads}{what}\n")
     columns = columns_of(out)
-    shown = changed[: top or _TOP]
+    within = 0 if top else sum(not one.certain for one in changed)
+    beyond = changed[: len(changed) - within]
+    shown = beyond[: top or _TOP]
+    if shown:
+        output.heading(f"{heads}{what}\n")
     for one in shown:
         change = _amount(found, abs(one.change))
         mark = "" if one.certain else "~"
@@ -61,10 +67,13 @@ def _write_changes(
         out.write(f"{line}{name}\n")
         for line in _details(found, one):
             out.write(f"{_INDENT}{line}\n")
-    if rest := len(changed) - len(shown):
-        out.write(counted("and {:,} smaller change{s}: --top says how many\n", rest))
+    if rest := len(beyond) - len(shown):
+        out.write(counted("and {:,} more change{s}: --top says how many\n", rest))
+    if within:
+        text = counted("{:,} change{s} within the noise", within)
+        out.write(f"{text}: --top {len(changed)} shows all\n")
     if any(not one.certain for one in shown):
-        out.write("~ less than the noise\n")
+        out.write("~ within the noise: the least like noise first\n")
     if not changed:
         out.write("nothing has changed\n")
 

@@ -4,9 +4,9 @@
 Recordings are what gofunccount, gofunclatency, gooffcpu, gooncpu and gostacks write with
 ``--json``. Each row of theirs becomes an amount under a key, and one mechanism compares these.
 
-Amounts are compared per second, those of goroutines per dump. A change is as large as it certainly
-is: the noise is subtracted that the intervals of the recordings show, or if there are not enough of
-them, the changes of all other rows. Changes within their noise follow, the least like noise first.
+Amounts are compared per second, those of goroutines per dump. Noise is what the intervals of the
+recordings show, or if there are not enough of them, the changes of all other rows. Changes within
+their noise follow all others, the least like noise first.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Diff(Table):
-    """Changes between two recordings; ``changes`` are the largest first.
+    """Changes between two recordings, the largest first; those within their noise are last.
 
     ``functions`` are those of each function's own CPU time, if it is CPU time, and of system calls
     by their names, if they are recorded by these.
@@ -371,8 +371,14 @@ def _changes(
         ranked = dict(sorted(parts.items(), key=lambda item: -abs(item[1])))
         noise = _SURE * math.sqrt(spread)
         changes.append(Change(key, before, after, noise, one, other, ranked))
-    changes.sort(key=lambda one: (-one.certain, -one.times_noise, -abs(one.change), one.key))
+    changes.sort(key=_order)
     return changes
+
+
+def _order(one: Change) -> tuple[bool, float, float, Key]:
+    """Return where a change is among others: those within noise are last, least like it first."""
+    size = abs(one.change)
+    return (False, -size, 0.0, one.key) if one.certain else (True, -one.times_noise, -size, one.key)
 
 
 def _common_noise(first: Rates, second: Rates, pairs: Sequence[tuple[Amount, Amount]]) -> float:

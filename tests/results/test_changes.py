@@ -149,6 +149,36 @@ def test_a_change_within_its_noise_comes_before_a_larger_one_that_is_more_like_n
     assert found.changes[0].change < found.changes[1].change
 
 
+def test_the_largest_certain_change_is_first_and_those_within_noise_are_one_line() -> None:
+    swings = {"main.steady": 0, "main.loud": 100, "main.noise": 900}
+
+    def made(*usual: int) -> Rows:
+        rows = [
+            {"kind": "count", "func": name, "count": count + sign * swing, "ts": at}
+            for at, sign in enumerate((-1, 1) * 4)
+            for (name, swing), count in zip(swings.items(), usual, strict=True)
+        ]
+        return [*({**row, "interval_s": 1.0} for row in rows), ended(8)]
+
+    found = gotrace.diff(lines(made(1000, 9000, 1000)), lines(made(1400, 9450, 1500)))
+    assert [one.key.name for one in found.changes] == ["main.loud", "main.steady", "main.noise"]
+    loud, steady, noise = found.changes
+    assert 0 < loud.certain < steady.certain and noise.certain == 0
+    shown = []
+    for top in (None, 3):
+        out = io.StringIO()
+        write_diff(TextOutput(out, out), found, top)
+        shown.append(out.getvalue().splitlines())
+    assert [line.split()[-1] for line in shown[0][3:-1]] == ["main.loud", "main.steady"]
+    assert shown[0][-1] == "1 change within the noise: --top 3 shows all"
+    assert [line.split()[-1] for line in shown[1][3:-1]] == [
+        "main.loud",
+        "main.steady",
+        "main.noise",
+    ]
+    assert shown[1][-1] == "~ within the noise: the least like noise first"
+
+
 def test_runs_without_intervals_are_compared_by_all_their_rows() -> None:
     for seed in range(20):
         chance = random.Random(seed)
@@ -381,7 +411,7 @@ def test_system_calls_are_compared_by_name_first() -> None:
     changed = {one.key.name: one.change for one in found.functions}
     assert changed == {"[read]": 2 * changed["[futex]"], "[futex]": 3 * calls[0]["delay_ns"] / 30}
     out = io.StringIO()
-    write_diff(TextOutput(out, out), found, None)
+    write_diff(TextOutput(out, out), found, 20)
     first, second = out.getvalue().split("\n\n")[1:]
     assert "main.f" not in first and "[futex]" in first and "main.g" in second
 
