@@ -50,11 +50,14 @@ def write_counts(
     cells = [[_shown_name(row, shown), *_by_cells(row, heads)] for row in rows]
     found = zip(["FUNC", *heads], *cells, strict=True)
     widths = [min(max(map(len, column)), _MAX_WIDTH) for column in found]
-    widths[0] = max(widths[0], _NAME_WIDTH)
     digits = max([_COUNT_WIDTH, *(len(_count(row)) for row in rows)])
     columns, numbers = columns_of(output.out), digits + 1 + _SHARE_WIDTH
     numbers += (_COUNT_WIDTH + 1) * rates + len(widths)
-    widths = narrowed(widths, None if columns is None else columns - numbers)
+    room = None if columns is None else columns - numbers
+    widths = narrowed(widths, room)
+    # Names are filled up only if no text has lost a part for it.
+    spare = _NAME_WIDTH if room is None else room - sum(widths[1:])
+    widths[0] = max(widths[0], min(_NAME_WIDTH, spare))
 
     def line(names: Sequence[str], count: str, share: str, rate: str) -> str:
         fit = names

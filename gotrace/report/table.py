@@ -43,10 +43,15 @@ def ending(before: str, name: str, columns: int | None) -> str:
 
 
 def shortened(text: str, room: int) -> str:
-    """Return a text in so many columns: the middle of a longer one is left out."""
+    """Return a text in so many columns: the middle of a longer one is left out.
+
+    One of several words is a message, whose beginning says most: its end is left out.
+    """
     kept = room - len(_MARK)
     if len(text) <= room or kept < 2 or _NUMBER.fullmatch(text):
         return text
+    if " " in text:
+        return text[:kept] + _MARK
     return f"{text[: kept - kept // 2]}{_MARK}{text[-(kept // 2) :]}"
 
 

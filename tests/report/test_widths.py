@@ -24,7 +24,7 @@ from gotrace.session.call_rows import count_rows
 from gotrace.session.latency_rows import Interval, LatencyGroup
 from gotrace.session.row_cells import RowBy
 from gotrace.session.why.parts import PartSums, PartTotals
-from gotrace.values.model import StringValue
+from gotrace.values.model import ErrorValue, Nil, StringValue
 from tests.report.test_colour import Terminal
 
 _NAME = "example.org/shop/internal/warehouse/reservations.(*ReservationStore).ReserveForCheckout"
@@ -98,8 +98,23 @@ def test_a_table_fits_a_terminal_with_all_its_numbers(
     assert wide.getvalue() == pipe.getvalue()
 
 
+def test_a_message_has_the_columns_that_names_do_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    message = "load of the record failed: the storage device had gone away"
+    by = RowBy({"$err": ErrorValue("*errors.errorString", message, Nil(""))})
+    out = Terminal()
+    rows = count_rows([(None, "main.(*diskStore).Load", 12, by)], (0.0, 2.0))
+    write_counts(TextOutput(out, out), rows, False, {}, ("$err",))
+    head, row = out.getvalue().splitlines()[-2:]
+    assert row == (
+        'main.(*diskStore).Load "load of the record failed: the storag...       12 100.0%'
+    )
+    assert len(head) == len(row) == 80
+
+
 def test_only_texts_are_shortened() -> None:
     assert shortened("/users/1234567890/orders", 12) == "/user...ders"
+    assert shortened('like "no user 17" (*errors.errorString)', 20) == 'like "no user 17"...'
     assert shortened("1234567890.123456789us", 12) == "1234567890.123456789us"
     assert narrowed([40, 6, 30], 50) == [22, 6, 22]
     assert narrowed([40, 6, 30], 5) == [12, 6, 12]
