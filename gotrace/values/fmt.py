@@ -2,8 +2,9 @@
 """Decoded values formatted by Go's verbs, as fmt.Printf does (src/fmt/print.go).
 
 There are differences, as the program's own code is never run. Of methods, only those of errors and
-of types that decoding knows are followed. A function prints as its name if that is known. A value
-that was cut at its capture says so, with its length. Characters that are not printable are escaped.
+of types that decoding knows are followed. Another error prints with %s and %v as it does without a
+format. A function prints as its name if that is known. A value that was cut at its capture says so,
+with its length. Characters that are not printable are escaped.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gotrace.gotypes.types import (
     basic_type,
 )
 from gotrace.records import dataclass, replace
-from gotrace.values.go_syntax import GUESSED
+from gotrace.values.go_syntax import GUESSED, go_syntax
 from gotrace.values.model import (
     BytesValue,
     ChanValue,
@@ -116,7 +117,14 @@ class Printer:
             if content is not None:
                 mark = GUESSED if isinstance(value, ErrorValue) and value.guessed else ""
                 return text(content, _length_of(value, len(content)), directive, mark)
+            if self._verb in "vs" and not directive.is_misfit and _is_unknown_error(value):
+                return self._whole(value)
         return self._plain(value, of, depth)
+
+    def _whole(self, value: Value) -> str:
+        """Print a value as it is without a format."""
+        content = go_syntax(value).encode("utf-8", "surrogateescape")
+        return text(content, len(content), replace(self._directive, verb="s"))
 
     def _plain(self, value: Value, of: GoType | None, depth: int) -> str:
         if isinstance(value, NamedValue):
@@ -309,6 +317,14 @@ def _length_of(value: Value, shown: int) -> int | None:
         return shown
     # A message that has a gap may be shorter than it is with the words in the gap's place.
     return value.length if value.length is not None and value.length > shown else None
+
+
+def _is_unknown_error(value: Value) -> bool:
+    """Return whether a value is an error of which only the fields are known."""
+    if not isinstance(value, InterfaceValue) or value.type != "error":
+        return False
+    inner = value.value.target if isinstance(value.value, PointerValue) else value.value
+    return _is_composite(inner) or isinstance(inner, NamedValue)
 
 
 def _is_composite(value: Value | None) -> bool:

@@ -564,6 +564,22 @@ def test_text_around_verbs_stays() -> None:
     )
 
 
+def test_an_error_without_a_known_message_is_shown_as_without_a_format() -> None:
+    fields = StructValue("main.CodeError", (("ID", 17), ("Code", string("E4"))))
+    error = InterfaceValue(
+        "error", "*main.CodeError", PointerValue("*main.CodeError", 0xC000, fields)
+    )
+    whole = '&main.CodeError{ID: 17, Code: "E4"}'
+    assert shown("%s|%v|%-36v|%.4s", *[error] * 4) == f"{whole}|{whole}|{whole} |&mai"
+    inside = StructValue("main.T", (("Err", error),))
+    assert shown("%v", inside) == f"{{{whole}}}"
+    code = InterfaceValue("error", "main.Code", NamedValue("main.Code", 5))
+    assert shown("%s %d %T", code, code, code) == "main.Code(5) 5 main.Code"
+    # Of any, and to verbs for fields, a struct is what it is to Go.
+    assert shown("%v %+v", replace(error, type="any"), fields) == "&{17 E4} {ID:17 Code:E4}"
+    assert shown("%d", replace(error, value=fields)) == "{17 %!d(string=E4)}"
+
+
 def test_what_is_cut_says_how_long_it_is() -> None:
     long = StringValue(b"user:42", 300)
     assert shown("%s", long) == "user:42... (len 300)"
