@@ -128,7 +128,8 @@ class Scope:
     they can. ``hashes`` returns those by which types of a name are distinguished, none where the
     program has no such type; it raises SignatureError. ``declared`` returns the names of its types.
     ``notes`` takes what the user is to know; None if nobody has typed the probe. ``recipes`` finds
-    those that describe a function, if nothing else does.
+    those that describe a function, if nothing else does. ``replaced`` are a recipe's own names:
+    their expressions are in their place, and users may type them.
     """
 
     function: str
@@ -142,6 +143,7 @@ class Scope:
     declared: Callable[[], Iterable[str]] = tuple
     notes: dict[str, str] | None = None
     recipes: Callable[[str], Sequence[str]] | None = None
+    replaced: tuple[str, ...] = ()
 
     def named(self, name: str) -> tuple[Root, GoType] | None:
         """Find the meaning of a plain name, None if it means nothing here."""
@@ -200,6 +202,7 @@ class Scope:
         if self.recipes is not None:
             has = f"registers only, {names[0]} and others" if names else "nothing with a name"
             return self._not_described(f"has no {name!r}, but {has}", f"x int, {name} string")
+        names = [*self.replaced, *names]
         hint = did_you_mean(name, [*names, *specials]) if name != "retval" else "did you mean $ret?"
         return f"{self.function} has no {name!r}: {hint or self._there_is(names, specials)}"
 

@@ -462,7 +462,9 @@ def _fitting(specs: Sequence[ProbeSpec], scope: Scope) -> list[tuple[ProbeSpec, 
     for spec in specs:
         try:
             # A recipe may name types that a release lacks.
-            own = scope if spec.recipe is None else replace(scope, notes=None)
+            own = scope
+            if spec.recipe is not None:
+                own = replace(scope, notes=None, replaced=tuple(name for name, _ in spec.names))
             parts.append((spec, spec.resolve(own)))
         except SpecError as error:
             if spec.recipe is None:

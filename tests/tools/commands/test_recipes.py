@@ -92,7 +92,11 @@ def test_predicates_take_a_recipes_own_names() -> None:
         with tool("gotrace", "--json", "-p", str(fixture.ready), recipe) as tracing:
             truth = fixture.work("")
             shown = [call["message"] for call in of_kind(tracing.end(), "call")]
+        words = ("-p", str(fixture.ready), "@http.server", "--by")
+        near, far = (run_tool("gofunccount", *words, name).errors for name in ("rout", "zzz"))
         assert fixture.finish() == 0
+    assert "has no 'rout': did you mean route?" in near
+    assert "has no 'zzz': there are status, " in far
     wanted = [
         text
         for text in truth["http.server"]
