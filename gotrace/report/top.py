@@ -25,7 +25,7 @@ from gotrace.records import dataclass
 from gotrace.report.durations import duration
 from gotrace.report.goroutines import awaited_text, span, spoken, where
 from gotrace.report.output import JsonOutput
-from gotrace.report.table import LEAST, fitted
+from gotrace.report.table import LEAST, fitted, narrowed, shortened
 from gotrace.results.kinds import KINDS
 from gotrace.results.rows import Json, RowKind
 from gotrace.text import counted, printable
@@ -35,6 +35,8 @@ Table = tuple[str, list["ScreenLine"]]
 
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 _TREND, _SHORT = 10, 6
+#: Columns of a goroutine's numbers.
+_OF_GOROUTINE = 21
 #: The mark of groups that leak.
 LEAK = "!"
 #: Of requests that are not shown: as ``gotrace tree`` says it.
@@ -273,22 +275,24 @@ def root_lines(
     return head, lines
 
 
-def goroutine_lines(rows: Sequence[StackView]) -> tuple[str, list[ScreenLine]]:
-    """Return the heads of columns, and a line for each goroutine."""
-    head = f"{'GOROUTINE':>10} {'WAITING':>8}  {'STATE':<20} {'FOR':<24} CREATED BY"
-    lines = []
+def goroutine_lines(rows: Sequence[StackView], width: int) -> tuple[str, list[ScreenLine]]:
+    """Return the heads of columns, and a line for each goroutine, in ``width`` if that suffices."""
+    texts = [("STATE", "FOR", "CREATED BY")]
     for row in rows:
-        one = row.goroutine
-        waiting = span(row.waiting_ns) if row.waiting_ns is not None else ""
-        awaited = awaited_text(one, row.waits)
-        parent = f" in {one.parent}" if one.parent else ""
+        parent = f" in {row.goroutine.parent}" if row.goroutine.parent else ""
         created = f"{_frame(row.created_by)}{parent}" if row.created_by else ""
-        lines.append(
-            ScreenLine(
-                f"{one.goid:>10} {waiting:>8}  {one.status:<20} {awaited:<24} {created}".rstrip()
-            )
-        )
-    return head, lines
+        texts.append((row.goroutine.status, awaited_text(row.goroutine, row.waits), created))
+    state, *widths = (max(map(len, column)) for column in zip(*texts, strict=True))
+    wide, by = narrowed(widths, width - _OF_GOROUTINE - state - 2)
+    numbers = [f"{'GOROUTINE':>10} {'WAITING':>8}  "]
+    for row in rows:
+        waiting = span(row.waiting_ns) if row.waiting_ns is not None else ""
+        numbers.append(f"{row.goroutine.goid:>10} {waiting:>8}  ")
+    head, *lines = (
+        f"{before}{status:<{state}} {shortened(awaited, wide):<{wide}} {fitted(created, by)}"
+        for before, (status, awaited, created) in zip(numbers, texts, strict=True)
+    )
+    return head, [ScreenLine(line.rstrip()) for line in lines]
 
 
 def _frame(frame: Frame) -> str:

@@ -366,7 +366,7 @@ class _View:
                 return slow_lines(level.slow, self._terminal.size[1])
             if level.group is None:
                 return level.heading or level.title, level.stack
-            heading, lines = goroutine_lines(level.rows)
+            heading, lines = goroutine_lines(level.rows, self._terminal.size[1])
             return heading, lines
         snapshot, is_ascii = self._current.snapshot, self._terminal.is_ascii
         if snapshot is None:
@@ -422,9 +422,10 @@ class _View:
             return "any key goes back, q leaves"
         order = self._orders[self._pane]
         title = "groups" if self._pane is _Pane.GROUPS else self._pane.value
-        shown = f"{count:,} {self._levels[-1].title if self._levels else title}"
-        if not self._has_choice():
-            shown = self._levels[-1].title
+        first, *rest = (self._levels[-1].title if self._levels else title).split(" ")
+        if self._has_choice():  # the first word of what can be chosen from is a plural
+            first = f"{count:,} {first.removesuffix('s') if count == 1 else first}"
+        shown = " ".join([first, *rest])
         snapshot = self._current.snapshot
         if self._pane is _Pane.REQUESTS and snapshot is not None and snapshot.requests_lost:
             shown = f"{counted(LOST_REQUESTS, snapshot.requests_lost)}; {shown}"

@@ -13,12 +13,16 @@ import pytest
 
 from gotrace.doctor.finding import CheckState, Finding
 from gotrace.doctor.report import write_findings
+from gotrace.goroutines.details import WaitDetails
+from gotrace.goroutines.model import Awaited, DumpedGoroutine, Frame, State
 from gotrace.histogram import Histogram
+from gotrace.live.model import StackView
 from gotrace.report.counts import write_counts
 from gotrace.report.latencies import write_latencies
 from gotrace.report.output import TextOutput
 from gotrace.report.samples import write_samples
 from gotrace.report.table import narrowed, shortened
+from gotrace.report.top import goroutine_lines
 from gotrace.report.wall import write_wall
 from gotrace.session.call_rows import count_rows
 from gotrace.session.latency_rows import Interval, LatencyGroup
@@ -119,3 +123,23 @@ def test_only_texts_are_shortened() -> None:
     assert narrowed([40, 6, 30], 50) == [22, 6, 22]
     assert narrowed([40, 6, 30], 5) == [12, 6, 12]
     assert narrowed([40, 6], None) == [40, 6]
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (80, "sync.Mute...ledgerMu) ..Server).Serve in 77"),
+        (120, "sync.Mutex 0xacd598 (main.Ledger.ledgerMu) net/http.(*Server).Serve in 77"),
+    ],
+)
+def test_a_long_lock_leaves_room_for_who_created_its_waiter(width: int, shown: str) -> None:
+    lock = Awaited("sync.Mutex", 0xACD598)
+    flags = False, False, False, True
+    one = DumpedGoroutine(
+        123456, State.WAITING, "sync.Mutex.Lock", None, lock, *flags, 1, 77, 1, 1, 0, ()
+    )
+    creator = Frame("net/http.(*Server).Serve", "server.go", 1, 0, False, False, True)
+    view = StackView(one, (), creator, 0, WaitDetails(lock="main.Ledger.ledgerMu"))
+    head, (line,) = goroutine_lines([view], width)
+    assert line.text == f"    123456       0s  sync.Mutex.Lock {shown}"
+    assert len(line.text) <= width and len(head) <= width

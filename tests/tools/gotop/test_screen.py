@@ -90,13 +90,13 @@ def test_filter_sort_pause_and_help() -> None:
             screen.press("/nowherex\x7f\r")
             screen.until(r"nothing has 'nowhere' in it")
             screen.press("/\x15forget\r")
-            screen.until(r"^1 groups by count, with 'forget'")
+            screen.until(r"^1 group by count, with 'forget'")
             screen.press("/aband")
             screen.until(r"lines with: aband_$")
             fixture.work("leak 2")
             screen.until(r"^ +42 .*main\.forget")  # figures go on while a question is open
             screen.press("oned\x1b")
-            screen.until(r"^1 groups by count, with 'forget'")
+            screen.until(r"^1 group by count, with 'forget'")
             screen.press("/\r")
             screen.until(r"^2 groups by count -- h help")
             for order in ("growth", "waiting", "leaks", "count"):
