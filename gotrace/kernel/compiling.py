@@ -13,7 +13,8 @@ def tell_of_compiling(told: Callable[[], None]) -> None:
     _told.append(told)
 
 
-def say_compiling() -> None:
-    """Call what was given to ``tell_of_compiling``."""
+def say_compiling() -> bool:
+    """Call what was given to ``tell_of_compiling``; return whether anybody was told."""
     for told in _told:
         told()
+    return bool(_told)

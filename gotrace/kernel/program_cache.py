@@ -71,14 +71,15 @@ def compile_apart() -> None:
 
 
 def _compiled(settings: ProgramSettings, arch: Architecture | None) -> Compiled:
-    """Compile a program, in a forked process where that is asked for.
+    """Compile a program, in a forked process if that is asked for or somebody waits at a terminal.
 
+    No signal is handled while the compiler's C code runs; a wait for a process ends at once.
     Raises LoadError, NoCompilerError among these, as ``compile_program`` does.
     """
     if not _apart:
         load_compiler()  # if there is none, nothing is compiled
-        say_compiling()
-        return compile_program(settings, arch)
+        if not say_compiling():
+            return compile_program(settings, arch)
     child = Child("that compiles", partial(_compile_here, settings, arch))
     try:
         data = child.whole_answer()

@@ -6,9 +6,11 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -377,3 +379,27 @@ def test_a_process_of_its_own_compiles(
     monkeypatch.setattr(program_cache, "compile_program", lambda *_: os.kill(os.getpid(), 9))
     with pytest.raises(LoadError, match="was killed"):
         cached_program(SETTINGS.by_address(1))
+
+
+def test_a_signal_ends_the_compiling_of_a_command(
+    compiler: Compiler, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    told: list[str] = []
+    monkeypatch.setattr(compiling, "_told", [lambda: told.append("compiling")])
+    monkeypatch.setattr(program_cache, "compile_program", lambda *_: time.sleep(60))
+    before = signal.signal(signal.SIGALRM, interrupt)
+    began = time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            cached_program(SETTINGS)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert told == ["compiling"] and time.monotonic() - began < 30
+    assert list(folder.iterdir()) == []
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
