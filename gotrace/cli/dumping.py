@@ -8,17 +8,17 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from gotrace.cli.dump_options import GostacksOptions
 from gotrace.cli.run import open_output
-from gotrace.errors import NoMatchError
+from gotrace.errors import GotraceError, NoMatchError
 from gotrace.goroutines.core import CoreGoroutines
 from gotrace.goroutines.details import WaitsByG
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import GoroutineFilter, GoroutineGroup, GroupKey, changes, grouped
-from gotrace.goroutines.live import LiveGoroutines
+from gotrace.goroutines.live import LiveGoroutines, has_runtime
 from gotrace.goroutines.model import DumpedGoroutine
 from gotrace.goroutines.profile import profile_of
 from gotrace.profiles.folded import folded
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 #: Lines of a table where the terminal does not say how many it has, and those around the table.
 _LINES, _HEAD = 40, 3
+#: A function that the go command alone has.
+_GO_RUN = "cmd/go/internal/run.runRun"
 
 
 def dump(options: GostacksOptions) -> int:
@@ -70,6 +72,9 @@ def dump(options: GostacksOptions) -> int:
         if source.wait_reasons is None:
             text = "why goroutines wait is not shown: runtime.waitReasonStrings was not found"
             output.notice(Notice(NoticeKind.WARNING, text))
+        if target is not None and (why := _program_of_go_run(target)):
+            text = f"{name} is the go command{why}"
+            output.notice(Notice(NoticeKind.WARNING, text, {"pid": options.pid}))
         if target is not None and (options.interval or options.watch):
             _repeat(options, target, source, choice, output, name)
         else:
@@ -79,6 +84,14 @@ def dump(options: GostacksOptions) -> int:
             _write(options, source, taken, chosen, output, name)
             _warn_moved(chosen, output)
     return 0
+
+
+def _program_of_go_run(target: Target) -> str:
+    """Return words for the program that the target has started if it is ``go run``, "" if not."""
+    with suppress(GotraceError):  # a program without Go code that has loaded a library
+        if target.binary(None).functions.rows_named(_GO_RUN):
+            return target.started(has_runtime, "runs the program")
+    return ""
 
 
 def _chosen(dump: Dump, choice: GoroutineFilter) -> list[DumpedGoroutine]:

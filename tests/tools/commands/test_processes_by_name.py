@@ -168,6 +168,12 @@ def test_a_process_that_has_started_the_program(how: str, tmp_path: Path) -> Non
             result = run_tool(name, *batch, "-p", str(above))
             assert result.status == 1
             assert result.errors.endswith(f"; {which}runs a Go program: type -p {pid}\n")
+        if how == "go run":  # which is a Go program itself
+            result = run_tool("gostacks", "-p", str(above))
+            command = f"process {above} is the go command"
+            assert result.status == 0
+            assert result.errors == f"{command}; {which}runs the program: type -p {pid}\n"
+        assert run_tool("gostacks", "-p", str(pid)).errors == ""
 
 
 def test_a_path_in_the_mount_namespace_of_a_process(tmp_path: Path) -> None:
