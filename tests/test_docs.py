@@ -307,7 +307,6 @@ def test_every_tool_is_shown_in_every_kind_of_document() -> None:
 #: Commands that are shown for the error that they give, with its status.
 FAILING = {
     "gofunccount -p $(pidof server) main.Handle": 3,
-    "gofunccount -p $(pidof server) os.Open": 3,
     "gofunclatency -p $(pidof server) main.handlePanic": 3,
     "gotrace -p $(pidof server) 'main.(*Store).Get (keys == 3)'": 2,
     "gotrace -p $(pidof server) 'main.(*Store).Get (len(key) > \"a\")'": 2,

@@ -46,6 +46,7 @@ class Unproven(Enum):
     REFUSED: the kernel allows no probe there.
     TAKEN: another function is counted there.
     BRANCH: the jump to its first instruction may be its own, and not its caller's.
+    FAULTS: an access of its own may fault before the place is reached.
     """
 
     UNPINNED = "unpinned"
@@ -60,6 +61,7 @@ class Unproven(Enum):
     REFUSED = "refused"
     TAKEN = "taken"
     BRANCH = "branch"
+    FAULTS = "faults"
 
 
 #: The releases in which the rules were held against programs that count themselves.
@@ -75,9 +77,7 @@ _STORES_NOTHING = re.compile(
 #: Instructions that register allocation may add, with the position of what they are for.
 _MAY_BE_ADDED = re.compile(r"nop|v?mov|xor|lea")
 _CONSUMES_FLAGS = re.compile(r"cmov|set|sbb|adc|rcl|rcr")
-_SETS_NO_FLAGS = re.compile(r"v?mov|lea|nop")
 _ON_STACK = re.compile(r"\b[re][sb]p\b")
-_IS_NUMBER = re.compile(r"-?(?:0x)?[0-9a-f]+\Z")
 #: Conditions of signed numbers: no comparison that the compiler makes of two has such a one.
 _SIGNED = frozenset({"jl", "jle", "jg", "jge", "js", "jns"})
 
@@ -106,7 +106,7 @@ class _Call:
             block = graph.block_of[self.mark]
             if speculates and self._may_be_speculated(graph.blocks[block]):
                 return Unproven.SPECULATED
-            return [self.mark]
+            return self._before_faults(graph.blocks[block], [self.mark]) or Unproven.FAULTS
         blocks = {graph.block_of[at] for at in self.pins}
         if not blocks:
             return Unproven.UNPINNED
@@ -124,7 +124,27 @@ class _Call:
             return Unproven.SPECULATED
         if not self._is_entered(graph.blocks[head]):
             return Unproven.BRANCH
-        return list(self._within(graph.blocks[head]))
+        within = list(self._within(graph.blocks[head]))
+        return self._before_faults(graph.blocks[head], within) or Unproven.FAULTS
+
+    def _before_faults(self, block: Block, places: Sequence[int]) -> Sequence[int]:
+        """Return those places that are reached even if an access of the call faults.
+
+        The compiler reads in another order than the source does, as far as nothing is written: a
+        panic of the call's own, which a caller recovers, may come before the mark. Then the access
+        is the place, if nothing between the two can fault that is not the call's.
+        """
+        for each in block.instructions:
+            at = each[0]
+            if not _may_fault(each) or (at not in self.own and not _is_nil_check(each)):
+                continue
+            found = [place for place in places if place <= at]
+            if found or at not in self.own:
+                return found
+            between = [one for one in block.instructions if at < one[0] < places[0]]
+            strange = (one for one in between if _may_fault(one) and one[0] not in self.own)
+            return () if any(strange) else (at,)
+        return places
 
     def _is_entered(self, block: Block) -> bool:
         """Return whether the call begins within a block, after something of its caller's.
@@ -250,20 +270,28 @@ def _loads(each: Instruction) -> bool:
     return bool(found) and "rip" not in place and _ON_STACK.search(place) is None
 
 
+def _may_fault(each: Instruction) -> bool:
+    """Return whether an instruction accesses memory that may not be there, or calls."""
+    _, _, mnemonic, operands = each
+    if mnemonic == "call":
+        return True
+    _, found, place = operands.partition("[")
+    is_access = bool(found) and not mnemonic.startswith(("lea", "nop"))
+    return is_access and "rip" not in place and _ON_STACK.search(place) is None
+
+
+def _is_nil_check(each: Instruction) -> bool:
+    """Return whether an instruction only faults: its position may be another statement's."""
+    return each[2] == "test" and "[" in each[3]
+
+
 def _may_compare_for_two(block: Block) -> bool:
     """Return whether a block's last jump may decide on the caller's condition and the call's.
 
-    Such a comparison is of integers with a constant and not signed, or of floating-point numbers.
+    Such a comparison is not signed. The constant may be in a register, if it is a large one.
     """
     condition = block.last[2]
-    if condition[0] != "j" or condition == "jmp" or condition in _SIGNED:
-        return False
-    for _, _, mnemonic, operands in reversed(block.instructions[:-1]):
-        if not _SETS_NO_FLAGS.match(mnemonic):
-            one, _, other = operands.rpartition(", ")
-            is_number = _IS_NUMBER.match(other) is not None
-            return "comis" in mnemonic or is_number or one == other or mnemonic != "cmp"
-    return True
+    return condition[0] == "j" and condition != "jmp" and condition not in _SIGNED
 
 
 class InlinedSites:

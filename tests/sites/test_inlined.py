@@ -30,7 +30,10 @@ from tests.toolchains import FIXTURES, Toolchain, build, each_since, newest
 
 GOFUNCCOUNT = Path(__file__).parents[2] / "tools" / "gofunccount"
 SOURCE = FIXTURES / "sites_inlined"
-FUNCTIONS = ("pure", "below", "add", "addLarge", "calls", "sum", "early", "around", "bump")
+FUNCTIONS = (
+    *("pure", "below", "belowLarge", "add", "addLarge", "calls", "sum", "early", "around", "bump"),
+    *("get", "loadStore"),
+)
 
 
 def places(table: FunctionTable) -> dict[str, list[Site | Unproven]]:
@@ -60,9 +63,10 @@ def test_what_is_executed_without_a_call_has_no_place() -> None:
         code = bytes(image.read(function.entry, function.end - function.entry))
         assert re.search(rb"[\x48-\x4f]\x0f[\x40-\x4f]", code), "no conditional move"
         assert jumps(table, "main.fused") == ["jae"]
+        assert jumps(table, "main.fusedLarge") == ["jbe"]  # its constant is in a register
         found = places(table)
         assert found["pure"] == [Unproven.SPECULATED]
-        assert found["below"] == [Unproven.SPECULATED]
+        assert found["below"] == found["belowLarge"] == [Unproven.SPECULATED]
 
 
 def test_what_stays_in_its_place_is_counted_there() -> None:
