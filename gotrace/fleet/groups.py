@@ -272,6 +272,8 @@ class _Group:
         with self.lock:
             if self._room is None or not self.is_open or not self.run.attached.is_held():
                 return None
+            if all(one.is_leaving for one in self.members):
+                return None  # the process that holds the probes ends with them
             there = {row.key: row for row in self.rows.values()}
             new = [sites for sites in file.functions if file.key(sites) not in there]
             shared = [row for row in map(there.get, map(file.key, file.functions)) if row]

@@ -48,10 +48,16 @@ def shortened(text: str, room: int) -> str:
     One of several words is a message, whose beginning says most: its end is left out.
     """
     kept = room - len(_MARK)
+    if len(text) > room and kept >= 2 and " " in text:
+        return text[:kept] + _MARK
+    return without_middle(text, room)
+
+
+def without_middle(text: str, room: int) -> str:
+    """Return a text in so many columns, with its beginning and its end."""
+    kept = room - len(_MARK)
     if len(text) <= room or kept < 2 or _NUMBER.fullmatch(text):
         return text
-    if " " in text:
-        return text[:kept] + _MARK
     return f"{text[: kept - kept // 2]}{_MARK}{text[-(kept // 2) :]}"
 
 

@@ -25,7 +25,7 @@ from gotrace.records import dataclass
 from gotrace.report.durations import duration
 from gotrace.report.goroutines import awaited_text, span, spoken, where
 from gotrace.report.output import JsonOutput
-from gotrace.report.table import LEAST, fitted, narrowed, shortened
+from gotrace.report.table import LEAST, fitted, narrowed, without_middle
 from gotrace.results.kinds import KINDS
 from gotrace.results.rows import Json, RowKind
 from gotrace.text import counted, printable
@@ -289,7 +289,7 @@ def goroutine_lines(rows: Sequence[StackView], width: int) -> tuple[str, list[Sc
         waiting = span(row.waiting_ns) if row.waiting_ns is not None else ""
         numbers.append(f"{row.goroutine.goid:>10} {waiting:>8}  ")
     head, *lines = (
-        f"{before}{status:<{state}} {shortened(awaited, wide):<{wide}} {fitted(created, by)}"
+        f"{before}{status:<{state}} {without_middle(awaited, wide):<{wide}} {fitted(created, by)}"
         for before, (status, awaited, created) in zip(numbers, texts, strict=True)
     )
     return head, [ScreenLine(line.rstrip()) for line in lines]

@@ -193,7 +193,7 @@ def test_hits(c: CLayout) -> None:
 
 
 def test_resting(c: CLayout) -> None:
-    places = c.constants("RESTING_LIMIT", "RESTING_ROOM", "RESTING_SHARE", "RESTING_FILES")
+    places = c.constants("RESTING_LIMIT", "RESTING_HALF", "RESTING_SHARE", "RESTING_FILES")
     assert places == [*range(calls._RESTING_LIMIT, calls._RESTING_FILES + 1)]
 
 

@@ -167,7 +167,10 @@ def test_the_configuration_of_waits() -> None:
     asked = parse_config("x", TEXT + "waits: {targets: [b], goroutines: 1000}\n").waits
     assert asked == WaitsSpec(("b",), 1000)
     for wrong, message in (
-        ("waits: false\n", "line 1: no metrics, waits, spans or flights are configured"),
+        (
+            "waits: false\n",
+            "line 1: no metrics, waits, runtime_metrics, spans or flights are configured",
+        ),
         ("waits:\n  targets: [c]\n", "line 4: no target is named 'c'"),
         ("waits:\n  target: [a]\n", "line 4: unknown key 'target' in waits"),
         ("waits: 1\n", "line 3: 1 in waits is not of type boolean or object"),

@@ -101,7 +101,7 @@ def test_calls_of_a_recipe_are_those_of_gofunclatency() -> None:
             fixture.work("5")
             result = top.end()
         assert fixture.finish() == 0
-    counts = {row["by"]["path"]: row["count"] for row in of_kind(result, "histogram")}
+    counts = {row["by"]["route"]: row["count"] for row in of_kind(result, "histogram")}
     assert counts == {"/users": 20, "/report": 5}, result.lines
 
 
