@@ -24,13 +24,12 @@ from gotrace.cli.run import (
     target_of,
     together,
 )
+from gotrace.cli.stack_files import write_stacks
 from gotrace.cli.why import PriceWatch, why_of
 from gotrace.errors import UsageError
 from gotrace.gotypes.symbols import shown_names
 from gotrace.overhead import ProbeCost, RunCost
 from gotrace.probes.spec import KeyText
-from gotrace.profiles.folded import folded
-from gotrace.profiles.write import write_profile
 from gotrace.report.by import write_values
 from gotrace.report.counts import write_counts
 from gotrace.report.latencies import write_latencies
@@ -210,6 +209,11 @@ def _add_up(
         meter, plan = run.meter, run.plan
         for notice in opened_notices(options, run, request.done):
             output.notice(notice)
+        if options.adds_stack and not (options.only_stacks or options.folded):
+            path = options.files.profiles[-1]
+            text = f"rows are by $stack too, since -o {path} has stacks"
+            fields = {"what": "by_stack", "path": path}
+            output.notice(Notice(NoticeKind.SUMMARY, text, fields))
         if request.of and not request.key.expressions and not _has_each(options, plan):
             for notice in together(plan):
                 output.notice(notice)
@@ -315,12 +319,7 @@ def _write_stacks(
     length, of = round(seconds * 1e9), options.value
     began = time.time_ns() - length
     profile = key_profile(plan, key, period.rows, of, options.patterns, began, length)
-    for path in options.files.profiles:
-        write_profile(path, profile)
-    if not options.folded:
-        return
-    output.out.write(folded(profile))
-    output.out.flush()
+    write_stacks(options, output, profile, counted("{:,} stack{s}", len(profile.rows)))
 
 
 def _footer(meter: KeyMeter, plan: ProbePlan, others: int, calls: int) -> Iterator[Notice]:

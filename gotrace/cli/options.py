@@ -606,6 +606,8 @@ class CallsOptions(FunctionOptions, BudgetOptions, SummaryOptions):
         "-f --folded",
         "by $stack, folded: one line for each stack, as flame graph tools read them",
     )
+    #: Whether rows are by stack for the sake of a file that shows stacks.
+    adds_stack: bool = False
 
     @property
     def is_run(self) -> bool:
@@ -639,9 +641,10 @@ class CallsOptions(FunctionOptions, BudgetOptions, SummaryOptions):
         if not (by or options.value):
             _check_bare(options.patterns, options.tool, options.regexp)
         options = replace(options, by=by).with_files(parser)
-        if options.wants_stacks and "$stack" not in (by or ()):
+        adds_stack = options.wants_stacks and "$stack" not in (by or ())
+        if adds_stack:
             by = [*(by or ()), "$stack"]
-        return replace(options, by=by)
+        return replace(options, by=by, adds_stack=adds_stack)
 
 
 _C = TypeVar("_C", bound=CallsOptions)

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, TextIO, TypeVar
 
+from gotrace.cli.options import ProcessOptions
 from gotrace.cli.stack_options import StackOptions
 from gotrace.profiles.folded import folded
 from gotrace.profiles.rows import StackProfile
@@ -110,7 +111,7 @@ def begin_table(options: StackOptions, output: Output) -> TextIO:
     return output.out
 
 
-def write_stacks(options: StackOptions, output: Output, profile: StackProfile, what: str) -> None:
+def write_stacks(options: ProcessOptions, output: Output, profile: StackProfile, what: str) -> None:
     """Write the profiles of the whole run; ``what`` says how much they have."""
     if options.folded:
         output.out.write(folded(profile))

@@ -502,10 +502,10 @@ def agree(asked: Row, given: Json, name: str, others: str, to: str) -> None:
     for option, value in given.items():
         known = asked.setdefault(option, value)
         if known != value:
-            raise UsageError(
-                f"{name} has {_said(option, value)}, {others} {_said(option, known)}: {to}"
-                " recordings of one question"
-            )
+            text = f"{name} has {_said(option, value)}, {others} {_said(option, known)}: {to}"
+            stacked = option == "by" and ("$stack" in str(value)) != ("$stack" in str(known))
+            hint = "; -o FILE.html adds $stack" if stacked else ""
+            raise UsageError(f"{text} recordings of one question{hint}")
 
 
 def _said(option: str, value: Any) -> str:
