@@ -113,6 +113,11 @@ def _functions(prefix: str, parsed_args: _Given) -> list[str]:
         return []
 
 
+def _recipe(prefix: str, **_given: object) -> list[str]:
+    """Complete the name of a recipe."""
+    return _recipes(prefix if prefix.startswith("@") else f"@{prefix}")
+
+
 def _recipes(prefix: str) -> list[str]:
     from gotrace.probes.recipes import recipes
 
@@ -291,6 +296,7 @@ def _orders(parser: argparse.ArgumentParser, **_: object) -> list[str]:
 
 
 _COMPLETERS = {
+    "recipes": _recipe,
     "patterns": _first_words,
     "exclude": _excluded,
     "by": _keys,

@@ -242,6 +242,7 @@ def test_recipes() -> None:
     assert press("gotrace @http.serv") == ["@http.server "]
     assert {"@sql ", "@sql"} & set(press("gofunccount @sq"))
     assert press("gotrace @nosuchrecipe") == []
+    assert press("gotrace recipes @http.serv") == ["@http.server "]
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,20 @@ def test_the_manual_lists_all_recipes() -> None:
     assert [name for name in names if f"\\fB{name}\\fR" not in manual] == []
 
 
+@pytest.mark.parametrize("name", ["@http.server", "http.server"])
+def test_a_recipe_is_shown_whole(name: str) -> None:
+    shown = [line.strip() for line in run_tool("gotrace", "recipes", name).lines]
+    assert shown[0].startswith("@http.server  HTTP requests that a server has handled")
+    assert shown.count("function: net/http.serverHandler.ServeHTTP") == 1
+    assert shown[-3:] == [
+        "names for --by and predicates: status, method, path, route, pattern, bytes",
+        "--by unless it is given: method, path",
+        "type: gotrace @http.server -p shop",
+    ]
+    refused = run_tool("gotrace", "recipes", f"{name}s")
+    assert refused.status == 2 and "did you mean @http.server" in refused.errors
+
+
 def test_a_recipe_that_is_not_there() -> None:
     with pytest.raises(UsageError, match=r"did you mean @http\.server"):
         find_recipe("http.sever")
