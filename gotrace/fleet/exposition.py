@@ -78,7 +78,7 @@ class EngineCollector(Collector):
         otlp: Callable[[], OtlpCounts | None],
         runtimes: Callable[[], RuntimeRows],
     ) -> None:
-        """``otlp`` returns how much it has sent and dropped, None where there is no collector.
+        """``otlp`` returns how much was sent and dropped, None if no collector is configured.
 
         ``runtimes`` reads the figures of runtimes.
         """

@@ -183,7 +183,7 @@ _MAX_NAME = 1 << 16
 #: Most types and most itabs to accept in a list; large programs have some ten thousand.
 _MAX_LIST = 1 << 20
 
-#: How far a method's row may be behind its type's descriptor, with all fields and methods of it.
+#: Bytes from a type's descriptor to a method's row, at most: its fields and methods are between.
 _MAX_ROW_DISTANCE = 1 << 17
 
 #: Other bytes that are the offset of a method's code, and that look like its row, to put up with.

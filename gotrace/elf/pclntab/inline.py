@@ -281,7 +281,7 @@ class InlineTrees:
             yield InlinedCall(rows.name_at(name), caller, line.file, line.line, row, index)
 
     def tree(self, row: int) -> InlineTree | None:
-        """Return a function's tree, None if there are no calls inlined in it."""
+        """Return a function's tree, None if no call is inlined in it."""
         record = self._rows.record(row)
         place = self._place(record)
         return None if place is None else self._read(row, record, place)
