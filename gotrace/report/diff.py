@@ -113,6 +113,9 @@ def _details(found: Diff, one: Change) -> Iterator[str]:
         if one.whole.change != one.change:
             yield f"with what it calls {' to '.join(rates)}"
         return
+    partial = [when for when, amount in _when(one) if amount.is_partial]
+    if partial:
+        yield f"not comparable: {' and '.join(partial)} some inlined calls are not counted"
     if one.first.total is not None or one.second.total is not None:
         counts = [four_digits(amount.count / run.units) for amount, run in _sides(found, one)]
         line = [f"{found.a.events} {' to '.join(counts)} a second"]
@@ -130,6 +133,10 @@ def _details(found: Diff, one: Change) -> Iterator[str]:
     own = [function for function in one.key.stack if not function.startswith("runtime.")]
     for function in own or one.key.stack:
         yield printable(function)
+
+
+def _when(one: Change) -> tuple[tuple[str, Amount], ...]:
+    return ("before", one.first), ("after", one.second)
 
 
 def _sides(found: Diff, one: Change) -> tuple[tuple[Amount, Rates], ...]:
@@ -166,6 +173,7 @@ def _write_json(output: JsonOutput, found: Diff, top: int | None, stacks: bool) 
                         side: {
                             "count": amount.count,
                             "sum": amount.total,
+                            "partial": amount.is_partial,
                             "p50": amount.percentile(0.5),
                             "p99": amount.percentile(0.99),
                         }

@@ -63,6 +63,8 @@ class Amount:
     buckets: Counter[tuple[int, int]] = field(default_factory=Counter)
     parts: Counter[str] = field(default_factory=Counter)
     each: Counter[float] = field(default_factory=Counter)
+    #: Whether there may have been more: inlined calls that are not counted.
+    is_partial: bool = False
 
     @property
     def value(self) -> int:
@@ -72,6 +74,7 @@ class Amount:
     def add(self, row: Json, count: str, total: str | None = None) -> None:
         """Add a row, whose number and whose value are called so."""
         self.count += row.get(count, 1)
+        self.is_partial |= bool(row.get("uncounted_places"))
         if total is not None:
             self.total = (self.total or 0) + row[total]
         for low, high, number in row.get("buckets", ()):
@@ -83,6 +86,7 @@ class Amount:
         """Add the rows of another key, without what their values are spread over."""
         self.count += other.count
         self.total = (self.total or 0) + (other.total or 0)
+        self.is_partial |= other.is_partial
         self.each.update(other.each)
 
     def percentile(self, percentile: float) -> float | None:

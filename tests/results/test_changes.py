@@ -209,6 +209,26 @@ def histogram(at: int, **fields: Any) -> dict[str, Any]:
     return {**row, **fields}
 
 
+def test_counts_without_some_inlined_calls_are_not_comparable() -> None:
+    """The compiler of another release inlines in other places."""
+    whole, part = (
+        [{**_counted(count), "places": 4, "uncounted_places": missing}, ended(2.0)]
+        for count, missing in ((1000, 0), (400, 3))
+    )
+    for sides, when in (
+        ((part, whole), "before"),
+        ((whole, part), "after"),
+        ((part, [{**part[0], "count": 900}, ended(2.0)]), "before and after"),
+    ):
+        out = io.StringIO()
+        write_diff(TextOutput(out, out), gotrace.diff(*map(lines, sides)), None)
+        assert f"not comparable: {when} some inlined calls are not counted" in out.getvalue()
+    out = io.StringIO()
+    more = [{**whole[0], "count": 9000}, ended(2.0)]
+    write_diff(TextOutput(out, out), gotrace.diff(lines(whole), lines(more)), None)
+    assert "+4000" in out.getvalue() and "comparable" not in out.getvalue()
+
+
 def test_times_have_percentiles_and_the_share_of_each_part() -> None:
     def why(lock: int, running: int) -> dict[str, Any]:
         parts = {"sync.Mutex": lock, "running": running}
