@@ -44,8 +44,11 @@ class Compiler:
 
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    """Here, and not in a process of its own as in the daemon and in commands, which are told."""
     compiler = Compiler()
     monkeypatch.setattr(program_cache, "compile_program", compiler)
+    monkeypatch.setattr(program_cache, "_apart", False)
+    monkeypatch.setattr(compiling, "_told", [])
     return compiler
 
 
@@ -369,7 +372,6 @@ def test_real_program_comes_back_as_it_was(folder: Path) -> None:
 def test_a_process_of_its_own_compiles(
     compiler: Compiler, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program_cache, "_apart", False)
     program_cache.compile_apart()
     assert cached_program(SETTINGS) == PROGRAM
     assert compiler.calls == 0  # here
@@ -393,9 +395,8 @@ def test_a_signal_ends_the_compiling_of_a_command(
 
     told: list[str] = []
     before_it = children()
-    monkeypatch.setattr(program_cache, "_apart", False)
     monkeypatch.setattr(compiling, "_told", [lambda: told.append("compiling")])
-    monkeypatch.setattr(program_cache, "compile_program", lambda *_: time.sleep(60))
+    monkeypatch.setattr(program_cache, "compile_program", lambda *_: signal.pause())
     before = signal.signal(signal.SIGALRM, interrupt)
     began = time.monotonic()
     try:
