@@ -52,41 +52,57 @@ class LockPlaces:
         self._pointers: dict[tuple[int, str], list[_Pointer]] = {}
         self._types: dict[tuple[int, str], GoType | None] = {}
 
-    def variable(self, lock: Awaited) -> str:
-        """Return the global variable or its field that a lock is, "" if it is not in one."""
+    def variables(self, locks: Iterable[Awaited]) -> dict[Awaited, str]:
+        """Return the global variable or its field that each lock is, "" if it is not in one."""
+        names = dict.fromkeys(locks, "")
         for module in self._program.modules:
-            with suppress(GotraceError):
+            image, behind = module.binary.image, list[Awaited]()
+            for lock in (one for one, name in names.items() if not name):
                 address = lock.address - module.bias
-                symbol = object_symbol(module.binary.image, address)
-                # Those with two dots are the compiler's own: main..stmp_0.
-                if symbol is not None and ".." not in symbol.name:
-                    return _name_in_variable(module, symbol.name, address - symbol.address, lock)
-                if path := self._behind_variable(module, lock):
-                    return path
-        return ""
+                with suppress(GotraceError):
+                    symbol = object_symbol(image, address)
+                    # Those with two dots are the compiler's own: main..stmp_0.
+                    if symbol is not None and ".." not in symbol.name:
+                        offset = address - symbol.address
+                        names[lock] = _name_in_variable(module, symbol.name, offset, lock)
+                    elif any(
+                        0 <= address - one.address < one.memory_size for one in image.segments
+                    ):
+                        behind.append(lock)
+            if behind:
+                with suppress(GotraceError):
+                    names |= self._behind_variables(module, behind)
+        return names
 
-    def _behind_variable(self, module: Module, lock: Awaited) -> str:
-        """Return the field of an object without a symbol that a variable now points to, or ""."""
-        image, address = module.binary.image, lock.address - module.bias
-        data = image.section(".data")  # the linker has put the pointer there
-        if data is None or not any(
-            each.address <= address < each.address + each.memory_size for each in image.segments
-        ):
-            return ""
-        count = min(data.size, _MAX_DATA) >> 3
+    def _behind_variables(self, module: Module, locks: Sequence[Awaited]) -> dict[Awaited, str]:
+        """Return the fields that locks are of objects without a symbol to which variables point.
+
+        The linker has put the pointers into the file's data, which is read once for all locks.
+        """
+        image, found = module.binary.image, dict[Awaited, str]()
+        data = image.section(".data")
+        count = min(data.size, _MAX_DATA) >> 3 if data is not None else 0
+        if data is None or not count:
+            return found
+        locks = sorted(locks, key=lambda lock: lock.address)
+        first, last = locks[0].address - _MAX_OBJECT, locks[-1].address
         words = words_at(self._memory, data.address + module.bias, count)
         for place, word in enumerate(words):
-            if lock.address - _MAX_OBJECT < word <= lock.address:
-                at = data.address + 8 * place
-                symbol = object_symbol(image, at)
-                if symbol is None or symbol.address != at:
-                    continue
-                goal = _type_of_variable(module, symbol.name)
-                if isinstance(goal, PointerType) and word + goal.elem.size > lock.address:
-                    path = path_to(goal.elem, lock.address - word, lock.type)
-                    if path is not None:
-                        return display_name(symbol.name) + path
-        return ""
+            if not first < word <= last:
+                continue
+            at = data.address + 8 * place
+            symbol = object_symbol(image, at)
+            if symbol is None or symbol.address != at:
+                continue
+            goal = _type_of_variable(module, symbol.name)
+            if not isinstance(goal, PointerType):
+                continue
+            size = min(goal.elem.size, _MAX_OBJECT)
+            for lock in (one for one in locks if 0 <= one.address - word < size):
+                path = path_to(goal.elem, lock.address - word, lock.type)
+                if path is not None:
+                    found.setdefault(lock, display_name(symbol.name) + path)
+        return found
 
     def field(self, lock: Awaited, stack: Stack, words: Sequence[int]) -> str:
         """Return the field that a lock is of an object, "" if no function on a stack has that.

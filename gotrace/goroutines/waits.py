@@ -93,7 +93,7 @@ class WaitReader:
                 channels.append(one)
             elif one.awaited is not None:
                 locks.setdefault(one.awaited, []).append(one)
-        names = {lock: self._places.variable(lock) for lock in locks}
+        names = self._places.variables(locks)
         witnesses = [
             one for lock in locks if not names[lock] for one in locks[lock][:MAX_WITNESSES]
         ]
