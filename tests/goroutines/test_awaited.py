@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import gotrace
+from gotrace.goroutines import lock_places
 from tests.goroutines.cores import write_core
 from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
 from tests.tools.harness import Fixture, of_kind, run_tool
@@ -45,6 +46,26 @@ def truth_of(toolchain: Toolchain, truth: Json) -> dict[str, list[Json]]:
         )
         for function, channels in truth["Channels"].items()
     }
+
+
+@pytest.mark.live
+def test_beyond_what_is_looked_at_no_variable_names_a_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So many bytes of the data are looked at, and of an object to which a variable points."""
+    with Fixture([build(AWAITED, newest())]) as fixture:
+        with gotrace.attach(fixture.ready) as go:
+
+            def lock() -> str | None:
+                (one,) = go.goroutines("main.lockLaidOut")
+                return one.lock
+
+            assert lock() == "main.laidOut.mu"
+            for limit, lower in (("_MAX_DATA", 0), ("_MAX_OBJECT", 8)):
+                with monkeypatch.context() as lowered:
+                    lowered.setattr(lock_places, limit, lower)
+                    assert lock() is None, limit
+        assert fixture.finish() == 0
 
 
 @pytest.mark.live
