@@ -152,6 +152,9 @@ def test_summary_names_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "failed: multi migration" in printed
     assert "ended early" in printed
     assert summarise([Outcome(GUEST, [good, end()])]) == 0
+    assert summarise([Outcome(GUEST, [good, end()])], [good.check]) == 0
+    assert summarise([Outcome(GUEST, [good, end()])], [good.check, "latency"]) == 1
+    assert "'latency'" in capsys.readouterr().out
 
 
 def test_a_check_is_a_line() -> None:
