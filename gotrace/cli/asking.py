@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from gotrace.cli.fleet_options import GofleetOptions
-from gotrace.cli.options import files_of, is_json
 from gotrace.cli.stream import ResultFile, result_stream
 from gotrace.errors import GotraceError, UsageError
 from gotrace.hosts.bundle import Bundle, read_bundles
@@ -22,7 +21,6 @@ from gotrace.hosts.remote import Reach
 from gotrace.hosts.run import HostResult, HostRuns
 from gotrace.hosts.ssh import Ssh
 from gotrace.profiles.write import write_profile
-from gotrace.records import replace
 from gotrace.report.output import JsonOutput, Patience, TextOutput
 from gotrace.results.kinds import TOOLS
 from gotrace.results.merging import Merged, merge
@@ -53,7 +51,7 @@ _ELSEWHERE = {
 
 def add_up(options: GofleetOptions, command: Sequence[str]) -> int:
     """Ask hosts, or read recordings, write the sums and return the exit status."""
-    options = replace(options, files=files_of(options.output))
+    options = options.with_form_of_files()
     if options.merge:
         if command:
             raise UsageError("--merge reads files: leave out -- and the command")
@@ -268,16 +266,14 @@ def _write(options: GofleetOptions, merged: Merged) -> None:
             raise UsageError(f"-o {path} has stacks, and there are none in these results")
         write_profile(path, profile)
         _say(f"wrote {counted('{:,} stack{s}', len(profile.rows))} to {path}")
-    if files.table is not None:
-        path = files.table
+    for path in filter(None, (files.text, files.json)):
         with ResultFile(path) as file:
-            as_json = options.json or is_json(path)
+            as_json = path == files.json
             output = JsonOutput(file) if as_json else TextOutput(file, sys.stderr, options.quiet)
             write_merged(output, merged, options.top)
         if not options.quiet:
             _say(f"wrote {path}")
-        return
-    if files.profiles and not options.json:
+    if any(files) and not options.json:
         return
     out = result_stream(sys.stdout, Patience())
     output = JsonOutput(out) if options.json else TextOutput(out, sys.stderr, options.quiet)

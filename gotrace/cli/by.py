@@ -89,7 +89,8 @@ def count_by(options: CallsOptions) -> int:
             shown = shown_names((function.name for function in run.plan.functions), options.short)
             rows = _table(options, run.plan, request.key, period, seconds)
             by, rates = request.key.texts, options.interval is not None
-            write_counts(output, rows, options.timestamp, shown, by, rates)
+            for form in output.forms:
+                write_counts(form, rows, options.timestamp, shown, by, rates)
 
         return _add_up(options, request, output, write)
 
@@ -132,14 +133,16 @@ def measure_by(options: GofunclatencyOptions) -> int:
                 interval = Interval(
                     groups, [], *when, options.short, ways, total=total, rates=rates
                 )
-                if heat is None:
-                    write_latencies(output, interval, options.timestamp)
-                else:
+                if heat is not None:
                     heat.add(interval)
+                    return
+                for form in output.forms:
+                    write_latencies(form, interval, options.timestamp)
             else:
                 unit_of = run.traced.unit if run.traced else None
                 rows = _value_rows(options, plan, key, period, unit_of, seconds)
-                write_values(output, rows, options.timestamp, options.short)
+                for form in output.forms:
+                    write_values(form, rows, options.timestamp, options.short)
 
         return _add_up(options, request, output, write, heat)
 
@@ -304,7 +307,7 @@ def _value_rows(
 def _has_each(options: CallsOptions, plan: ProbePlan) -> bool:
     """Return whether each function has a histogram of a value, as it would have of its times."""
     asked = isinstance(options, GofunclatencyOptions) and options.function
-    return asked or options.json or len(plan.functions) <= FEW_FUNCTIONS
+    return asked or options.has_json or len(plan.functions) <= FEW_FUNCTIONS
 
 
 def _write_stacks(

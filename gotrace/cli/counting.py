@@ -66,7 +66,8 @@ def _count(options: CallsOptions, request: CountRequest, output: Output) -> Prob
             seconds += length
             rows = _table(options, names, counts, length, places)
             rates = options.interval is not None
-            write_counts(output, rows, options.timestamp, shown, rates=rates)
+            for form in output.forms:
+                write_counts(form, rows, options.timestamp, shown, rates=rates)
         each = probe_cost_of(run.calibration)
         for notice in hits.cost(seconds, each) if each is not None else ():
             output.notice(notice)

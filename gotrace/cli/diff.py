@@ -10,8 +10,6 @@ from gotrace.cli.options import (
     OptionParser,
     RunOptions,
     SummaryOptions,
-    files_of,
-    is_json,
 )
 from gotrace.cli.run import open_output
 from gotrace.errors import UsageError
@@ -46,16 +44,16 @@ def compare(options: SummaryOptions, parser: OptionParser[_S]) -> int:
         raise UsageError(f"{found.a.name} is of {found.a.tool}: type {found.a.tool} --diff")
     if getattr(options, "names", False) and not found.a.asked.get("names"):
         raise UsageError(f"{found.a.name} has no system calls by name: record with --names")
-    file, pages, *_ = files_of(options.output)
-    for path in pages:
+    options = options.with_form_of_files()
+    files = options.files
+    for path in files.profiles:
         if not path.endswith(".html"):
             raise UsageError(
                 f"-o {path} is a profile, and --diff has none: give x.html, or type go tool pprof"
                 " -diff_base A.pb.gz B.pb.gz"
             )
-    output = open_output(
-        file, options.json or is_json(file), quiet, starting=None if quiet else options.tool
-    )
+    tool = None if quiet else options.tool
+    output = open_output(files, options.json, quiet, starting=tool)
     for one in (found.a, found.b):
         for text in one.lost:
             output.notice(Notice(NoticeKind.WARNING, f"{printable(one.name)}: {text}"))
@@ -64,9 +62,9 @@ def compare(options: SummaryOptions, parser: OptionParser[_S]) -> int:
         each = (f"{one.name} is of {', '.join(sorted(one.patterns))}" for one in (found.a, found.b))
         text = f"{printable(', '.join(each))}: a function that is new or gone may be one not traced"
         output.notice(Notice(NoticeKind.WARNING, text))
-    if file or options.json or not pages:
-        write_diff(output, found, options.top, stacks)
-    for page in pages:
+    for form in () if options.only_stacks else output.forms:
+        write_diff(form, found, options.top, stacks)
+    for page in files.profiles:
         if not any(one.key.stack for one in found.changes):
             text = f"-o {page} draws stacks, and there are none: record with --by '$stack'"
             raise UsageError(text)

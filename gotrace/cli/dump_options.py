@@ -30,7 +30,7 @@ def _state(text: str) -> State:
 
 #: The forms of a dump; each is for one by itself.
 _FORMS = "--all --json --folded --watch"
-_ALL_STACKS = "--json -o=json --folded -o=stacks"
+_ALL_STACKS = "-o=rows --folded -o=stacks"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -44,7 +44,7 @@ class GostacksOptions(SummaryOptions):
         Needs("-d", "-i --watch", "-d needs -i or --watch"),
         Conflict("-o=profiles", "-i --watch", "{1} is of a single dump: leave out {2}"),
         Conflict("-o=profiles", "-f", "{1} and -f cannot be combined: give one of them"),
-        Conflict("--watch", "-o=table"),
+        Conflict("--watch", "-o=text -o=json"),
         Conflict(
             "--args",
             "-i --watch -o=stacks -f",
@@ -52,7 +52,7 @@ class GostacksOptions(SummaryOptions):
         ),
         Conflict("-i", "-f -a", "-i prints changes: leave out -a and -f"),
         Conflict("--top", _ALL_STACKS),
-        Conflict("--all", "-o=stacks -o=json"),
+        Conflict("--all", "-o=stacks -o=rows"),
         Conflict("--by", f"{_ALL_STACKS} --all --goroutine --args"),
     )
 

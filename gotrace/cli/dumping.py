@@ -49,7 +49,7 @@ _GO_RUN = "cmd/go/internal/run.runRun"
 
 def dump(options: GostacksOptions) -> int:
     """Write a dump, or one after the other, and return the exit status."""
-    output = open_output(options.files.table, options.json)
+    output = open_output(options.files, options.json)
     choice = GoroutineFilter(
         frozenset(options.state),
         tuple(options.reason),
@@ -133,6 +133,19 @@ def _write(
     if options.folded or options.only_stacks:
         return
     arguments = source.arguments() if options.args else None
+    for form in output.forms:
+        _write_form(options, source, dump, chosen, form, name, arguments)
+
+
+def _write_form(
+    options: GostacksOptions,
+    source: LiveGoroutines | CoreGoroutines,
+    dump: Dump,
+    chosen: list[DumpedGoroutine],
+    output: Output,
+    name: str,
+    arguments: Arguments | None,
+) -> None:
     waits = source.waits().of
     if isinstance(output, JsonOutput):
         _write_json(options, dump, chosen, output, waits(chosen), arguments)
@@ -212,25 +225,27 @@ def _repeat(
             chosen = choice.of(dump)
             groups = grouped(dump, chosen, options.system, options.labels)
             counts = {group.key: len(group.goroutines) for group in groups}
-            if isinstance(output, JsonOutput):
-                _write_json(options, dump, chosen, output, waits(chosen))
-            elif options.watch:
-                lines = options.top or _screen_lines() - _HEAD
-                output.out.write(CLEAR if output.out.isatty() else "\n")
-                output.out.write(f"{_clock()} {summary(chosen, name)}\n")
-                write_table(output.out, groups, first or counts, lines)
-            elif first is None:
-                output.out.write(f"{_clock()} {summary(chosen, name)}\n")
-                largest = groups[: options.top] if options.top else groups
-                write_groups(output.out, largest, waits)
-                _note_rest(options, groups, output)
-            else:
-                changed = changes(before, groups)
-                growth = len(chosen) - sum(before.values())
-                output.out.write(f"\n{_clock()} {growth:+,}: {summary(chosen, name)}\n")
-                shown = changed[: options.top] if options.top else changed
-                write_changes(output.out, shown, {group.key: group for group in groups}, waits)
-            output.out.flush()
+            for form in output.forms:
+                if isinstance(form, JsonOutput):
+                    _write_json(options, dump, chosen, form, waits(chosen))
+                elif options.watch:
+                    lines = options.top or _screen_lines() - _HEAD
+                    form.out.write(CLEAR if form.out.isatty() else "\n")
+                    form.out.write(f"{_clock()} {summary(chosen, name)}\n")
+                    write_table(form.out, groups, first or counts, lines)
+                elif first is None:
+                    form.out.write(f"{_clock()} {summary(chosen, name)}\n")
+                    largest = groups[: options.top] if options.top else groups
+                    write_groups(form.out, largest, waits)
+                    _note_rest(options, groups, form)
+                else:
+                    changed = changes(before, groups)
+                    growth = len(chosen) - sum(before.values())
+                    form.out.write(f"\n{_clock()} {growth:+,}: {summary(chosen, name)}\n")
+                    shown = changed[: options.top] if options.top else changed
+                    now = {group.key: group for group in groups}
+                    write_changes(form.out, shown, now, waits)
+                form.out.flush()
             before = counts
             first = counts if first is None else first
             tick = max(tick + interval, time.monotonic())

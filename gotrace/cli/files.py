@@ -62,3 +62,8 @@ def is_json(path: str) -> bool:
     """Return whether the name of a file of results asks for JSON."""
     name = path.lower()
     return name.removesuffix(".gz").endswith(_JSON) and not name.endswith(PROFILES)
+
+
+def is_text(path: str) -> bool:
+    """Return whether the name of a file of results asks for text."""
+    return path.lower().removesuffix(".gz").endswith(_TEXT)

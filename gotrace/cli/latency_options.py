@@ -103,7 +103,7 @@ class GofunclatencyOptions(CallsOptions, PartsOptions):
     @property
     def says_moves(self) -> bool:
         """Return whether it is said that calls are seen returning elsewhere than before."""
-        return self.json or self.verbose
+        return self.has_json or self.verbose
 
     @property
     def is_drawn(self) -> bool:

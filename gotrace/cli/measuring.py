@@ -114,10 +114,11 @@ def _measure(options: GofunclatencyOptions, request: LatencyRequest, output: Out
             when = (time.time(), length, request.options.unit)
             shown = (_choice(options, meter.by_function), plan, period, symbols, when, cost)
             interval = interval_of(*shown, meter.files, ways)
-            if heat is None:
-                write_latencies(output, interval, options.timestamp)
-            else:
+            if heat is not None:
                 heat.add(interval)
+                continue
+            for form in output.forms:
+                write_latencies(form, interval, options.timestamp)
         for until in turns(output.patience, _TURN):
             slow.write(meter.poll(until))
             if meter.exhausted:
@@ -140,7 +141,7 @@ def _per_function(options: GofunclatencyOptions) -> bool | None:
 
     Recordings have each: who compares them wants to know which one has changed.
     """
-    if options.function or (options.json and not options.goroutine):
+    if options.function or (options.has_json and not options.goroutine):
         return True
     return False if options.goroutine else None
 
@@ -187,7 +188,8 @@ class _SlowCalls:
             )
             for call in calls
         ]
-        write_slow(self._output, rows, self._first, self._short)
+        for form in self._output.forms:
+            write_slow(form, rows, self._first, self._short)
         self._first = False
 
 

@@ -303,39 +303,46 @@ _NOBODY = Named()
 class Files(NamedTuple):
     """The files of ``-o``, by what is written to them."""
 
-    table: str | None = None
+    text: str | None = None
+    json: str | None = None
     profiles: tuple[str, ...] = ()
     #: Latency over time.
     page: str | None = None
     requests: tuple[str, ...] = ()
     recording: str | None = None
 
-    def given(self, only_stacks: bool) -> dict[str, str]:
-        """Return the names that rows of conflicts have for the files, with what was typed."""
+    def given(self, only_stacks: bool, prints_json: bool) -> dict[str, str]:
+        """Return the names that rows of conflicts have for the files, with what was typed.
+
+        ``-o=rows`` is JSON, printed or in a file, without text.
+        """
         found = {}
+        if self.text is None and (prints_json or self.json is not None):
+            found["-o=rows"] = "--json" if prints_json else f"-o {self.json}"
         for kind, of_kind in self._asdict().items():
             paths = [of_kind] if isinstance(of_kind, str) else of_kind or ()
             for path in reversed(paths):
                 kinds = [kind, f"{kind}{os.path.splitext(path)[1]}"]
-                kinds += ["json"] if kind == "table" and is_json(path) else []
                 kinds += ["stacks"] if only_stacks else []
                 found.update({f"-o={kind}": f"-o {path}" for kind in kinds})
         return found
 
 
-_NO_FILE = Files()
+NO_FILES = Files()
 
 
 def files_of(paths: Sequence[str]) -> Files:
     """Return the files of ``-o`` by the ends of their names. Raises GotraceError."""
     if not paths:
-        return _NO_FILE
+        return NO_FILES
     from gotrace.profiles.write import check_place, is_profile
 
     profiles = tuple(path for path in paths if is_profile(path))
     for path in profiles:
         check_place(path)
-    return Files(one_file([path for path in paths if path not in profiles]), profiles)
+    rows = [path for path in paths if is_json(path)]
+    texts = [path for path in paths if path not in (*profiles, *rows)]
+    return Files(one_file(texts), one_file(rows), profiles)
 
 
 def one_file(paths: Sequence[str]) -> str | None:
@@ -355,7 +362,30 @@ class FileOptions(Options):
         "write the results to this file, in the form that its name ends in: .txt, .ndjson (both"
         " also with .gz), and of stacks .html, .pb.gz, .folded, .speedscope.json (may be repeated)",
     )
-    files: Files = _NO_FILE
+    files: Files = NO_FILES
+
+    @property
+    def has_json(self) -> bool:
+        """Return whether JSON has the results, on standard output or in a file."""
+        return self.json or self.files.json is not None
+
+    def _files(self) -> Files:
+        return files_of(self.output)
+
+    def with_form_of_files(self: _D) -> _D:
+        """Return the options with their files, each with its form. Raises GotraceError.
+
+        A file has a form in place of standard output; one whose name says none has that of
+        ``--json``.
+        """
+        files = self._files()
+        if self.json and files.text is not None and not is_text(files.text):
+            rows = [path for path in self.output if path in (files.text, files.json)]
+            files = files._replace(text=None, json=one_file(rows))
+        return replace(self, files=files, json=self.json and files.json is None)
+
+
+_D = TypeVar("_D", bound=FileOptions)
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -378,24 +408,21 @@ class ProcessOptions(FileOptions):
     @property
     def only_stacks(self) -> bool:
         """Return whether all results go to files of profiles."""
-        return bool(self.files.profiles) and not (self.files.table or self.json)
-
-    def _files(self) -> Files:
-        return files_of(self.output)
+        return bool(self.files.profiles) and not (self.files.text or self.has_json)
 
     def with_files(self: _P, parser: OptionParser[_P], besides: str = "") -> _P:
         """Return the options with their files, if nothing conflicts. Raises GotraceError.
 
         ``besides`` are spellings that conflict with nothing.
         """
-        options = replace(self, files=self._files())
+        options = self.with_form_of_files()
         files = options.files
         # Folded stacks are printed in a file of them.
         if any(path.endswith(".folded") for path in files.profiles):
             options = replace(options, folded=False)
-        given = files.given(options.only_stacks)
+        given = files.given(options.only_stacks, options.json)
         check_options(parser, options, options.CONFLICTS, given, besides)
-        return replace(options, json=options.json or is_json(files.table))
+        return options
 
 
 _P = TypeVar("_P", bound=ProcessOptions)
@@ -441,7 +468,7 @@ class RunOptions(ProcessOptions):
     @property
     def says_moves(self) -> bool:
         """Return whether it is said that calls are seen returning elsewhere than before."""
-        return self.json
+        return self.has_json
 
     def prepared(self: _R, parser: OptionParser[_R]) -> _R:
         """Return the options as they are meant. Raises UsageError."""
@@ -729,10 +756,15 @@ def _named(options: RunOptions, command: list[str] | None) -> Named:
     return Named(pids, command, by_name)
 
 
-def is_json(path: str | None) -> bool:
+def is_json(path: str) -> bool:
     """Return whether the name of a file of results asks for JSON."""
-    if path is None:
-        return False
     from gotrace.cli import files
 
     return files.is_json(path)
+
+
+def is_text(path: str) -> bool:
+    """Return whether the name of a file of results asks for text."""
+    from gotrace.cli import files
+
+    return files.is_text(path)

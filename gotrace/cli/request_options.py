@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from gotrace.cli.conflicts import Conflict
 from gotrace.cli.options import (
     Files,
     ForceOptions,
@@ -60,10 +59,6 @@ _Q = TypeVar("_Q", bound=RequestOptions)
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class TreeOptions(RequestOptions, PartsOptions):
     """The options of gotrace tree."""
-
-    CONFLICTS = (
-        Conflict("-o=requests", "--json", "{1} and --json cannot be combined: give one of them"),
-    )
 
     root: str = Heading.TARGET.option("ROOT", "a probe, each call of which is a request")
     critical: bool = Heading.VALUES.option(

@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from gotrace.cli.command import if_failed, to_end
-from gotrace.cli.options import FunctionOptions, Named, Options, RunOptions
+from gotrace.cli.options import NO_FILES, Files, FunctionOptions, Named, Options, RunOptions
 from gotrace.cli.progress import Progress
 from gotrace.cli.stream import ResultFile, result_stream
 from gotrace.errors import GotraceError
@@ -85,7 +85,7 @@ def list_probes(request: TraceRequest, output: Output) -> int:
 
 def make_output(options: Options) -> Output:
     """Return standard output and standard error for results and notices."""
-    return open_output(None, as_json=options.json)
+    return open_output(NO_FILES, as_json=options.json)
 
 
 def run_output(options: RunOptions) -> Output:
@@ -95,19 +95,19 @@ def run_output(options: RunOptions) -> Output:
     """
     is_list = isinstance(options, FunctionOptions) and options.list
     tool = None if is_list or options.quiet else options.tool
-    return open_output(options.files.table, options.json, options.quiet, options.folded, tool)
+    return open_output(options.files, options.json, options.quiet, options.folded, tool)
 
 
 def open_output(
-    path: str | None,
+    files: Files,
     as_json: bool,
     quiet: bool = False,
     folded: bool = False,
     starting: str | None = None,
 ) -> Output:
-    """Return standard output, or a file, for results; ``starting`` is said to take its time.
+    """Return where results go, in text and as JSON: files, or standard output.
 
-    Raises OSError where the file cannot be written.
+    ``starting`` is said to take its time. Raises OSError if a file cannot be written.
     """
     patience = Patience()
     out = result_stream(sys.stdout, patience)
@@ -117,11 +117,20 @@ def open_output(
         progress = Progress(starting)
         to_end.append(progress.end)
         before = progress.end
-    if path is None:
-        if as_json:
-            return JsonOutput(out, None, before, patience)
-        # Folded stacks are alone on standard output.
-        return TextOutput(out, err, quiet, err if folded else out, before, patience)
+    if as_json and files.text is None:
+        return JsonOutput(out, None, before, patience)
+    rows = _opened(files.json, err, quiet) if files.json else out if as_json else None
+    text = _opened(files.text, err, quiet) if files.text else out if rows is None else None
+    # Folded stacks, and JSON, are alone on standard output.
+    frame = err if rows is out or (folded and text is out) else out
+    words = TextOutput(
+        text or rows or out, err, quiet, frame, before, patience, has_results=text is not None
+    )
+    return words if rows is None else JsonOutput(rows, words, patience=patience)
+
+
+def _opened(path: str, err: TextIO, quiet: bool) -> TextIO:
+    """Open a file for results that is closed when the command ends. Raises OSError."""
     file = ResultFile(path)
 
     def end() -> None:
@@ -132,8 +141,7 @@ def open_output(
 
     to_end.append(end)
     if_failed.append(file.give_up)
-    words = TextOutput(file, err, quiet, out, before, patience)
-    return JsonOutput(file, words, patience=patience) if as_json else words
+    return file
 
 
 def opened_notices(options: FunctionOptions, run: Run[_M, _C], done: str) -> Iterator[Notice]:
@@ -149,7 +157,7 @@ def opened_notices(options: FunctionOptions, run: Run[_M, _C], done: str) -> Ite
         if note.kind in (NoteKind.PROCESS, NoteKind.TASKS, NoteKind.FAILED):
             yield Notice(NoticeKind.WARNING, note.text, note.fields)
     problems = [note.text for note in warnings if note.kind is NoteKind.PROBLEM]
-    yield from problem_notices(problems, options.json)
+    yield from problem_notices(problems, options.has_json)
     refused = [note for note in warnings if note.kind is NoteKind.REFUSED]
     shown = refused if len(refused) <= _MAX_PROBLEMS else refused[:1]
     for note in shown:

@@ -89,12 +89,13 @@ def _run_off(options: GooncpuOptions, request: SampleRequest, output: Output) ->
         fields = {"pid": run.target.pid, "ts": round(time.time(), 6), "seconds": length}
         head, stacks_of = wall_head(groups, others, fields), RowStacks(names.program)
         tables = [group.table_rows(stacks_of) for group in groups]
-        if isinstance(output, JsonOutput):
-            output.rows([head, *chain.from_iterable(tables[: options.top])])
-        elif not (options.folded or options.only_stacks):
-            write_wall(
-                begin_table(options, output), head, [rows[0] for rows in tables], what, options.top
-            )
+        shown = [] if options.folded or options.only_stacks else output.forms
+        for form in shown:
+            if isinstance(form, JsonOutput):
+                form.rows([head, *chain.from_iterable(tables[: options.top])])
+            else:
+                firsts = [rows[0] for rows in tables]
+                write_wall(begin_table(options, form), head, firsts, what, options.top)
         write_stacks(options, output, profile, counted("{:,} stack{s}", len(found)))
         say_lost(output, run.meter.lost())
 
@@ -123,7 +124,7 @@ class _Writer(StackWriter[GooncpuOptions, SampleRow, NamedSamples]):
 
     def write(self, period: SamplePeriod, length: float) -> None:
         """Write an interval's samples."""
-        options, output = self._options, self._output
+        options = self._options
         samples = self.keep(period.rows, length)
         if samples is None:
             return
@@ -131,13 +132,15 @@ class _Writer(StackWriter[GooncpuOptions, SampleRow, NamedSamples]):
         rows = [one.row(self._event, options.label) for one in samples]
         clock_ns = None if options.inside else period.clock_ns
         head = samples_head(samples, period.others, self._event, clock_ns, self.fields(length))
-        if isinstance(output, JsonOutput):
-            output.rows([head, *functions[: options.top], *rows[: options.top]])
-            return
         by = "GROUP" if options.goroutines else options.label
         few = not (options.functions or by or options.stacks)
         top = options.top or (_FUNCTIONS if few else None)
-        write_samples(self.begin(), head, functions, rows, self._what, top, by, options.stacks)
+        for form in self._output.forms:
+            if isinstance(form, JsonOutput):
+                form.rows([head, *functions[: options.top], *rows[: options.top]])
+            else:
+                out = begin_table(options, form)
+                write_samples(out, head, functions, rows, self._what, top, by, options.stacks)
 
     def _named(self, rows: Sequence[SampleRow]) -> list[NamedSamples]:
         return self._names.named(rows, self._options.inside)

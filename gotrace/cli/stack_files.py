@@ -14,7 +14,7 @@ from gotrace.profiles.folded import folded
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.write import write_profile
 from gotrace.records import replace
-from gotrace.report.output import Notice, NoticeKind, Output
+from gotrace.report.output import Notice, NoticeKind, Output, TextOutput
 from gotrace.session.probing import Probing
 from gotrace.session.run import Run
 from gotrace.target.target import Target
@@ -72,10 +72,6 @@ class StackWriter(ABC, Generic[_O, _R, _N]):
         """Return the fields of an interval, which has ended now."""
         return {"pid": self._pid, "ts": round(time.time(), 6), "seconds": length}
 
-    def begin(self) -> TextIO:
-        """Begin a table, and return where it goes."""
-        return begin_table(self._options, self._output)
-
     def finish(self) -> None:
         """Write the results of the whole run."""
         if self._is_kept:
@@ -104,7 +100,7 @@ def say_lost(output: Output, lost: Mapping[str, int]) -> None:
         output.notice(Notice(NoticeKind.LOST, text, {"what": "stacks", "count": stacks}))
 
 
-def begin_table(options: StackOptions, output: Output) -> TextIO:
+def begin_table(options: StackOptions, output: TextOutput) -> TextIO:
     """Begin a table with the time, if that is wanted, and return where it goes."""
     clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
     output.out.write(f"\n{clock}")

@@ -99,9 +99,7 @@ class GooncpuOptions(StackOptions):
         ),
         Needs("--force --attach", "--off", "{1} is for --off: give both, or leave it out"),
         Conflict("-g --stacks", "-o=stacks -f", "{2} has all stacks of the run: leave out {1}"),
-        Conflict(
-            "-g --stacks", "--json -o=json", "{2} has functions, and all stacks: leave out {1}"
-        ),
+        Conflict("-g --stacks", "-o=rows", "{2} has functions, and all stacks: leave out {1}"),
     )
 
     functions: list[str] = Heading.CHOICE.option(

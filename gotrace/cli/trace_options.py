@@ -64,7 +64,7 @@ class CapturedOptions(FunctionOptions):
     @property
     def says_moves(self) -> bool:
         """Return whether it is said that calls are seen returning elsewhere than before."""
-        return self.json or self.verbose
+        return self.has_json or self.verbose
 
     @property
     def shows_whole(self) -> bool:
@@ -83,15 +83,15 @@ class CapturedOptions(FunctionOptions):
             self.entry,
             not self.no_fp,
             self.elements,
-            brief=not self.json and not self.shows_whole,
+            brief=not self.has_json and not self.shows_whole,
         )
 
     @property
     def width(self) -> int | None:
         """Return how much a call's line may have, None where values are shown whole."""
-        if self.json or self.shows_whole:
+        if self.shows_whole:
             return None
-        if self.files.table is not None:
+        if self.files.text is not None:
             return _ROWS * _COLUMNS
         import shutil
 

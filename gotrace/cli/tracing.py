@@ -128,8 +128,9 @@ def _trace(options: GotraceOptions, request: TraceRequest, output: Output) -> Pr
         unwound = None if options.max_events else printer.unwound
         is_asked = any("$panicked" in text for text in options.patterns)
         hint = "" if is_asked else _ONLY_PANICKED
-        if isinstance(output, TextOutput) and not printer.has_written:
-            output.nothing()
+        for form in output.forms if not printer.has_written else ():
+            if isinstance(form, TextOutput):
+                form.nothing()
         footer = _footer(reader, traced.plan, undecided, printer.taken, unwound, hint)
         for notice in (*footer, *printer.notices(calibration)):
             output.notice(notice)
@@ -168,6 +169,34 @@ class _Profile:
             output.notice(Notice(NoticeKind.LOST, text, {"what": "stacks"}))
 
 
+class _Form:
+    """Lines of calls in one form, to one place."""
+
+    def __init__(
+        self,
+        options: GotraceOptions,
+        decoders: Sequence[CallDecoder],
+        clock: Clock,
+        output: Output,
+        is_counted: bool,
+    ) -> None:
+        """Write the heading; ``is_counted``: what cannot be decided is counted here."""
+        as_json = isinstance(output, JsonOutput)
+        style = LineStyle(options.width, options.short, wants_colour(output.out), options.cpu)
+        self.line_of = [line_of(one, clock, as_json, style, is_counted) for one in decoders]
+        self.lines: list[str] = []
+        self._out = output.out
+        if isinstance(output, TextOutput):
+            output.heading((CPU_HEADING if options.cpu else "") + CALL_HEADING)
+            self._out.flush()
+
+    def flush(self) -> None:
+        """Write the lines so far."""
+        self._out.write("".join(self.lines))
+        self._out.flush()
+        self.lines.clear()
+
+
 class _Printer:
     """A writer of calls, in turns that are short whatever the reader does, up to a limit."""
 
@@ -183,9 +212,6 @@ class _Printer:
         self._profile = profile
         style = TimeStyle.SINCE_START if options.time else TimeStyle.TIME_OF_DAY
         clock = Clock.started_now(style)
-        as_json = isinstance(output, JsonOutput)
-        colour = wants_colour(output.out)
-        lines = LineStyle(options.width, options.short, colour, options.cpu)
         self._names = [name.text for name in traced.plan.names]
         self._seen = 0
         #: Those of the calls taken that did not return.
@@ -194,16 +220,19 @@ class _Printer:
         self._hits: Counter[int] = Counter()
         self._hits_ns: Counter[int] = Counter()
         no_lines = options.only_stacks or options.folded
-        shown = () if no_lines else decoders
-        self._lines = [line_of(decoder, clock, as_json, lines) for decoder in shown]
+        self._forms = (
+            []
+            if no_lines
+            else [
+                _Form(options, decoders, clock, form, is_counted=not number)
+                for number, form in enumerate(output.forms)
+            ]
+        )
         self._reader = reader
         self._out = output.out
         self._left: int | None = options.max_events
         #: Whether a line was written, or none is to be.
         self.has_written = no_lines
-        if not (isinstance(output, JsonOutput) or no_lines):
-            output.heading((CPU_HEADING if options.cpu else "") + CALL_HEADING)
-            self._out.flush()
 
     @property
     def taken(self) -> int:
@@ -220,23 +249,22 @@ class _Printer:
         while self._reader.has_due and self._left != 0:
             if time.monotonic() >= until or is_over() or not takes_more(self._out, until):
                 break
-            lines: list[str] = []
             size = 0
             for record in records:
                 self._sample(record)
                 is_taken = self._profile is not None and self._profile.calls.add(record)
                 size += 1
-                if self._lines and (line := self._lines[function_of(record)](record)):
-                    lines.append(line)
-                    size += len(line)
-                    is_taken = True
+                for form in self._forms:
+                    if line := form.line_of[function_of(record)](record):
+                        form.lines.append(line)
+                        size += len(line)
+                        is_taken = self.has_written = True
                 if is_taken and self._left is not None:
                     self._left -= 1
                 if self._left == 0 or size >= _PIECE:
                     break
-            self.has_written = self.has_written or bool(lines)
-            self._out.write("".join(lines))
-            self._out.flush()
+            for form in self._forms:
+                form.flush()
         return self._left == 0
 
     def _sample(self, record: bytes) -> None:

@@ -52,8 +52,7 @@ def tree(options: TreeOptions) -> int:
         request, output = _request(options, target), run_output(options)
         if options.list:
             return list_probes(request, output)
-        style = LineStyle(options.width, options.short, wants_colour(output.out))
-        return status_of(_run(options, request, output, style).failed)
+        return status_of(_run(options, request, output).failed)
 
 
 def _request(options: TreeOptions, target: Target) -> TraceRequest:
@@ -74,9 +73,7 @@ def _request(options: TreeOptions, target: Target) -> TraceRequest:
     )
 
 
-def _run(
-    options: TreeOptions, request: TraceRequest, output: Output, style: LineStyle
-) -> ProbePlan:
+def _run(options: TreeOptions, request: TraceRequest, output: Output) -> ProbePlan:
     """Trace until the end, write each request when it is whole, and return the plan."""
     watch = PriceWatch(options, output, "gotrace tree")
     with running(request, output, watch.accept) as run:
@@ -90,12 +87,13 @@ def _run(
                 opened.enter_context(closing(RequestFile(path))) for path in options.files.requests
             ]
             reader = RecordReader(run.meter, undecided)
-            printer = _Printer(options, assembler, reader, output, style, files)
+            printer = _Printer(options, assembler, reader, output, files)
             seen, holds = lambda: printer.has_seen, lambda: not assembler.is_empty
             read(options, run, output, reader, printer.take, seen, watch, holds)
             printer.finish()
-        if isinstance(output, TextOutput) and not printer.has_written:
-            output.nothing()
+        for form in output.forms if not printer.has_written else ():
+            if isinstance(form, TextOutput):
+                form.nothing()
         for notice in printer.notices(undecided):
             output.notice(notice)
         for written in (one for file in files for one in file.written):
@@ -151,15 +149,14 @@ class _Printer:
         assembler: Assembler,
         reader: RecordReader,
         output: Output,
-        style: LineStyle,
         files: Sequence[RequestFile],
     ) -> None:
         self._files = files
-        self._prints = not files or options.files.table is not None
+        prints = not files or options.files.text is not None or options.has_json
         self._assembler = assembler
         self._reader = reader
-        self._style = style
-        self._as_json = isinstance(output, JsonOutput)
+        self._options = options
+        self._forms = output.forms if prints else ()
         self._clock = Clock.started_now(
             TimeStyle.SINCE_START if options.time else TimeStyle.TIME_OF_DAY
         )
@@ -167,11 +164,12 @@ class _Printer:
         self._left: int | None = options.max_events
         self.has_seen = False
         #: Whether a request was written, or none is to be.
-        self.has_written = not self._prints
+        self.has_written = not prints
         self._missing = 0  # records
-        if self._prints and not isinstance(output, JsonOutput):
-            output.heading(REQUEST_HEADING)
-            self._out.flush()
+        for form in self._forms:
+            if isinstance(form, TextOutput):
+                form.heading(REQUEST_HEADING)
+                form.out.flush()
 
     def take(self, records: Iterator[bytes], until: float, is_over: Callable[[], bool]) -> bool:
         """Take records in, and write whole requests; return whether there are enough."""
@@ -206,18 +204,20 @@ class _Printer:
                 return
             for file in self._files:
                 file.add(self._made(request))
-            if self._prints:
+            for form in self._forms:
                 self.has_written = True
-                self._out.writelines(self._lines(request))
-                self._out.flush()
+                form.out.writelines(self._lines(request, form))
+                form.out.flush()
             if self._left is not None:
                 self._left -= 1
 
-    def _lines(self, request: Request[DecodedCall]) -> Iterator[str]:
-        if self._as_json:
+    def _lines(self, request: Request[DecodedCall], form: Output) -> Iterator[str]:
+        if isinstance(form, JsonOutput):
             yield self._made(request).to_json()
         else:
-            yield from request_lines(request, self._clock, self._style)
+            options = self._options
+            style = LineStyle(options.width, options.short, wants_colour(form.out))
+            yield from request_lines(request, self._clock, style)
 
     def _made(self, request: Request[DecodedCall]) -> Request[Call]:
         return request.mapped(lambda call: call.as_call(self._clock.epoch))

@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 
 from gotrace.cli.pace import pace, running
 from gotrace.cli.run import process_of, run_output
-from gotrace.cli.stack_files import StackWriter, say_begun, say_lost
+from gotrace.cli.stack_files import StackWriter, begin_table, say_begun, say_lost
 from gotrace.cli.stack_options import GooffcpuOptions
 from gotrace.cli.why import PriceWatch, say_price
 from gotrace.goroutines.groups import matcher
@@ -123,16 +123,17 @@ class _Writer(StackWriter[GooffcpuOptions, WaitRow, Row]):
         top = options.top
         head = waits_head(waits, period.others, self.fields(length))
         calls = self._syscalls(self._meter) if isinstance(self._meter, SyscallMeter) else None
-        if isinstance(self._output, JsonOutput):
-            self._output.rows([head, *waits[:top], *(calls or ())])
-            return
-        out = self.begin()
-        if calls is not None:
-            if options.inside:  # their names are added up without their stacks
-                out.write(f"of all functions of {self._what}, those of --in below:\n")
-            write_syscalls(out, calls, top)
-            out.write("\n")
-        write_waits(out, head, waits, self._what, options.system, top)
+        for form in self._output.forms:
+            if isinstance(form, JsonOutput):
+                form.rows([head, *waits[:top], *(calls or ())])
+                continue
+            out = begin_table(options, form)
+            if calls is not None:
+                if options.inside:  # their names are added up without their stacks
+                    out.write(f"of all functions of {self._what}, those of --in below:\n")
+                write_syscalls(out, calls, top)
+                out.write("\n")
+            write_waits(out, head, waits, self._what, options.system, top)
 
     def _named(self, rows: Sequence[WaitRow]) -> list[Row]:
         return named_waits(self._meter.program, self._options.state, rows, self._choice)

@@ -48,15 +48,22 @@ from gotrace.values.to_json import to_json
 Line = Callable[[bytes], str]
 
 
-def line_of(decoder: CallDecoder, clock: Clock, as_json: bool, style: LineStyle = PLAIN) -> Line:
+def line_of(
+    decoder: CallDecoder,
+    clock: Clock,
+    as_json: bool,
+    style: LineStyle = PLAIN,
+    is_counted: bool = True,
+) -> Line:
     """Return a function that makes a call's line of its record, without decoding it if it can.
 
     It makes nothing of a call that the probe's predicate does not want. JSON has what the probes
-    cost, where the decoder knows it; text has ``style``.
+    cost, where the decoder knows it; text has ``style``. Calls of which a predicate cannot be
+    decided are counted if this ``is_counted``: one line of a call does it.
     """
 
     def decoded(record: bytes) -> str:
-        calls = [call for _, call in decoder.calls(record)]
+        calls = [call for _, call in decoder.calls(record, is_counted=is_counted)]
         if style.cpu:
             calls = [replace(call, cpu=cpu_of(record)) for call in calls]
         if as_json:

@@ -48,17 +48,17 @@ def list_plan(
     problems = plan.problems if isinstance(output, JsonOutput) else by_kind(plan.problems)
     for problem in (*map(str, plan.failed), *problems):
         output.notice(Notice(NoticeKind.WARNING, problem))
-    writer = _writer(output, shows_sources=sources is not None)
+    writers = _Writers(output, shows_sources=sources is not None)
     programs = plan.program_names
     for binary in plan.binaries:
         if not binary.functions:
             continue
         names = [sites.function.name for sites in binary.functions]
         source = None if sources is None else partial(_planned_source, sources, binary.binary)
-        writer.begin(binary.binary, names, programs.get(binary.binary), source)
+        writers.begin(binary.binary, names, programs.get(binary.binary), source)
         for sites in binary.functions:
-            writer.write(sites)
-    writer.end()
+            writers.write(sites)
+    writers.end()
     if only := plan.only_inlined():
         output.notice(Notice(NoticeKind.WARNING, only.text("listed"), only.fields))
 
@@ -89,7 +89,7 @@ def list_functions(
     most = 0 if not follows else MAX_FUNCTIONS if isinstance(output, JsonOutput) else _MAX_SEARCHED
     shown = [len(one.rows) <= most and one.binary.image.arch.steps_rets for one in found.selected]
     has_values = verb == "trace"
-    writer = _writer(output, follows and any(shown), has_values)
+    writers = _Writers(output, follows and any(shown), has_values)
     failed = list(found.failed)
     for text in (*map(str, failed), *found.notes):
         output.notice(Notice(NoticeKind.WARNING, text))
@@ -102,9 +102,9 @@ def list_functions(
         names = selected.binary.functions.names
         listed = [names[row] for row in selected.rows]
         source = _source_in(selected.binary) if has_values else None
-        writer.begin(selected.binary, listed, programs.get(selected.binary), source)
+        writers.begin(selected.binary, listed, programs.get(selected.binary), source)
         if shows_callers:
-            writer.find_callers(selected.rows)
+            writers.find_callers(selected.rows)
         first_problem, usable = "", False
         for sites in selected.sites(returns=True, values=has_values):
             verdict = check(sites)
@@ -118,12 +118,12 @@ def list_functions(
             key = (file.device, file.inode, sites.function.entry)
             if verdict.usable and key not in seen:
                 seen.add(key)
-                writer.write(sites)
+                writers.write(sites)
         any_usable = any_usable or usable
         if not usable:
             failed.append(selected.nothing_usable(verb, first_problem))
     if any_usable:
-        writer.end()
+        writers.end()
     for problem in by_kind(problems):
         output.notice(Notice(NoticeKind.WARNING, problem))
     if only := only_inlined(found.selected, programs):
@@ -439,10 +439,44 @@ def _unproven(place: Site | Unproven | None) -> str:
     return f", {place.value}" if isinstance(place, Unproven) else ""
 
 
-def _writer(output: Output, shows_callers: bool = False, shows_sources: bool = False) -> _Writer:
-    if isinstance(output, JsonOutput):
-        return _JsonWriter(output)
-    return _TextWriter(output, shows_callers, shows_sources)
+class _Writers:
+    """A list in all forms of an output."""
+
+    def __init__(
+        self, output: Output, shows_callers: bool = False, shows_sources: bool = False
+    ) -> None:
+        self._writers = [
+            _JsonWriter(form)
+            if isinstance(form, JsonOutput)
+            else _TextWriter(form, shows_callers, shows_sources)
+            for form in output.forms
+        ]
+
+    def begin(
+        self,
+        binary: TargetBinary,
+        names: Sequence[str],
+        program: str | None,
+        source: SourceOf | None,
+    ) -> None:
+        """Begin with the functions of a file in each form."""
+        for writer in self._writers:
+            writer.begin(binary, names, program, source)
+
+    def find_callers(self, rows: Sequence[int]) -> None:
+        """Find the callers of functions of the file for each form."""
+        for writer in self._writers:
+            writer.find_callers(rows)
+
+    def write(self, sites: FunctionSites) -> None:
+        """Write one function in each form."""
+        for writer in self._writers:
+            writer.write(sites)
+
+    def end(self) -> None:
+        """Write the remaining rows of each form."""
+        for writer in self._writers:
+            writer.end()
 
 
 def _fit(text: str) -> str:

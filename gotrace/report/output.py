@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, TextIO
 
@@ -82,8 +82,8 @@ class TextOutput:
     """Results to ``out``, the frame around them to ``frame``, everything else to ``err``.
 
     ``quiet`` leaves out headings and all notices but those of what is missing or not traced.
-    ``frame`` is
-    ``out`` where it is not given. ``before`` is called before each notice.
+    ``frame`` is ``out`` where it is not given. ``before`` is called before each notice. Without
+    ``has_results`` it has the notices beside results of another form alone.
     """
 
     def __init__(
@@ -94,13 +94,20 @@ class TextOutput:
         frame: TextIO | None = None,
         before: Callable[[], None] | None = None,
         patience: Patience | None = None,
+        has_results: bool = True,
     ) -> None:
         self.out = out
         self.patience = patience or Patience()
         self._before = before
+        self._has_results = has_results
         self._err = err
         self._quiet = quiet
         self._frame = frame or out
+
+    @property
+    def forms(self) -> Sequence[Output]:
+        """Return the outputs that results are written to, each in a form of its own."""
+        return (self,) if self._has_results else ()
 
     def heading(self, text: str) -> None:
         if not self._quiet:
@@ -135,8 +142,8 @@ class TextOutput:
 class JsonOutput:
     """One JSON object a line to ``out``, each with its ``kind``.
 
-    ``also`` has notices in words, where ``out`` is not what the user looks at. ``before`` is called
-    before each notice.
+    ``also`` has notices in words, where ``out`` is not what the user looks at, and maybe the same
+    results. ``before`` is called before each notice.
     """
 
     def __init__(
@@ -151,6 +158,11 @@ class JsonOutput:
         self._before = before
         self._also = also
         self._has_begun = False
+
+    @property
+    def forms(self) -> Sequence[Output]:
+        """Return the outputs that results are written to, each in a form of its own."""
+        return self, *(self._also.forms if self._also is not None else ())
 
     def write(self, kind: str, fields: Mapping[str, object]) -> None:
         """Write one object."""

@@ -54,7 +54,7 @@ def test_what_is_no_duration(text: str) -> None:
 
 def test_a_files_name_says_what_is_in_it(tmp_path: Path) -> None:
     for name, as_json in (("a.txt", False), ("a.ndjson", True), ("a.ndjson.gz", True)):
-        assert parse(_parser(), ["-o", name, "main.f"]).json is as_json
+        assert parse(_parser(), ["-o", name, "main.f"]).has_json is as_json
     for name in ("a", "a.gz"):
         with ResultFile(str(tmp_path / name)) as file:
             for _ in range(1000):
@@ -75,11 +75,34 @@ def test_a_files_name_asks_for_a_profile(name: str) -> None:
     with pytest.raises(UsageError, match=f"^-o {name} has all stacks of the run: leave out --top"):
         parse(_parser(), ["-o", name, "--top", "2", "main.f"])
     options = parse(_parser(), ["-o", name, "-o", "x.ndjson", "--top", "2", "main.f"])
-    assert (options.files, options.json) == (Files("x.ndjson", (name,)), True)
+    assert (options.files, options.json) == (Files(json="x.ndjson", profiles=(name,)), False)
     assert parse(_parser(), ["-o", name, "--json", "main.f"]).only_stacks is False
     if name != "x.folded":
         with pytest.raises(UsageError, match=f"^-o {name} and -f cannot be combined"):
             parse(_parser(), ["-f", "-o", name, "main.f"])
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "json", "is_printed"),
+    [
+        ("-o x.txt -o x.ndjson", "x.txt", "x.ndjson", False),
+        ("-o x.ndjson.gz -o x.log -o x.html", "x.log", "x.ndjson.gz", False),
+        ("--json -o x.txt", "x.txt", None, True),
+        ("--json -o x.txt -o x.ndjson", "x.txt", "x.ndjson", False),
+        ("--json -o x", None, "x", False),
+        ("--json -o x.html", None, None, True),
+        ("-o x", "x", None, False),
+    ],
+)
+def test_text_and_json_have_places_of_their_own(
+    words: str, text: str | None, json: str | None, is_printed: bool
+) -> None:
+    options = parse(_parser(), [*words.split(), "main.f"])
+    assert (options.files.text, options.files.json) == (text, json)
+    assert options.json is is_printed
+    for again in ("-o y.txt -o x.txt", "--json -o x -o x.ndjson", "-o x.json -o x.ndjson"):
+        with pytest.raises(UsageError, match="have the same results: give one of them"):
+            parse(_parser(), [*again.split(), "main.f"])
 
 
 def test_folded_stacks_go_to_a_file_with_and_without_their_option() -> None:
@@ -87,7 +110,7 @@ def test_folded_stacks_go_to_a_file_with_and_without_their_option() -> None:
         options = parse(_parser(), [*words, "main.f"])
         assert (options.files.profiles, options.folded) == (("x.folded",), False)
     options = parse(_parser(), ["-f", "-o", "x.txt", "main.f"])
-    assert (options.files, options.folded) == (Files(table="x.txt"), True)
+    assert (options.files, options.folded) == (Files(text="x.txt"), True)
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -131,11 +154,11 @@ def test_a_page_is_of_latency_over_time_or_of_stacks() -> None:
     options = latency_options("--heat")
     assert (options.files, options.interval, options.is_drawn) == (Files(), 1.0, True)
     options = latency_options("--heat", "-o", "x.txt")
-    assert options.files == Files(table="x.txt")
+    assert options.files == Files(text="x.txt")
     options = latency_options("-o", "x.html")
     assert (options.files, options.is_drawn) == (Files(profiles=("x.html",)), False)
     options = latency_options("-i", "2", "-o", "x.txt")
-    assert (options.files, options.is_drawn) == (Files(table="x.txt"), False)
+    assert (options.files, options.is_drawn) == (Files(text="x.txt"), False)
 
 
 @pytest.mark.parametrize(

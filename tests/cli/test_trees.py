@@ -41,14 +41,17 @@ def test_a_tool_that_was_stopped_reads_on_first(
 ) -> None:
     """Its clock goes on meanwhile, and records wait in the kernel's buffers."""
     shown: list[object] = []
-    options = SimpleNamespace(files=SimpleNamespace(table=None), time=False, max_events=None)
+    options = SimpleNamespace(
+        files=SimpleNamespace(text=None),
+        has_json=False,
+        time=False,
+        max_events=None,
+    )
     reader = Reader()
     monkeypatch.setattr(_Printer, "_made", lambda _, request: request)
     files = SimpleNamespace(add=shown.append, lost=None)
     output = SimpleNamespace(out=None)
-    printer = _Printer(
-        *cast(Any, (options, played, reader, output, None, [files])),
-    )
+    printer = _Printer(*cast(Any, (options, played, reader, output, [files])))
     records = [edge(EdgeKind.BEGIN, 1, 100, 100, 50), call(ROOT, 1, 100, 200)]
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
