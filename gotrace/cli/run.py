@@ -4,22 +4,34 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from itertools import pairwise
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from gotrace.cli.command import if_failed, to_end
-from gotrace.cli.options import NO_FILES, Files, FunctionOptions, Named, Options, RunOptions
+from gotrace.cli.options import (
+    NO_FILES,
+    CallsOptions,
+    Files,
+    FunctionOptions,
+    Named,
+    Options,
+    RunOptions,
+)
 from gotrace.cli.progress import Progress
 from gotrace.cli.stream import ResultFile, result_stream
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.probes.pattern import is_recipe
 from gotrace.report.durations import duration
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, Patience, TextOutput
 from gotrace.target.process import one_process
 from gotrace.target.target import Target
-from gotrace.text import counted, printable
+from gotrace.text import counted, printable, quote
 
 if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes, does without
     from gotrace.overhead import ProbeCost
@@ -54,7 +66,41 @@ def target_of(options: FunctionOptions) -> Iterator[Target]:
     pids, command, _ = options.named
     pid, several = (pids[0], ()) if len(pids) == 1 else (None, pids)
     with closing(Target.of(pid, command, options.uid, options.cgroup, several)) as target:
+        check_values(options, target)
         yield target
+
+
+def check_values(options: FunctionOptions, target: Target) -> None:
+    """Raise NoMatchError for a word that is no function and looks like a value of one.
+
+    It is a part of a condition if a shell was given no quotes: of ``main.f n > 3`` it takes
+    ``> 3`` for a file.
+    """
+    words = () if options.regexp else pairwise(options.patterns)
+    for before, word in words:
+        if not re.fullmatch(r"\$?[A-Za-z_]\w*", word) or set(before) & {" ", "*"}:
+            continue
+        from gotrace.session.count import CountRequest
+        from gotrace.session.request import Asked
+
+        try:
+            CountRequest(target=target, asked=Asked([word])).select()
+        except (NoMatchError, UsageError):
+            number = _number_made() or "3"
+            condition = shlex.quote(f"{before} ({word} > {number})")
+            by = " --by '$func'" if isinstance(options, CallsOptions) and not options.by else ""
+            text = f"no function is called {quote(word)}: a condition is in the same quotes as its"
+            text += f" function: type {options.tool}{by} {condition}"
+            raise NoMatchError(text) from None
+
+
+def _number_made() -> str | None:
+    """Return the name of the file that standard output is, None if that is not a number."""
+    with suppress(OSError):
+        if stat.S_ISREG(os.fstat(1).st_mode):
+            name = os.path.basename(os.readlink("/proc/self/fd/1"))
+            return name if re.fullmatch(r"[0-9]+\w*", name) else None
+    return None
 
 
 @contextmanager

@@ -12,7 +12,9 @@ a method's receiver first; ``$ret`` and ``$ret1`` are the first result, ``$ret2`
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 from gotrace.errors import UsageError, said
 from gotrace.gotypes.from_text import SignatureError, parse_signature
@@ -185,9 +187,53 @@ class ProbeSpec:
 def parse_probe(text: str, *, regex: bool = False, split: _Split = split_target) -> ProbeSpec:
     """Parse a probe; ``regex``: the pattern is a regular expression, up to the first space.
 
-    ``split`` separates the binary from the pattern. Raises SpecError, which names the column, and
-    what ``split`` raises.
+    ``split`` separates the binary from the pattern. Raises SpecError, which names the column and,
+    if it is clear, what is meant, and what ``split`` raises.
     """
+    try:
+        return _parsed(text, regex, split)
+    except SpecError as error:
+        for meant in () if regex or not text.isprintable() else _corrections(text):
+            with suppress(UsageError):
+                _parsed(meant, regex, split)
+                break
+        else:
+            raise
+        end = " Type" if error.reason.endswith("?") else ": type"
+        reason = f"{error.reason}{end} {shlex.quote(meant)}"
+        raise SpecError(text, error.span, reason) from None
+
+
+def _corrections(text: str) -> Iterator[str]:
+    """Yield what a probe with a fault may be meant to be, the likeliest first.
+
+    >>> next(_corrections("main.f n > 3"))
+    'main.f (n > 3)'
+    """
+    text = text.strip()
+    end = name_end(text, 0)
+    name, rest = text[:end], text[end:].strip()
+    if name == "func" and rest:
+        yield rest
+    if rest == "(":
+        yield name
+    open_groups = rest.count("(") - rest.count(")")
+    yield text + ")" * open_groups
+    words = _LONG_RUNE.sub(r'"\1"', rest).strip("()[]{}' ")
+    if words == "$panicked" or _COMPARISON.search(words):
+        yield f"{name} ({_ASSIGNMENT.sub('==', words)})"
+    elif _NAMES.fullmatch(words):
+        yield f'{name} "{" ".join(["%v"] * (words.count(",") + 1))}", {words}'
+
+
+_COMPARISON = re.compile(r"[<>=!]")
+_ASSIGNMENT = re.compile(r"(?<![<>=!])=(?!=)")
+_LONG_RUNE = re.compile(r"'([^'\"]{2,})'")
+_NAMES = re.compile(r"\$?\w+(\s*,\s*\$?\w+)*")
+
+
+def _parsed(text: str, regex: bool, split: _Split) -> ProbeSpec:
+    """Parse a probe as it is. Raises SpecError and what ``split`` raises."""
     source = Source(text)
     start = len(text) - len(text.lstrip())
     if start == len(text):

@@ -198,6 +198,7 @@ class SpecError(UsageError):
         at = f"at {quote(_clipped(there))}" if there.strip() else "at the end"
         super().__init__(f"probe {_window(probe, span)}, column {span.start + 1}, {at}: {reason}")
         self.probe = probe
+        self.span = span
         self.column = span.start + 1
         self.reason = reason
 
