@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gotrace.cli.options import CallsOptions
+from gotrace.cli.options import CallsOptions, CountOptions
 from gotrace.cli.pace import pace, running
 from gotrace.cli.run import (
     asked_of,
@@ -24,7 +24,7 @@ from gotrace.report.counts import write_counts
 from gotrace.report.output import Notice, Output
 from gotrace.session.budget import Spent
 from gotrace.session.call_rows import count_rows
-from gotrace.session.count import CountRequest
+from gotrace.session.count import CountRequest, InlinedScope
 from gotrace.session.plan import InlinedPlaces, ProbePlan, ProgramFunction, to_be_traced
 from gotrace.sites.records import SiteForm
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gotrace.results.rows import Row
 
 
-def count(options: CallsOptions) -> int:
+def count(options: CountOptions) -> int:
     """Count calls, or list the functions; return the exit status."""
     with target_of(options) as target:
         request = CountRequest(
@@ -42,7 +42,7 @@ def count(options: CallsOptions) -> int:
             forced=options.attach,
             budget=options.budget,
             is_calibrated=True,
-            inlined=True,
+            inlined=InlinedScope.MATCHED if options.inlined else InlinedScope.NAMED,
         )
         output = run_output(options)
         if not options.list:

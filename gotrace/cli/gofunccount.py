@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from gotrace.cli.command import run_command
-from gotrace.cli.options import CallsOptions, OptionParser, new_parser, parse
+from gotrace.cli.options import CountOptions, OptionParser, new_parser, parse
 
 _EPILOG = """\
 examples:
@@ -18,13 +18,14 @@ examples:
   gofunccount 'main.*' -- ./server -listen :8080  start a program and count from its first call
   gofunccount -p 1234 --by key 'main.(*Store).Get'   one row for each key
   gofunccount -p 1234 -f runtime.mallocgc > x.folded   who calls it, for a flame graph
+  gofunccount --inlined -p 1234 'main.*'          calls that are inlined, too
   gofunccount -l -p 1234 'main.*'                 list what would be counted
 """
 
 
-def _parser() -> OptionParser[CallsOptions]:
+def _parser() -> OptionParser[CountOptions]:
     text = "Count calls of Go functions, exactly and cheaply."
-    return new_parser("gofunccount", text, _EPILOG, CallsOptions)
+    return new_parser("gofunccount", text, _EPILOG, CountOptions)
 
 
 def _run(arguments: Sequence[str]) -> int:

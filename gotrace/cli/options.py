@@ -678,6 +678,26 @@ _C = TypeVar("_C", bound=CallsOptions)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class CountOptions(CallsOptions):
+    """The options of gofunccount."""
+
+    CONFLICTS = (
+        Conflict(
+            "--inlined",
+            "--by -f -o=profiles",
+            "--inlined counts calls: leave out {2}, which needs calls of their own",
+        ),
+        *CallsOptions.CONFLICTS,
+    )
+
+    inlined: bool = Heading.CHOICE.option(
+        "--inlined",
+        "count calls where they are inlined, also of functions that a pattern matches: their probes"
+        " can cost much more than others",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class LookOptions(Options):
     """The options of a subcommand that looks at a process if one is given."""
 

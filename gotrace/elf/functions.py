@@ -285,8 +285,13 @@ class FunctionTable:
         One call in the source comes several times when its caller was itself inlined or has
         several rows.
         """
-        if self._trees is not None:
-            yield from self._trees.calls(names)
+        if self._trees is None:
+            return
+        known = self.__dict__.get("_inlined_by_name")
+        rows = None
+        if isinstance(known, InlinedCalls) and names is not None:
+            rows = sorted(set().union(*map(known.rows, names)))
+        yield from self._trees.calls(names, rows)
 
     def inline_tree(self, row: int) -> InlineTree | None:
         """Return the tree of the calls inlined in a function, None if there are none."""
@@ -301,6 +306,10 @@ class FunctionTable:
 
     def inlined_by_name(self) -> InlinedCalls | None:
         """Count the inlined calls of the whole binary; None when it has no pclntab."""
+        return self._inlined_by_name
+
+    @cached_property
+    def _inlined_by_name(self) -> InlinedCalls | None:
         return None if self._trees is None else InlinedCalls(self._trees)
 
     def inlined_at(self, row: int, pc: int) -> tuple[InlinedFrame, ...]:

@@ -20,10 +20,13 @@ from itertools import chain
 from typing import Protocol
 from weakref import WeakKeyDictionary, WeakMethod
 
+from gotrace.architecture import Architecture
+from gotrace.elf.buildinfo import GoVersion
 from gotrace.errors import NoMatchError, UsageError, said
 from gotrace.gotypes.symbols import display_name, elide_type_arguments, package_of
 from gotrace.probes.pattern import Match, NameList, Pattern
 from gotrace.records import dataclass, field
+from gotrace.sites.inlined import is_known
 from gotrace.text import printable, quote
 
 _SHOWN = 3  # suggestions, inlined places, patterns: as many as one line bears
@@ -44,6 +47,8 @@ _ALIKE = 0.7  # for the whole name
 class _Image(Protocol):
     @property
     def display(self) -> str: ...
+    @property
+    def arch(self) -> Architecture: ...
 
 
 class _Function(Protocol):
@@ -84,6 +89,8 @@ class SymbolTable(Protocol):
     def has_pclntab(self) -> bool: ...
     @property
     def is_go(self) -> bool: ...
+    @property
+    def go_version(self) -> GoVersion | None: ...
     def function(self, row: int, /) -> _Function: ...
     def rows_named(self, name: str, /) -> list[int]: ...
     def is_wrapper(self, row: int, /) -> bool: ...
@@ -92,6 +99,7 @@ class SymbolTable(Protocol):
 
 
 _NAMES: WeakKeyDictionary[SymbolTable, NameList] = WeakKeyDictionary()
+_INLINED: WeakKeyDictionary[SymbolTable, NameList] = WeakKeyDictionary()
 
 
 def _names_of(table: SymbolTable) -> NameList:
@@ -108,20 +116,35 @@ def _names_of(table: SymbolTable) -> NameList:
     return names
 
 
+def _inlined_names_of(table: SymbolTable) -> NameList:
+    """Return the names of all functions that are inlined anywhere in a program."""
+    if (names := _INLINED.get(table)) is None:
+        calls = table.inlined_by_name()
+        names = _INLINED[table] = NameList(sorted(calls.names) if calls else [])
+    return names
+
+
+class InlinedScope(Enum):
+    """The functions whose inlined calls are seen."""
+
+    NONE = "none"
+    NAMED = "those whose names are spelled out"
+    MATCHED = "all that patterns match"
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The selected rows, by address.
 
     ``unmatched`` has a line of explanation for each pattern that matched nothing while others did.
     ``stand_ins`` are those of ``rows`` that are selected for a method that is inlined there, and
-    the method's name. ``inlined`` are the names of functions that exist only inlined, each with a
-    line for the case that none of its calls can be seen.
+    the method's name. ``inlined`` are the names of functions whose inlined calls are seen.
     """
 
     rows: list[int]
     unmatched: tuple[str, ...] = ()
     stand_ins: Mapping[int, str] = field(default_factory=dict)
-    inlined: Mapping[str, str] = field(default_factory=dict)
+    inlined: frozenset[str] = frozenset()
 
 
 class Selector:
@@ -155,11 +178,15 @@ class Selector:
         return chosen
 
     def select(
-        self, table: SymbolTable, *, verb: str = "count", inlined: bool = False
+        self,
+        table: SymbolTable,
+        *,
+        verb: str = "count",
+        inlined: InlinedScope = InlinedScope.NONE,
     ) -> Selection:
         """Select rows of the table; ``verb`` is what the user wants done to them, for messages.
 
-        With ``inlined`` a name may be that of a function that exists only inlined.
+        ``inlined`` says of which functions also inlined calls are selected.
 
         Raises NoMatchError, with the nearest names, when there is nothing to select; UsageError
         where a pattern leaves out the beginning of import paths, and fits several packages.
@@ -171,23 +198,21 @@ class Selector:
         chosen: set[int] = set()
         unmatched = []
         stand_ins: dict[int, str] = {}
-        only_inlined: dict[str, str] = {}
+        seen_inlined: set[str] = set()
         for pattern in self.patterns:
             match = self._matched(table, names, pattern)
             kept, skipped = _split_wrappers(table, match)
             chosen.update(kept)
             found = dict(self._stand_ins(table, names, pattern, match, skipped))
             stand_ins.update(found)
-            if not kept and not found:
-                explanation = _Explanation(table, names, pattern, verb).text(skipped)
-                if inlined and (name := self._inlined_name(table, pattern)):
-                    only_inlined[name] = explanation
-                else:
-                    unmatched.append(explanation)
+            places = self._inlined(table, pattern, kept, inlined)
+            seen_inlined |= places
+            if not kept and not found and not places:
+                unmatched.append(_Explanation(table, names, pattern, verb).text(skipped, inlined))
         stand_ins = {row: name for row, name in stand_ins.items() if row not in chosen}
         chosen.update(stand_ins)
-        if not chosen and only_inlined:
-            return Selection([], tuple(unmatched), {}, only_inlined)
+        if not chosen and seen_inlined:
+            return Selection([], tuple(unmatched), {}, frozenset(seen_inlined))
         if not chosen:
             raise NoMatchError("; ".join(unmatched[:_SHOWN]))
         matches = (self._matched(table, names, pattern) for pattern in self.excludes)
@@ -200,28 +225,37 @@ class Selector:
             )
         rows = _by_address(table, sorted(chosen - excluded))
         stand_ins = {row: stand_ins[row] for row in rows if row in stand_ins}
-        return Selection(rows, tuple(unmatched), stand_ins, only_inlined)
+        return Selection(rows, tuple(unmatched), stand_ins, frozenset(seen_inlined))
 
-    def _inlined_name(self, table: SymbolTable, pattern: Pattern) -> str | None:
-        """Return the one function that a name means and that exists only inlined."""
-        calls = table.inlined_by_name()
-        if calls is None or pattern.has_wildcard or pattern.expression:
-            return None
-        found = NameList(sorted(calls.names))
-        rows = pattern.match(found).rows
-        names = {found.names[row] for row in rows}
+    def _inlined(
+        self,
+        table: SymbolTable,
+        pattern: Pattern,
+        kept: Sequence[int],
+        scope: InlinedScope,
+    ) -> set[str]:
+        """Return the functions that a pattern means and whose inlined calls are selected.
+
+        ``kept`` are its rows.
+        """
+        if not pattern.has_wildcard and kept and scope is not InlinedScope.NONE:
+            return {table.names[row] for row in kept}
+        least = InlinedScope.MATCHED if pattern.has_wildcard else InlinedScope.NAMED
+        if scope not in (least, InlinedScope.MATCHED):
+            return set()
+        found = _inlined_names_of(table)
+        match = pattern.match(found)
+        heads = pattern.match(_names_of(table)).heads if kept else match.heads[:1]
+        if match.heads and match.heads != heads:
+            return set()
         excluded = {row for each in self.excludes for row in each.match(found).rows}
-        if len(names) != 1 or excluded.intersection(rows):
-            return None
-        return names.pop()
+        return {found.names[row] for row in match.rows if row not in excluded}
 
-    def names(self, name: str) -> bool:
+    def spells(self, name: str) -> bool:
         """Return whether a pattern without a wildcard matches a name."""
         spelled = NameList([name])
         return any(
-            pattern.match(spelled).rows
-            for pattern in self.patterns
-            if not (pattern.has_wildcard or pattern.expression)
+            pattern.match(spelled).rows for pattern in self.patterns if not pattern.has_wildcard
         )
 
     def _stand_ins(
@@ -329,8 +363,11 @@ class _Explanation:
         self.verb = verb
         self.typed = pattern.text
 
-    def text(self, wrappers: Sequence[int]) -> str:
-        """Return the explanation in one line; ``wrappers`` are rows that match but are skipped."""
+    def text(self, wrappers: Sequence[int], inlined: InlinedScope) -> str:
+        """Return the explanation in one line; ``wrappers`` are rows that match but are skipped.
+
+        ``inlined`` says of which functions inlined calls are looked for.
+        """
         where = printable(self.table.image.display)
         if not self.table.is_go:
             where += ", which is not a Go program"
@@ -340,8 +377,8 @@ class _Explanation:
                 f"{quote(self.typed)} matches only autogenerated wrappers in {where} "
                 f"({len(wrappers):,}, such as {example}): give one's full name to {self.verb} it"
             )
-        if inlined := self._inlined():
-            return inlined
+        if text := self._inlined(inlined):
+            return text
         if self.pattern.expression:
             problem = f"no function matches the regular expression {quote(self.typed)} in {where}"
             partly = next(filter(self.pattern.expression.search, self.names.all_spoken), None)
@@ -380,17 +417,17 @@ class _Explanation:
                     return f"only * is special in a pattern: for this type {typed}"
         return ""
 
-    def _inlined(self) -> str:
+    def _inlined(self, scope: InlinedScope) -> str:
         """Explain a function that exists only where it was inlined, or several such functions."""
         calls = self.table.inlined_by_name()
-        if calls is None or not (names := self._inlined_names(calls.names)):
+        if calls is None or not (names := self._inlined_names(_inlined_names_of(self.table))):
             return ""
         if len(names) > 1:
             shown = [printable(display_name(name)) for name in names[:_SHOWN]]
             return (
                 f"no function matches {quote(self.typed)} in {printable(self.table.image.display)},"
                 f" and {_listed(shown, 'and', len(names))} exist only inlined:"
-                f" build with -gcflags=all=-l to {self.verb} them"
+                f" {self._advice(scope, '', '-gcflags=all=-l')}"
             )
         (name,) = names
         places = dict.fromkeys((c.caller, c.file, c.line) for c in calls.of(name))
@@ -404,15 +441,27 @@ class _Explanation:
         flag = "-gcflags=-l" if only_main else "-gcflags=all=-l"
         return (
             f"{printable(display_name(name))} is inlined into"
-            f" {_listed(shown, 'and', len(places))}: build with {flag} to {self.verb} it"
+            f" {_listed(shown, 'and', len(places))}:"
+            f" {self._advice(scope, display_name(name), flag)}"
         )
 
-    def _inlined_names(self, inlined: Sequence[str]) -> list[str]:
-        """Return those of ``inlined`` that are meant: by the pattern, else by another spelling.
+    def _advice(self, scope: InlinedScope, name: str, flag: str) -> str:
+        """Return advice for a function that exists only inlined, or without a name for several."""
+        it, its = ("it", "its") if name else ("them", "their")
+        if scope is not InlinedScope.NONE:
+            option = said("--inlined", "inlined=True")
+            return f"type {quote(name)} to {self.verb} it" if name else f"{option} counts them"
+        build = f"build with {flag} to {self.verb} {it}"
+        if self.verb == "count" or not is_known(self.table.go_version, self.table.image.arch):
+            return build
+        typed = quote(name) if name else f"--inlined {quote(self.typed)}"
+        return f"gofunccount {typed} counts {its} calls, or {build}"
+
+    def _inlined_names(self, names: NameList) -> list[str]:
+        """Return those of ``names`` that are meant: by the pattern, else by another spelling.
 
         A function that exists comes before an inlined one of another spelling.
         """
-        names = NameList(sorted(inlined))
         rows = self.pattern.match(names).rows
         if not rows and not self.pattern.expression:
             spoken, typed = names.all_spoken, self.typed.translate(_NO_POINTER)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from gotrace.elf.pclntab.inline import InlinedCall, InlinedCalls
 from gotrace.errors import GotraceError
+from gotrace.probes.select import InlinedScope
 from gotrace.records import dataclass
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.report.table import columns_of, hanging
@@ -126,7 +127,7 @@ def list_functions(
         writers.end()
     for problem in by_kind(problems):
         output.notice(Notice(NoticeKind.WARNING, problem))
-    if only := only_inlined(found.selected, programs):
+    if only := only_inlined(found.selected, programs, InlinedScope.NONE):
         output.notice(Notice(NoticeKind.WARNING, only.text("listed"), only.fields))
     if not any_usable:
         raise failed[-1]

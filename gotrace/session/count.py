@@ -9,6 +9,7 @@ from collections.abc import Collection
 from gotrace.kernel.attach import Attached, Point, ProbeGroup, attach
 from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.sums import Counters
+from gotrace.probes.select import InlinedScope as InlinedScope
 from gotrace.records import dataclass
 from gotrace.session.budget import counting_hits, removable
 from gotrace.session.calibrate import hit_costs
@@ -108,11 +109,11 @@ class CallCounter(Probing):
 
 @dataclass(frozen=True, kw_only=True)
 class CountRequest(FunctionRequest[CallCounter, dict[SiteForm, int]]):
-    """Count calls of each function, with ``inlined`` also where one that is named is inlined."""
+    """Count calls of each function; ``inlined`` says of which also inlined calls."""
 
     verb: str = "count"
     done: str = "counted"
-    inlined: bool = False
+    inlined: InlinedScope = InlinedScope.NONE
     BY_TASK = False
 
     def plan(self) -> Planned:

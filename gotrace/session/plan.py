@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -20,10 +20,10 @@ from gotrace.gotypes.symbols import parse_name
 from gotrace.kernel.attach import Point, ProbeGroup, refusal
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, cookie
 from gotrace.probes.pattern import NoFileError, Pattern, split_target
-from gotrace.probes.select import Selection, Selector
+from gotrace.probes.select import InlinedScope, Selection, Selector
 from gotrace.records import dataclass, field, replace
 from gotrace.sites.hashed import HASHED
-from gotrace.sites.inlined import InlinedSites, Unproven
+from gotrace.sites.inlined import InlinedSites, Unproven, is_known
 from gotrace.sites.records import SiteForm
 from gotrace.sites.sites import FunctionSites, Site, function_sites
 from gotrace.sites.unwind import fault_site
@@ -79,7 +79,7 @@ class Selected:
     rows: Sequence[int]
     selector: Selector
     verb: str
-    inlined: Mapping[str, str] = field(default_factory=dict)
+    inlined: frozenset[str] = frozenset()
 
     def sites(self, returns: bool, values: bool = True) -> Iterator[FunctionSites]:
         """Choose the functions' sites, one after the other; with ``returns`` find their RETs.
@@ -100,6 +100,11 @@ class Selected:
                 # may handle a fault of its own.
                 found = function_sites(image, function, returns, values=values)
             yield found
+
+    @property
+    def seen_inlined(self) -> Collection[str]:
+        """Return the functions whose inlined calls are seen."""
+        return self.inlined
 
     def nothing_usable(self, verb: str, why: str) -> NoMatchError:
         """Return the error for a request that selects only functions that cannot be used."""
@@ -161,6 +166,11 @@ class BinaryPlan:
     def rows(self) -> list[int]:
         """Return the rows of the functions in the file's table."""
         return [sites.function.row for sites in self.functions]
+
+    @property
+    def seen_inlined(self) -> Collection[str]:
+        """Return the functions of which some inlined calls are seen."""
+        return {sites.function.name for sites in self.functions if sites.inlined}
 
     def key(self, sites: FunctionSites) -> FunctionKey:
         """Return a function's key, which does not depend on the file's name."""
@@ -258,9 +268,14 @@ class Inlined:
 
 @dataclass(frozen=True, slots=True)
 class OnlyInlined:
-    """Functions that patterns mean and that exist only inlined, by name."""
+    """Functions that patterns mean, that exist only inlined, and that no probe sees, by name.
+
+    ``is_known``: of such programs inlined calls can be counted; ``is_searched``: that was asked.
+    """
 
     functions: tuple[str, ...]
+    is_known: bool = False
+    is_searched: bool = False
 
     @property
     def fields(self) -> dict[str, object]:
@@ -274,7 +289,16 @@ class OnlyInlined:
         if many > 1:
             more = f" and {many - _MAX_NAMED:,} more" if many > _MAX_NAMED else ""
             names = f"{many:,} functions ({names}{more})"
-        return f"{names} {how} not {verb}: build with -gcflags=all=-l"
+        return f"{names} {how} not {verb}{self._advice(verb, many)}"
+
+    def _advice(self, verb: str, many: int) -> str:
+        if self.is_searched:
+            return ": none of their places is proven" if many > 1 else ": no place of it is proven"
+        if verb == "counted" and self.is_known:
+            return said(": --inlined counts them", ": inlined=True counts them")
+        if self.is_known:
+            return ": gofunccount --inlined counts their calls"
+        return ": build with -gcflags=all=-l"
 
 
 def _stands_for(file: TargetBinary, row: int, name: str) -> bool:
@@ -282,13 +306,17 @@ def _stands_for(file: TargetBinary, row: int, name: str) -> bool:
     return file.functions.is_wrapper(row) and name in file.functions.inlined_into(row)
 
 
-def only_inlined(found: Iterable[BinaryPlan | Selected], programs: _Programs) -> OnlyInlined | None:
-    """Return which functions of those that are asked for exist only inlined, None for none.
+def only_inlined(
+    found: Iterable[BinaryPlan | Selected], programs: _Programs, scope: InlinedScope
+) -> OnlyInlined | None:
+    """Return which functions that are asked for exist only inlined and are not seen, None for none.
 
-    ``programs`` are the names of files where several programs are traced.
+    ``programs`` are the names of files where several programs are traced. ``scope`` says whose
+    inlined calls were looked for.
     """
     names: dict[str, None] = {}
     inlined: dict[TargetBinary, InlinedCalls | None] = {}
+    is_known = True
     for one in found:
         file, selector = one.binary, one.selector
         if selector is None or not any(pattern.has_wildcard for pattern in selector.patterns):
@@ -296,11 +324,22 @@ def only_inlined(found: Iterable[BinaryPlan | Selected], programs: _Programs) ->
         if file not in inlined:
             inlined[file] = file.functions.inlined_by_name()
         index, rows = inlined[file], frozenset(one.rows)
+        seen = one.seen_inlined
         for name in selector.only_inlined(file.functions, index.names) if index else ():
+            if name in seen:
+                continue
             where = index.rows(name) if index else frozenset()
             if not (where <= rows and all(_stands_for(file, row, name) for row in where)):
                 names[in_program(programs.get(file), name)] = None
-    return OnlyInlined(tuple(names)) if names else None
+                is_known = is_known and counts_inlined(file)
+    if not names:
+        return None
+    return OnlyInlined(tuple(names), is_known, scope is InlinedScope.MATCHED)
+
+
+def counts_inlined(file: TargetBinary) -> bool:
+    """Return whether inlined calls of a file's functions can be counted, if that is proven."""
+    return is_known(file.functions.go_version, file.functions.image.arch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +349,7 @@ class ProbePlan:
     ``failed`` has why each probe or pattern that comes to nothing does, where others do not: its
     request has no ``BinaryPlan`` then. ``one_program``: all files are of processes that run the
     same program. ``first`` is the number of the first function: those before it are others' in a
-    program that several plans share.
+    program that several plans share. ``scope`` is whose inlined calls were to be seen.
     """
 
     binaries: tuple[BinaryPlan, ...]
@@ -318,6 +357,7 @@ class ProbePlan:
     failed: tuple[GotraceError, ...] = ()
     one_program: bool = True
     first: int = 0
+    scope: InlinedScope = InlinedScope.NONE
 
     @property
     def files(self) -> list[TargetBinary]:
@@ -431,7 +471,7 @@ class ProbePlan:
 
     def only_inlined(self) -> OnlyInlined | None:
         """Return which functions that are asked for exist only inlined, None for none."""
-        return only_inlined(self.binaries, self.program_names)
+        return only_inlined(self.binaries, self.program_names, self.scope)
 
     def _every(self) -> Iterator[FunctionSites]:
         return (sites for plan in self.binaries for sites in plan.functions)
@@ -645,22 +685,25 @@ def requests_for(
 
 
 def plan_counting(
-    target: Target, requests: Sequence[BinaryRequest], inlined: bool = False
+    target: Target,
+    requests: Sequence[BinaryRequest],
+    inlined: InlinedScope = InlinedScope.NONE,
 ) -> ProbePlan:
     """Return the plan for counting calls; raises as ``make_plan`` does, ``inlined`` is as there."""
     return once(make_plan(target, requests, False, "count", values=False, inlined=inlined))
 
 
 def _with_inlined(
-    selected: Selected, usable: list[FunctionSites]
+    selected: Selected, usable: list[FunctionSites], proofs: InlinedSites
 ) -> tuple[list[FunctionSites], list[str]]:
-    """Return functions with the inlined calls of those that are named, and those only inlined.
+    """Return functions with the inlined calls that are selected, those only inlined last.
 
-    The second part has why none of a function's calls can be counted.
+    The second part has why none of a function's calls can be counted, if it is spelled out.
     """
     selector, table = selected.selector, selected.binary.functions
-    named = {one.function.name for one in usable if selector.names(one.function.name)}
-    wanted = named | selected.inlined.keys()
+    own = {one.function.name for one in usable}
+    only = {name for name in selected.inlined - own if not table.rows_named(name)}
+    wanted = (selected.inlined & own) | only
     if not wanted:
         return usable, []
     rows = frozenset(selected.rows)
@@ -669,7 +712,6 @@ def _with_inlined(
         for call in table.inlined_calls(wanted)
         if call.row not in rows or not _stands_for(selected.binary, call.row, call.name)
     ]
-    proofs = InlinedSites(table, [site.address for one in usable for site in _entries(one)])
     by_name: dict[str, list[Site | Unproven]] = {}
     for call, place in zip(calls, proofs.of(calls), strict=True):
         by_name.setdefault(call.name, []).append(place)
@@ -677,13 +719,17 @@ def _with_inlined(
     for one in usable:
         found = by_name.pop(one.function.name, [])  # of two rows of a name one has them
         functions.append(replace(one, inlined=_proven(found), uncounted=_unproven(found)))
-    for name, explanation in selected.inlined.items():
-        proven, why = _proven(by_name.get(name, ())), _unproven(by_name.get(name, ()))
+    rows_of = {call.name: call.row for call in reversed(calls)}
+    for name in sorted(only & by_name.keys()):
+        proven, why = _proven(by_name[name]), _unproven(by_name[name])
         if not proven:
-            unseen.append(f"{explanation} (where it is inlined: {_numbers(Counter(why))})")
+            if selector.spells(name):
+                places = counted("{} place{s}", len(why))
+                reasons = _numbers(Counter(why))
+                text = f"{name} exists only inlined, in {places}: none is proven ({reasons})"
+                unseen.append(text)
             continue
-        at = proven[0].address
-        row = next(call.row for call in calls if call.name == name)
+        at, row = proven[0].address, rows_of[name]
         function = FuncInfo(name, at, at + 1, row, Origin.PCLNTAB)
         one = FunctionSites(function, proven[0], (), None, inlined=proven, uncounted=why)
         functions.append(one)
@@ -708,13 +754,16 @@ def plan_measuring(target: Target, requests: Sequence[BinaryRequest]) -> ProbePl
 
 
 def select(
-    target: Target, requests: Sequence[BinaryRequest], verb: str, inlined: bool = False
+    target: Target,
+    requests: Sequence[BinaryRequest],
+    verb: str,
+    inlined: InlinedScope = InlinedScope.NONE,
 ) -> Selections:
     """Select functions in the target's files.
 
     ``verb`` is what the tool does to a function, for messages; ``inlined`` as for
-    ``Selector.select``, where one program is traced. Raises NoMatchError, ElfError or
-    UsageError where no request selects anything.
+    ``Selector.select``. Raises NoMatchError, ElfError or UsageError where no request selects
+    anything.
     """
     selected: list[Selected] = []
     failed: list[tuple[int, GotraceError]] = []
@@ -725,7 +774,7 @@ def select(
             for binary in binaries:
                 binary.image.hash_is_over = target.never_hashes(binary.image)
             if len(binaries) > 1:
-                found = _in_several(number, binaries, request, verb)
+                found = _in_several(number, binaries, request, verb, inlined)
                 selected += found.selected
                 failed += [(number, error) for error in found.failed]
                 notes += found.notes
@@ -870,7 +919,11 @@ class _Found:
 
 
 def _in_several(
-    number: int, binaries: Sequence[TargetBinary], request: BinaryRequest, verb: str
+    number: int,
+    binaries: Sequence[TargetBinary],
+    request: BinaryRequest,
+    verb: str,
+    inlined: InlinedScope,
 ) -> _Found:
     """Look a request's patterns up in several programs: each has to be in one of them."""
     found = _Found()
@@ -880,7 +933,7 @@ def _in_several(
         missing: list[tuple[TargetBinary, NoMatchError]] = []
         for binary in binaries:
             try:
-                selector.only([pattern]).select(binary.functions, verb=verb)
+                selector.only([pattern]).select(binary.functions, verb=verb, inlined=inlined)
                 matching[binary].append(pattern.text)
             except NoMatchError as error:
                 missing.append((binary, error))
@@ -894,8 +947,11 @@ def _in_several(
     for binary, texts in matching.items():
         if texts:
             chosen = [pattern for pattern in selector.patterns if pattern.text in texts]
-            selection = selector.only(chosen).select(binary.functions, verb=verb)
-            found.selected.append(Selected(number, binary, selection.rows, selector, verb))
+            chooser = selector.only(chosen)
+            selection = chooser.select(binary.functions, verb=verb, inlined=inlined)
+            found.selected.append(
+                Selected(number, binary, selection.rows, selector, verb, selection.inlined)
+            )
             found.notes += _standing_in(binary, selection)
     return found
 
@@ -923,12 +979,12 @@ def make_plan(
     returns: bool,
     verb: str,
     values: bool = True,
-    inlined: bool = False,
+    inlined: InlinedScope = InlinedScope.NONE,
 ) -> ProbePlan:
     """Select functions in the target's files and choose their sites, with RETs if asked for.
 
     ``verb`` is what the tool does to a function, for messages; ``values``: it reads arguments;
-    ``inlined``: it sees inlined calls of functions that are named.
+    ``inlined`` says whose inlined calls it sees.
     A request that selects nothing, or nothing that can be probed, is among the plan's ``failed``
     where others do. Raises NoMatchError, ElfError or UsageError where none does.
     """
@@ -938,6 +994,7 @@ def make_plan(
     unusable: list[tuple[int, GotraceError]] = []
     usable_requests = []
     kept_out: Counter[TargetBinary] = Counter()
+    proven: dict[TargetBinary, InlinedSites] = {}
     for selected in found.selected:
         reasons: list[str] = []
         hashed: list[str] = []
@@ -950,8 +1007,10 @@ def make_plan(
                 hashed += verdict.problems
             else:
                 reasons += verdict.problems
-        if inlined:
-            usable, unseen = _with_inlined(selected, usable)
+        if inlined is not InlinedScope.NONE:
+            proofs = proven.setdefault(selected.binary, InlinedSites(selected.binary.functions))
+            proofs.take(site.address for one in usable for site in _entries(one))
+            usable, unseen = _with_inlined(selected, usable, proofs)
             reasons += unseen
         if usable:
             kept_out[selected.binary] += len(hashed)
@@ -969,7 +1028,7 @@ def make_plan(
     problems += [str(error) for number, error in unusable if number in usable_requests]
     unusable = [(number, error) for number, error in unusable if number not in usable_requests]
     failed = (*found.failed, *_not_excused(unusable, requests, usable_requests))
-    return ProbePlan(tuple(plans), tuple(problems), failed, found.one_program)
+    return ProbePlan(tuple(plans), tuple(problems), failed, found.one_program, scope=inlined)
 
 
 def _kept_out(file: TargetBinary, count: int) -> str:

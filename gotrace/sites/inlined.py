@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import cached_property
 
-from gotrace.architecture import AMD64
+from gotrace.architecture import AMD64, Architecture
 from gotrace.elf import ElfError
+from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.functions import FuncInfo, FunctionTable
 from gotrace.elf.pclntab.inline import InlinedCall, InlineTree
 from gotrace.sites.decode import Instruction
@@ -69,6 +72,13 @@ _RELEASES = ((1, 21), (1, 27))
 #: From this one on marks do not keep the compiler from executing a block that is not asked for.
 _SPECULATES = (1, 26)
 
+
+def is_known(version: GoVersion | None, arch: Architecture) -> bool:
+    """Return whether the rules are known to hold for programs of a release."""
+    known = version is not None and _RELEASES[0] <= version.release <= _RELEASES[1]
+    return known and arch is AMD64
+
+
 _NEVER_RETURN = re.compile(r"runtime\.(?:panic(?!Check)\w*|go[pP]anic\w*|throw|fatal)\Z")
 
 _STORES_NOTHING = re.compile(
@@ -94,8 +104,7 @@ class _Call:
 
     def __init__(self, code: _Code, index: int) -> None:
         self._code = code
-        graph, around = code.graph, code.around
-        self.own = {at for at in graph.block_of if index in around(at)}
+        self.own = code.own.get(index, frozenset())
         self.pins = {at: pin for at in self.own if (pin := code.pin(at)) is not None}
         self.mark = code.tree.marks[index]
 
@@ -198,7 +207,6 @@ class _Code:
         self.graph = graph
         self.tree = tree
         self._never_returns = never_returns
-        self._around: dict[int, frozenset[int]] = {}
         self._instructions = {
             each[0]: each for block in graph.blocks.values() for each in block.instructions
         }
@@ -208,12 +216,19 @@ class _Code:
             if any(_CONSUMES_FLAGS.match(each[2]) for each in graph.blocks[start].instructions)
         ]
 
-    def around(self, at: int) -> frozenset[int]:
-        """Return the records of the calls that an instruction is of."""
-        index = self.tree.index_at(at)
-        if index not in self._around:
-            self._around[index] = frozenset(self.tree.around(index))
-        return self._around[index]
+    @cached_property
+    def own(self) -> Mapping[int, Collection[int]]:
+        """Return the instructions of each call, with those of the calls inlined in it."""
+        found: dict[int, set[int]] = {}
+        reached = sorted(self.graph.block_of)
+        start = 0
+        for end, index in zip(self.tree.ends, self.tree.indices, strict=True):
+            after = bisect_left(reached, end, start)
+            if index >= 0 and after > start:
+                for one in self.tree.around(index):
+                    found.setdefault(one, set()).update(reached[start:after])
+            start = after
+        return found
 
     def is_mark(self, at: int) -> bool:
         """Return whether a mark is an instruction of its own: a no-operation of one byte."""
@@ -297,19 +312,18 @@ def _may_compare_for_two(block: Block) -> bool:
 class InlinedSites:
     """The places of the inlined calls of one file."""
 
-    def __init__(self, table: FunctionTable, taken: Iterable[int] = ()) -> None:
-        """Take a file's functions; a site is at no address that is ``taken``, or has been given."""
+    def __init__(self, table: FunctionTable) -> None:
         self._table = table
-        self._taken = set(taken)
+        self._taken: set[int] = set()
         self._image = table.image
-        release = table.go_version.release if table.go_version else None
-        self._speculates = release is None or release >= _SPECULATES
-        self._is_known = (
-            release is not None
-            and _RELEASES[0] <= release <= _RELEASES[1]
-            and table.image.arch is AMD64
-        )
+        version = table.go_version
+        self._speculates = version is None or version.release >= _SPECULATES
+        self._is_known = is_known(version, table.image.arch)
         self._names: dict[int, bool] = {}
+
+    def take(self, addresses: Iterable[int]) -> None:
+        """Leave out addresses that have other sites, as those that have been given."""
+        self._taken.update(addresses)
 
     def of(self, calls: Iterable[InlinedCall]) -> list[Site | Unproven]:
         """Return as ``places`` does of calls, those of a function one after the other."""

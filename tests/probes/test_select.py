@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gotrace.architecture import AMD64, Architecture
+from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.functions import FunctionTable, load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.errors import NoMatchError, UsageError
-from gotrace.probes.select import Selection, Selector, SymbolTable
+from gotrace.probes.select import InlinedScope, Selection, Selector, SymbolTable
 from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain
 
 
@@ -52,6 +54,7 @@ class FakeCalls:
 @dataclass(frozen=True)
 class FakeImage:
     display: str = "./app"
+    arch: Architecture = AMD64
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +67,7 @@ class FakeTable:
     other: int = 10**6
     has_pclntab: bool = True
     is_go: bool = True
+    go_version: GoVersion | None = None
     image: FakeImage = field(default_factory=FakeImage)
 
     def function(self, row: int, /) -> FakeFunction:
@@ -343,6 +347,36 @@ def test_a_function_that_is_inlined_everywhere() -> None:
     assert explain(table, "main.add") == f"{expected} count it"
     assert explain(table, "main.add", verb="measure") == f"{expected} measure it"
     assert explain(table, "add") == f"{expected} count it"
+    known = FakeTable(["main.main"], inlined=table.inlined, go_version=GoVersion(1, 27))
+    assert explain(known, "main.add", verb="trace") == (
+        "main.add is inlined into main.main (functions.go:10): gofunccount 'main.add' counts its"
+        " calls, or build with -gcflags=-l to trace it"
+    )
+
+
+def test_of_which_functions_inlined_calls_are_selected() -> None:
+    calls = [FakeCall(name) for name in ("main.add", "main.all", "main.f", "x/a.Add", "y/a.Add")]
+    table = FakeTable(["main.main", "main.f"], inlined=calls)
+
+    def inlined(pattern: str, scope: InlinedScope, exclude: Sequence[str] = ()) -> set[str]:
+        return {*Selector([pattern], exclude).select(table, inlined=scope).inlined}
+
+    named, matched = InlinedScope.NAMED, InlinedScope.MATCHED
+    assert inlined("main.f", InlinedScope.NONE) == set()
+    assert inlined("main.f", named) == inlined("main.f", matched) == {"main.f"}
+    assert inlined("main.add", named) == {"main.add"}
+    assert inlined("main.*", named) == set()
+    assert inlined("main.*", matched) == {"main.add", "main.all", "main.f"}
+    assert inlined("main.*", matched, ["main.a*"]) == {"main.f"}
+    assert inlined("x/a.*", matched) == {"x/a.Add"}
+    for pattern, scope, message in (
+        ("main.a*", named, "main.add and main.all exist only inlined: inlined=True counts"),
+        ("x/a.*", named, "type 'x/a.Add' to count it"),
+        ("a.Add", named, "x/a.Add and y/a.Add exist only inlined"),
+        ("a.*", matched, "x/a.Add and y/a.Add exist only inlined"),
+    ):
+        with pytest.raises(NoMatchError, match=message):
+            inlined(pattern, scope)
 
 
 def test_inlined_places_are_distinct_and_few() -> None:

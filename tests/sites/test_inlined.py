@@ -8,11 +8,9 @@ each block has a counter, which keeps it in its place: it is the plain build tha
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import capstone
@@ -26,6 +24,7 @@ from gotrace.settings import CountSettings
 from gotrace.sites.graph import Graph, read_graph
 from gotrace.sites.inlined import InlinedSites, Unproven
 from gotrace.sites.sites import Site
+from tests.covered import covered_calls
 from tests.toolchains import FIXTURES, Toolchain, build, each_since, newest
 
 GOFUNCCOUNT = Path(__file__).parents[2] / "tools" / "gofunccount"
@@ -131,7 +130,7 @@ def test_what_cannot_be_followed_has_no_graph(code: str) -> None:
 @pytest.mark.apart
 @each_since(21)
 def test_counts_are_those_of_coverage_counters(toolchain: Toolchain, tmp_path: Path) -> None:
-    truth = covered_calls(toolchain, tmp_path)
+    truth = covered_calls(SOURCE, toolchain, tmp_path)
     with ElfImage.open(binary := build(SOURCE, toolchain)) as image:
         found = places(load_functions(image))
         points = [
@@ -161,7 +160,7 @@ def test_counts_are_those_of_coverage_counters(toolchain: Toolchain, tmp_path: P
 @pytest.mark.apart
 def test_a_function_that_is_named_is_counted_where_it_is_inlined(tmp_path: Path) -> None:
     """One has all of its places, of one some are not counted, one has none."""
-    binary, truth = build(SOURCE, newest()), covered_calls(newest(), tmp_path)
+    binary, truth = build(SOURCE, newest()), covered_calls(SOURCE, newest(), tmp_path)
     names = ["main.add", "main.bump", "main.outside"]
 
     def count(*more: str) -> subprocess.CompletedProcess[str]:
@@ -184,23 +183,3 @@ def test_a_function_that_is_named_is_counted_where_it_is_inlined(tmp_path: Path)
     refused = count()
     assert refused.returncode == 3
     assert "1 loop_head" in refused.stderr
-
-
-def covered_calls(toolchain: Toolchain, at: Path) -> Counter[str]:
-    """Return how often the program calls each function, by its coverage counters."""
-    binary = build(SOURCE, toolchain, flags=("-cover", "-covermode=count"))
-    environment = {**os.environ, "GOCOVERDIR": str(at)}
-    subprocess.run([binary], input=b"x", check=True, capture_output=True, env=environment)
-    profile = at / "cover.txt"
-    command = [str(toolchain.go), "tool", "covdata", "textfmt", f"-i={at}", f"-o={profile}"]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, **toolchain.env()})
-    blocks = re.findall(r"main\.go:(\d+)\.\d+,\S+ \d+ (\d+)$", profile.read_text(), re.MULTILINE)
-    executed: dict[int, int] = {}
-    for line, count in blocks:
-        executed.setdefault(int(line), int(count))
-    calls: Counter[str] = Counter()
-    for number, text in enumerate((SOURCE / "main.go").read_text().splitlines(), 1):
-        if match := re.match(r"func (\w+)\(", text):
-            # A function's first block begins with its line, or with its first statement.
-            calls[match[1]] = executed[min(line for line in executed if line >= number)]
-    return calls

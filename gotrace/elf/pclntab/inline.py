@@ -184,15 +184,21 @@ class InlineTrees:
             offset = parent
         yield offset, None
 
-    def calls(self, wanted: Collection[str] | None = None) -> Iterator[InlinedCall]:
-        """Yield the inlined calls in all functions, or only those of the names ``wanted``."""
+    def calls(
+        self, wanted: Collection[str] | None = None, rows: Iterable[int] | None = None
+    ) -> Iterator[InlinedCall]:
+        """Yield the inlined calls in all functions, or only those of the names ``wanted``.
+
+        ``rows`` are the functions that these are in, None if that is not known.
+        """
         names: Container[int] | None = None
-        rows: Iterable[int] = range(len(self._rows))
-        if wanted is not None and len(wanted) <= _MAX_SEARCHED:
+        if wanted is not None and rows is None and len(wanted) <= _MAX_SEARCHED:
             names = found = self._offsets_of(wanted)
             rows = self._rows_with(found)
         elif wanted is not None:
             names = _NamesAmong(self._rows, wanted)
+        if rows is None:
+            rows = range(len(self._rows))
         for row in rows:
             yield from self.calls_in(row, names)
 

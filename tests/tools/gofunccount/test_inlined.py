@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inlined calls in gofunccount: by patterns, of generics and wrappers, in several programs.
+
+Truth are the coverage counters of another build: see ``tests/covered.py``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.covered import covered_calls
+from tests.toolchains import FIXTURES, Toolchain, build, each_since, newest, require
+from tests.tools.harness import Process, Result, of_kind, run_tool, tool
+
+pytestmark = [pytest.mark.live, pytest.mark.apart]
+
+SOURCE = FIXTURES / "live_inlined"
+
+
+def rows_of(result: Result) -> dict[str, tuple[int, int]]:
+    """Return the calls of each function, all instances and wrappers, and its uncounted places."""
+    assert result.status == 0, result.errors
+    calls: Counter[str] = Counter()
+    uncounted: Counter[str] = Counter()
+    for row in of_kind(result, "count"):
+        name = row["func"].partition("[")[0].rpartition(".")[2]
+        calls[name] += row["count"]
+        uncounted[name] += row.get("uncounted_places", 0)
+    return {name: (calls[name], uncounted[name]) for name in calls}
+
+
+def counted(binary: Path, *words: str) -> dict[str, tuple[int, int]]:
+    words = ("--json", *words)
+    return rows_of(run_tool("gofunccount", *words, "--", binary, stdin=subprocess.DEVNULL))
+
+
+def assert_true(found: dict[str, tuple[int, int]], truth: Counter[str]) -> None:
+    """Hold rows against the truth: those without uncounted places are exact, others too small."""
+    assert found.keys() == truth.keys()
+    for name, (count, uncounted) in found.items():
+        assert count < truth[name] if uncounted else count == truth[name], name
+    assert found["both"][1] == 1, "it has a place that is counted now: choose another"
+
+
+@each_since(21)
+def test_a_pattern_counts_inlined_calls_if_asked_to(toolchain: Toolchain, tmp_path: Path) -> None:
+    truth, binary = covered_calls(SOURCE, toolchain, tmp_path), build(SOURCE, toolchain)
+    assert_true(counted(binary, "--inlined", "main.*"), truth)
+    without = counted(binary, "main.*")
+    assert without.keys() == truth.keys() - {"bump", "note", "put"}
+    assert without["both"] == (100, 0)
+    left_out = counted(binary, "--inlined", "-x", "main.b*", "-x", "*put*", "main.*")
+    assert left_out.keys() == truth.keys() - {"bump", "both", "put"}
+
+
+@pytest.mark.parametrize(
+    ("attach", "flag"),
+    [
+        ("multi", "-buildmode=pie"),
+        ("multi", "-ldflags=-s -w"),
+        ("perf-cookie", "-buildmode=pie"),
+        ("perf-ip", "-ldflags=-s -w"),
+    ],
+)
+def test_each_way_of_attaching_and_building(attach: str, flag: str, tmp_path: Path) -> None:
+    truth = covered_calls(SOURCE, newest(), tmp_path)
+    found = counted(
+        build(SOURCE, newest(), flags=(flag,)), "--attach", attach, "--inlined", "main.*"
+    )
+    assert_true(found, truth)
+
+
+@pytest.mark.parametrize("words", [("main.disk.Size",), ("main.*",), ("main.disk.Size", "main.*")])
+def test_a_wrapper_and_what_is_inlined_in_it_are_one_call(
+    words: Sequence[str], tmp_path: Path
+) -> None:
+    truth = covered_calls(SOURCE, newest(), tmp_path)
+    assert counted(build(SOURCE, newest()), "--inlined", *words)["Size"] == (truth["Size"], 0)
+
+
+def test_names_without_a_wildcard_in_several_programs(tmp_path: Path) -> None:
+    """Two builds have other places each; of a third inlined calls are not counted."""
+    toolchains = [newest(), require("1.24"), require("1.19")]
+    binaries = [build(SOURCE, one) for one in toolchains]
+    truth = covered_calls(SOURCE, newest(), tmp_path)
+    running = [Process([binary]) for binary in binaries]
+    pids = ",".join(str(process.pid) for process in running)
+    names = ("main.bump", "main.outside", "main.put[...]")
+    with tool("gofunccount", "--json", "-p", pids, *names) as counting:
+        for process in running:
+            process.say("x")
+            assert process.wait() == 0
+        result = counting.result()
+    found: dict[str, Counter[str]] = {}
+    for row in of_kind(result, "count"):
+        assert row.get("uncounted_places", 0) == 0
+        name = row["func"].partition("[")[0].removeprefix("main.")
+        found.setdefault(row["program"], Counter())[name] += row["count"]
+    exact = Counter({name: truth[name] for name in ("bump", "outside", "put")})
+    others = exact - Counter({"bump": truth["bump"]})
+    assert len(found) == 3
+    for program, calls in found.items():
+        is_known = not program.startswith(str(binaries[2].parent.name))
+        assert calls == (exact if is_known else others), program
