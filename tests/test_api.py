@@ -379,7 +379,15 @@ def test_errors_are_those_of_the_commands(fixture: Fixture) -> None:
             go.count("main.no_such", seconds=0.1)
         with pytest.raises(gotrace.GotraceError, match="seconds is -1"):
             go.count("main.nest", seconds=-1)
+        with pytest.raises(gotrace.UsageError, match="budget is -1: give a part of one CPU"):
+            go.count("main.nest", budget=-1)
+        with pytest.raises(gotrace.UsageError, match="depth is 9: give 0 to 5"):
+            go.trace("main.nest", depth=9)
+        with pytest.raises(gotrace.UsageError, match="why=True divides time: leave out of"):
+            go.latency("main.nest", of="n", why=True)
     with gotrace.path(program()) as every:
+        with pytest.raises(gotrace.UsageError, match=r"live\(\) needs a running process"):
+            every.live()
         for ask in (every.on_cpu, every.waits):
             with pytest.raises(gotrace.UsageError, match=r"needs? one process: use attach\(pid\)"):
                 ask(seconds=1)

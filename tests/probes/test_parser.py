@@ -245,6 +245,7 @@ def test_an_expression_knows_its_place() -> None:
         ("tags[0:1]", 7, "slicing"),
         ("tags[0", 7, "expected ]"),
         ("&n", 1, "with %p"),
+        ("r. 0", 4, "the name of a field after the dot; an index is written [0]"),
         ("(" * 60 + "n" + ")" * 60, 52, "nested more than 50"),
         ("!" * 60 + "ok", 52, "nested more than 50"),
         ("ok" + " && ok" * 150, 604, "at most 200 parts"),

@@ -14,8 +14,8 @@ from gotrace.gotypes.from_text import parse_signature
 from gotrace.gotypes.types import Kind
 from gotrace.probes.parser import Expression
 from gotrace.probes.pattern import split_target
-from gotrace.probes.scope import Scope
-from gotrace.probes.spec import ProbeSpec, parse_probe
+from gotrace.probes.scope import MAX_LABEL_KEY, Scope
+from gotrace.probes.spec import ProbeSpec, parse_key, parse_label, parse_probe
 from gotrace.probes.tokens import SpecError
 from gotrace.probes.typed import Typed
 from tests.probes.go_types import SCOPE
@@ -186,6 +186,14 @@ def test_errors_name_the_place(text: str, there: str, reason: str) -> None:
     assert f"at '{there}'" in message if there else "at the end" in message
     place = text[caught.value.column - 1 :]
     assert place.startswith(there)
+
+
+def test_keys_have_bounds() -> None:
+    with pytest.raises(SpecError, match="expressions have at most 4096 characters"):
+        parse_key("n" * 4097)
+    assert parse_label(f'$label("{"k" * MAX_LABEL_KEY}")') == "k" * MAX_LABEL_KEY
+    with pytest.raises(UsageError, match=r"a label's key has at most \d+ bytes, and this one"):
+        parse_label(f'$label("{"k" * (MAX_LABEL_KEY + 1)}")')
 
 
 def test_resolving_names_the_place_in_the_whole_probe() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -27,6 +28,16 @@ def test_what_is_no_trace_says_what_it_is(row: dict[str, str], said: str, tmp_pa
     path.write_text('{"kind":"attached"}\n' + json.dumps(row) + "\n")
     with pytest.raises(gotrace.GotraceError, match=f"x.ndjson: no calls of gotrace, but {said}"):
         list(gotrace.read(path))
+
+
+def test_a_file_that_is_cut_off_or_hostile_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.ndjson.gz"
+    path.write_bytes(gzip.compress(b'{"kind":"attached"}\n')[:-6])
+    with pytest.raises(gotrace.GotraceError, match=r"cannot read .*: its end is missing"):
+        gotrace.merge(path)
+    path.write_bytes(gzip.compress(b"[" * 100_000 + b"\n"))
+    with pytest.raises(gotrace.GotraceError, match=r"x.ndjson.gz:1: not a line .*: too deep"):
+        gotrace.merge(path)
 
 
 def test_a_trace_without_calls_is_empty() -> None:

@@ -126,6 +126,9 @@ def test_names_are_replaced_where_they_are_names(
     )
     with pytest.raises(UsageError, match="name: rest: expected NAME = EXPRESSION"):
         find_recipe("bad")
+    (tmp_path / "bad.txt").write_bytes(b"description: \xff\n")
+    with pytest.raises(UsageError, match=r"^recipe .*bad\.txt: .* can't decode byte 0xff"):
+        find_recipe("bad")
 
 
 @pytest.mark.live
