@@ -9,7 +9,8 @@ AS_ROOT = env GOTRACE_LIVE=1
 else ifneq ($(shell command -v sudo),)
 AS_ROOT = sudo -H env "PATH=$$PATH" GOTRACE_LIVE=1 PYTHONPYCACHEPREFIX=/root/.cache/gotrace/pycache \
 	HYPOTHESIS_STORAGE_DIRECTORY=/root/.cache/gotrace/hypothesis PYTEST_ADDOPTS="-p no:cacheprovider" \
-	GOTRACE_TOOLCHAINS="$${GOTRACE_TOOLCHAINS:-$${XDG_CACHE_HOME:-$$HOME/.cache}/gotrace/toolchains}"
+	GOTRACE_TOOLCHAINS="$${GOTRACE_TOOLCHAINS:-$${XDG_CACHE_HOME:-$$HOME/.cache}/gotrace/toolchains}" \
+	GOTRACE_HOME="$$GOTRACE_HOME"
 endif
 
 .PHONY: help setup setup-test setup-kernels check test test-all lint test-real test-kernels \

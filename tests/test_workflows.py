@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -88,8 +90,13 @@ def test_a_release_is_tested_before_it_is_attached() -> None:
     jobs = read(path)["jobs"]
     text = "\n".join(step.get("run") or step["uses"] for step in jobs["release"]["steps"])
     order = ["make test\n", "make test-install", "ARCH=arm64", "diff -r first", "podman build"]
-    order += ["anchore/sbom-action@", "sha256sum", "actions/attest-build-provenance@"]
-    order.append("gh release create")
+    order += [
+        "anchore/sbom-action@",
+        "deploy/krew",
+        "sha256sum --",
+        "actions/attest-build-provenance@",
+    ]
+    order += ["gotrace.intoto.jsonl", "gh release create"]
     places = [text.index(step) for step in order]
     assert places == sorted(places)
     assert text.endswith("dist/*")
@@ -112,3 +119,34 @@ def test_a_release_is_attached_with_notes() -> None:
     text = "\n".join(scripts(CLONE / ".github" / "workflows" / "release.yml"))
     notes = re.search(r"--notes-file (\S+)", text)
     assert notes is not None and (CLONE / notes[1]).is_file()
+
+
+def test_a_release_has_a_manifest_that_krew_takes(tmp_path: Path) -> None:
+    """By krew's own checks: internal/index/validation, and how it unpacks (internal/download)."""
+    (tmp_path / "dist").mkdir()
+    for arch in ("amd64", "arm64"):
+        (tmp_path / "dist" / f"gotrace-{arch}.tar.gz").write_text(arch)
+    (tmp_path / "deploy").symlink_to(CLONE / "deploy")
+    (script,) = (one for one in scripts(WORKFLOWS[-1]) if "krew" in one)
+    home = {"GOTRACE_HOME": "https://example.com/a/gotrace", "GITHUB_REF_NAME": "v0.1.0"}
+    subprocess.run(["bash", "-ec", script], cwd=tmp_path, env={**os.environ, **home}, check=True)
+    manifest = read(tmp_path / "dist" / "gotrace.yaml")
+    assert set(manifest) == {"apiVersion", "kind", "metadata", "spec"}
+    assert manifest["apiVersion"] == "krew.googlecontainertools.github.com/v1alpha2"
+    assert manifest["kind"] == "Plugin" and manifest["metadata"] == {"name": "gotrace"}
+    spec = manifest["spec"]
+    assert set(spec) == {
+        *("version", "homepage", "shortDescription", "description", "caveats", "platforms"),
+    }
+    assert re.fullmatch(r"v\d+\.\d+\.\d+", spec["version"])
+    assert spec["homepage"] == home["GOTRACE_HOME"]
+    assert "\n" not in spec["shortDescription"]
+    assert len(spec["shortDescription"]) <= 50  # krew's guide to names and texts
+    for arch, platform in zip(("amd64", "arm64"), spec["platforms"], strict=True):
+        assert set(platform) == {"selector", "uri", "sha256", "bin"}
+        assert platform["selector"] == {"matchLabels": {"os": "linux", "arch": arch}}
+        assert platform["sha256"] == hashlib.sha256(arch.encode()).hexdigest()
+        release = f"{spec['homepage']}/releases/download/v0.1.0"
+        assert platform["uri"] == f"{release}/gotrace-{arch}.tar.gz"
+        assert platform["bin"] == "gotrace/bin/gofleet"
+    assert not re.search(r"VERSION|HOME|SHA256_", (tmp_path / "dist" / "gotrace.yaml").read_text())

@@ -11,6 +11,7 @@ changed. Programs are for one architecture, and a wheel has the tags of the olde
 there, as it has nothing that is linked with one. Two wheels of a commit, and two bundles, are equal
 byte for byte if compiler and packages are the same; the manifest of the programs names the
 compiler.
+With GOTRACE_HOME, the address of a repository, a wheel's metadata have its pages.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ def _make_wheel(place: Path, arch: str, programs: Path | None) -> Path:
     ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info", "tests")
     shutil.copytree(CLONE, source, ignore=ignored)
     shutil.rmtree(source / COMPILED, ignore_errors=True)
+    if home := os.environ.get("GOTRACE_HOME"):
+        _add_home(source / "setup.cfg", home)
     if programs is not None:
         shutil.copytree(programs, source / COMPILED)
     else:
@@ -115,6 +118,19 @@ def _make_wheel(place: Path, arch: str, programs: Path | None) -> Path:
     tags = [f"{tag}_{machine}" for tag in TAGS]
     _settle(wheel, tags)
     return wheel.rename(wheel.with_name(f"{wheel.stem.rpartition('-')[0]}-{'.'.join(tags)}.whl"))
+
+
+def _add_home(setup: Path, home: str) -> None:
+    """Name the repository in the metadata: a clone does not know where it is public."""
+    pages = {
+        "Source": "",
+        "Documentation": "/tree/main/docs",
+        "Changelog": "/blob/main/CHANGELOG.md",
+        "Issues": "/issues",
+    }
+    rows = "".join(f"    {name} = {home}{page}\n" for name, page in pages.items())
+    text = setup.read_text()
+    setup.write_text(text.replace("[metadata]\n", f"[metadata]\nproject_urls =\n{rows}", 1))
 
 
 def _compile(source: Path, arch: str) -> None:

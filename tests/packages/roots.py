@@ -43,7 +43,7 @@ exec chroot "$root" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"
 """
 
 
-def root(*packages: str) -> Path:
+def root(*packages: str, suite: str = SUITE) -> Path:
     """Return a root of the least that Debian is and these packages, made the first time.
 
     Skips, or fails with GOTRACE_LIVE=1, where that is not possible.
@@ -51,10 +51,10 @@ def root(*packages: str) -> Path:
     program = shutil.which("debootstrap", path=_PATH)
     if program is None or os.geteuid() != 0:
         skip_or_fail("no debootstrap here, or not as root: make setup-test")
-    digest = hashlib.sha256(repr((SUITE, sorted(packages))).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(repr((suite, sorted(packages))).encode()).hexdigest()[:12]
     roots = cache_dir() / "roots"
     roots.mkdir(parents=True, exist_ok=True)
-    place = roots / f"{SUITE}-{digest}"
+    place = roots / f"{suite}-{digest}"
     with (roots / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():
@@ -62,7 +62,7 @@ def root(*packages: str) -> Path:
             command = [program, "--variant=minbase"]
             command += [f"--include={','.join(packages)}"] if packages else []
             done = subprocess.run(
-                [*command, SUITE, str(unfinished)],
+                [*command, suite, str(unfinished)],
                 capture_output=True,
                 text=True,
                 timeout=_PATIENCE,

@@ -7,12 +7,14 @@ import os
 import re
 import shutil
 import subprocess
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import gotrace
 from gotrace.architecture import HOST
 from tests.packages.roots import in_copy, needs_all, root
 from tests.test_packaging import SEVEN_CALLS
@@ -106,6 +108,13 @@ def test_bundle_with_the_hosts_python(program: Path, tmp_path: Path, table: list
     # Without site, Python does not see the distribution's packages, among them BCC's binding.
     python: list[str | Path] = ["/usr/bin/python3", "-I", "-S"]
     first = trace([*python, tmp_path / "gotrace" / "bin"], program, home)
+    # As krew installs it: files alone, and a link by another name.
+    with tarfile.open(bundle) as archive:
+        assert all(each.isfile() and ".." not in each.name for each in archive)
+    plugin = tmp_path / "kubectl-gotrace"
+    plugin.symlink_to("gotrace/bin/gofleet")
+    said = subprocess.run([plugin, "--version"], capture_output=True, text=True)
+    assert (said.returncode, said.stdout) == (0, f"gofleet {gotrace.__version__}\n"), said.stderr
     table.append(
         f"| the bundle, unpacked | {bundle.stat().st_size / 1e6:.1f} MB | {installed:.1f} MB |"
         f" {unpacking:.1f} s | {first:.1f} s |"
@@ -126,10 +135,14 @@ echo $((b - a)) $((c - b))
 """
 
 
+@pytest.mark.parametrize(("suite", "release"), [("bookworm", 12), ("trixie", 13)])
 @pytest.mark.parametrize("kind", ["bundle", "deb"])
-def test_on_debian(kind: str, program: Path, tmp_path: Path, table: list[str]) -> None:
-    """Install on a Debian 13 that has Python and two libraries, and neither pip nor LLVM."""
-    place = root("python3", "python3-capstone", "python3-pyelftools", "python3-tabulate")
+def test_on_debian(
+    kind: str, suite: str, release: int, program: Path, tmp_path: Path, table: list[str]
+) -> None:
+    """Install on a Debian that has Python and its libraries, and neither pip nor LLVM."""
+    libraries = ("python3-capstone", "python3-pyelftools", "python3-tabulate")
+    place = root("python3", *libraries, suite=suite)
     shutil.copy(program, tmp_path / "seven")
     if kind == "bundle":
         package = made(BUNDLE)
@@ -143,6 +156,6 @@ def test_on_debian(kind: str, program: Path, tmp_path: Path, table: list[str]) -
     assert re.search(r"^main\.work +7 +100\.0%$", done.stdout, re.MULTILINE)
     installing, first = (int(ns) / 1e9 for ns in done.stdout.splitlines()[-1].split())
     table.append(
-        f"| Debian 13, {kind} | {package.stat().st_size / 1e6:.1f} MB | |"
+        f"| Debian {release}, {kind} | {package.stat().st_size / 1e6:.1f} MB | |"
         f" {installing:.1f} s | {first:.1f} s |"
     )

@@ -107,7 +107,8 @@ def test_doctor_says_where_programs_come_from(unpacked: Path, tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.apart
-def test_two_wheels_are_equal(tmp_path: Path) -> None:
+def test_two_wheels_are_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOTRACE_HOME", "https://example.com/a/gotrace")
     first, second = tmp_path / "first", tmp_path / "second"
     wheels = []
     for place in (first, second):
@@ -126,6 +127,9 @@ def test_two_wheels_are_equal(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheels[0]) as archive:
         entries = archive.infolist()
         manifest = json.loads(archive.read("gotrace/_compiled/manifest.json"))
+        (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
+        metadata = archive.read(name).decode()
+    assert "\nProject-URL: Issues, https://example.com/a/gotrace/issues\n" in metadata
     assert {each.external_attr >> 16 for each in entries} == {0o100644}
     assert len({each.date_time for each in entries}) == 1
     assert len(manifest["programs"]) == len(FEW)
