@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gotrace.capture.nodes import shortest_float32
-from gotrace.capture.paths import OTHER_TYPE, PathMark, PathStep
+from gotrace.capture.paths import OTHER_TYPE, Assertion, PathMark, PathStep
 from gotrace.capture.payload import BEYOND, NIL_POINTER
+from gotrace.errors import said
 from gotrace.gotypes.types import GoType, Kind, MapType
 from gotrace.probes.constants import (
     FLOATS,
@@ -28,11 +29,17 @@ from gotrace.probes.constants import (
     SIGNED,
     whole_arithmetic,
 )
-from gotrace.probes.parser import BinaryOperator, ChangeFunction, TextFunction
+from gotrace.probes.parser import (
+    BinaryOperator,
+    ChangeFunction,
+    QuantifierFunction,
+    TextFunction,
+)
 from gotrace.probes.scope import DURATION_SPECIALS, SpecialName
 from gotrace.probes.typed import (
     AccessPath,
     Arithmetic,
+    Bound,
     Changed,
     Comparison,
     Constant,
@@ -42,6 +49,8 @@ from gotrace.probes.typed import (
     NilTest,
     Not,
     Operand,
+    Quantifier,
+    Sliced,
     SpecialOperand,
     TextTest,
     Typed,
@@ -85,6 +94,7 @@ _NOT_CAPTURED = UnavailableValue("not captured")
 _CUT_TEXT = "a string is longer than what is copied of it"
 DIVIDED_BY_ZERO = UnavailableValue("division by zero")
 _OUT_OF_RANGE = "index out of range "  # as Go says it
+_OUT_OF_BOUNDS = "slice bounds out of range "
 _DIVISIONS = {BinaryOperator.DIVIDE, BinaryOperator.REMAINDER}
 _FLOAT_OPERATIONS: dict[BinaryOperator, Callable[[float, float], float]] = {
     BinaryOperator.ADD: operator.add,
@@ -103,21 +113,7 @@ def evaluate(expression: Typed, values: Mapping[AccessPath, Value], specials: Sp
     ``values`` holds what was captured for each of the expression's operands. Conditions give a
     bool; what cannot be known is Unavailable, nothing is raised.
     """
-    if isinstance(expression, Operand):
-        captured = values.get(expression.path, _NOT_CAPTURED)
-        indices = [step for step in expression.path.steps if isinstance(step, int)]
-        # Of a slice that has fewer, nothing is there to be captured.
-        return _out_of_range(indices) if indices and captured == BEYOND else captured
-    if isinstance(expression, SpecialOperand):
-        return _special(expression.special, specials)
-    if isinstance(expression, Constant):
-        value = expression.value
-        return StringValue(value, len(value)) if isinstance(value, bytes) else value
-    found = _Evaluation(values, specials).computed(expression)
-    if found is not None:
-        return found
-    truth = _Evaluation(values, specials).truth(expression)
-    return UnavailableValue("an operand is unavailable") if truth is None else truth
+    return _Evaluation(values, specials).value(expression)
 
 
 def decide(predicate: Typed, values: Mapping[AccessPath, Value], specials: Specials) -> bool | None:
@@ -158,11 +154,35 @@ def _encoded(text: str) -> bytes:
 class _Evaluation:
     """Evaluate conditions for one call; None means unknown."""
 
-    __slots__ = ("_specials", "_values")
+    __slots__ = ("_bound", "_specials", "_values")
 
     def __init__(self, values: Mapping[AccessPath, Value], specials: Specials) -> None:
         self._values = values
         self._specials = specials
+        #: The values of names for elements, by their numbers.
+        self._bound: dict[int, Value] = {}
+
+    def value(self, expression: Typed) -> Value:
+        if isinstance(expression, Operand):
+            captured = self._values.get(expression.path, _NOT_CAPTURED)
+            indices = [step for step in expression.path.steps if isinstance(step, int)]
+            # Of a slice that has fewer, nothing is there to be captured.
+            return _out_of_range(indices) if indices and captured == BEYOND else captured
+        if isinstance(expression, Bound):
+            return self._bound[expression.number]
+        if isinstance(expression, SpecialOperand):
+            return _special(expression.special, self._specials)
+        if isinstance(expression, Constant):
+            value = expression.value
+            return StringValue(value, len(value)) if isinstance(value, bytes) else value
+        found = self._computed(expression)
+        if found is not None:
+            return found
+        truth = self.truth(expression)
+        if truth is not None:
+            return truth
+        reasons = self._unknown_elements(expression) if isinstance(expression, Quantifier) else ()
+        return UnavailableValue(next(iter(reasons), "an operand is unavailable"))
 
     def truth(self, expression: Typed) -> bool | None:
         if isinstance(expression, Comparison):
@@ -174,7 +194,10 @@ class _Evaluation:
             return None if truth is None else not truth
         if isinstance(expression, TextTest):
             return self._text_test(expression)
-        value = self._value(expression.operand if isinstance(expression, NilTest) else expression)
+        if isinstance(expression, Quantifier):
+            found = self._quantified(expression)
+            return next(iter(found)) if len(found) == 1 else None
+        value = self.value(expression.operand if isinstance(expression, NilTest) else expression)
         if isinstance(value, UnavailableValue):
             return None
         if isinstance(expression, NilTest):
@@ -194,16 +217,20 @@ class _Evaluation:
         if isinstance(expression, Not):
             found = self.outcomes(expression.operand)
             return frozenset(None if truth is None else not truth for truth in found)
+        if isinstance(expression, Quantifier):
+            return self._quantified(expression)
         truth = self.truth(expression)
-        if truth is not None or any(map(self._is_missing, operands(expression))):
+        if truth is not None:
             return frozenset({truth})
+        sides: tuple[Typed, ...] = (expression,)
         if isinstance(expression, Comparison):
-            sides = self._value(expression.left), self._value(expression.right)
-            if any(map(_is_nothing, sides)):
-                return frozenset({truth})
-        elif isinstance(expression, NilTest | TextTest) and _is_nothing(
-            self._value(expression.operand)
-        ):
+            sides = expression.left, expression.right
+        elif isinstance(expression, NilTest | TextTest):
+            sides = (expression.operand,)
+        # A condition on elements says itself what is missing.
+        read = [one for side in sides if not isinstance(side, Quantifier) for one in operands(side)]
+        asked = () if sides == (expression,) else sides
+        if any(_is_nothing(self.value(one)) for one in (*read, *asked)):
             return frozenset({truth})
         return frozenset({True, False})
 
@@ -214,23 +241,88 @@ class _Evaluation:
             yield from self.unknown(expression.right)
         elif isinstance(expression, Not):
             yield from self.unknown(expression.operand)
+        elif isinstance(expression, Quantifier):
+            yield from self._unknown_elements(expression)
         elif len(self.outcomes(expression)) > 1:
             parts: list[Typed] = [expression]
             if isinstance(expression, Comparison):
                 parts = [expression.left, expression.right]
             elif isinstance(expression, NilTest | TextTest):
                 parts = [expression.operand]
-            found = map(self._value, parts)
+            found = map(self.value, parts)
             reasons = [value.why for value in found if isinstance(value, UnavailableValue)]
             yield reasons[0] if reasons else _CUT_TEXT
 
-    def _is_missing(self, operand: Operand) -> bool:
-        """Return whether there is no such value.
+    def _elements(self, of: Quantifier) -> tuple[list[tuple[Value, Value]], float] | Value:
+        """Return the places and elements that were captured, and how many more there may be.
 
-        It is what a nil pointer would lead to, in an element that a slice does not have, or the
-        result of a call that did not return.
+        Return the value itself if it has none that is known.
         """
-        return _is_nothing(self._value(operand))
+        value = self.value(of.collection)
+        if isinstance(value, Nil):
+            return [], 0
+        plain = unwrapped(value)
+        if isinstance(plain, MapValue) and plain.missing is None:
+            return list(plain.entries), plain.length - len(plain.entries)
+        if isinstance(plain, BytesValue):
+            rest = math.inf if plain.length is None else plain.length - len(plain.data)
+            return list(enumerate(plain.data)), rest
+        if isinstance(plain, SequenceValue):
+            return list(enumerate(plain.elements)), plain.length - len(plain.elements)
+        if isinstance(plain, MapValue) and plain.missing is not None:
+            return plain.missing
+        return plain if isinstance(plain, UnavailableValue) else _NOT_CAPTURED
+
+    def _bind(self, of: Quantifier, place: Value, element: Value) -> None:
+        if of.place is not None:
+            self._bound[of.place.number] = place
+        if of.element is not None:
+            self._bound[of.element.number] = element
+
+    def _quantified(self, of: Quantifier) -> frozenset[bool | None]:
+        """Return which truths ``any`` or ``all`` may have; see ``outcomes``."""
+        found = self._elements(of)
+        if not isinstance(found, tuple):
+            return frozenset({None}) if _is_nothing(found) else frozenset({True, False})
+        elements, rest = found
+        decisive = of.function is QuantifierFunction.ANY
+        outcomes: frozenset[bool | None] = frozenset({not decisive})
+        for place, element in elements:
+            self._bind(of, place, element)
+            each = self.outcomes(of.condition)
+            outcomes = frozenset(_combined(decisive, a, b) for a in outcomes for b in each)
+            if outcomes == {decisive}:
+                return outcomes
+        if rest:
+            outcomes = frozenset(_combined(decisive, a, b) for a in outcomes for b in (True, False))
+        return outcomes
+
+    def _counted(self, of: Quantifier) -> tuple[int, float] | Value:
+        """Return of how many elements a condition is true: at least, and at most."""
+        found = self._elements(of)
+        if not isinstance(found, tuple):
+            return found
+        elements, rest = found
+        least, most = 0, rest
+        for place, element in elements:
+            self._bind(of, place, element)
+            each = self.outcomes(of.condition)
+            least += each == {True}
+            most += True in each
+        return least, most
+
+    def _unknown_elements(self, of: Quantifier) -> Iterator[str]:
+        """Yield why a condition on elements has no certain truth, or their count is not known."""
+        found = self._elements(of)
+        if isinstance(found, UnavailableValue):
+            yield found.why
+        elif isinstance(found, tuple):
+            for place, element in found[0]:
+                self._bind(of, place, element)
+                yield from self.unknown(of.condition)
+            if found[1]:
+                more = said("--elements", "elements")
+                yield f"there are more elements than are copied: ask for more by {more}"
 
     def _logic(self, expression: Logic) -> bool | None:
         decisive = expression.operator is BinaryOperator.OR
@@ -239,23 +331,29 @@ class _Evaluation:
             return decisive
         return _combined(decisive, left, self.truth(expression.right))
 
-    def _value(self, expression: Typed) -> Value:
-        return evaluate(expression, self._values, self._specials)
-
-    def computed(self, expression: Typed) -> Value | None:
+    def _computed(self, expression: Typed) -> Value | None:
         """Return the value that an expression computes from the call's, None for conditions."""
         if isinstance(expression, Arithmetic):
             return self._arithmetic(expression)
         if isinstance(expression, Changed):
-            return _changed(self._value(expression.operand), _CHANGES[expression.function])
+            return _changed(self.value(expression.operand), _CHANGES[expression.function])
         if isinstance(expression, Lookup):
             return self._lookup(expression)
+        if isinstance(expression, Sliced):
+            return self._sliced(expression)
+        if isinstance(expression, Quantifier) and expression.function is QuantifierFunction.COUNT:
+            count = self._counted(expression)
+            if not isinstance(count, tuple):
+                return count
+            if count[0] == count[1]:
+                return count[0]
+            return UnavailableValue(next(self._unknown_elements(expression), _NOT_CAPTURED.why))
         if isinstance(expression, Walk):
-            return _walked(self._value(expression.operand), expression.steps, expression.of)
+            return _walked(self.value(expression.operand), expression.steps, expression.of)
         return None
 
     def _arithmetic(self, expression: Arithmetic) -> Value:
-        sides = self._value(expression.left), self._value(expression.right)
+        sides = self.value(expression.left), self.value(expression.right)
         for side in sides:
             if isinstance(side, UnavailableValue):
                 return side
@@ -278,7 +376,7 @@ class _Evaluation:
         return _numeric(result, of)
 
     def _lookup(self, expression: Lookup) -> Value:
-        found, key = self._value(expression.operand), self._value(expression.key)
+        found, key = self.value(expression.operand), self.value(expression.key)
         for value in (found, key):
             if isinstance(value, UnavailableValue):
                 return value
@@ -299,8 +397,33 @@ class _Evaluation:
             unsure = unsure or same is None
         return _NOT_CAPTURED if unsure else _zero(expression.of)
 
+    def _sliced(self, expression: Sliced) -> Value:
+        found = self.value(expression.operand)
+        bounds: list[int | None] = []
+        for bound in (expression.low, expression.high):
+            value = self.value(bound) if bound is not None else None
+            number = None if value is None else _number(value)
+            if bound is not None and not isinstance(number, int):
+                return value if isinstance(value, UnavailableValue) else _NOT_CAPTURED
+            bounds.append(number)  # type: ignore[arg-type]
+        return _part(found, bounds[0] or 0, bounds[1], expression.of)
+
+    def _count_range(self, expression: Typed) -> tuple[float, float] | None:
+        """Return the least and the most that a number may be, None if nothing is known of it."""
+        if isinstance(expression, Quantifier):
+            counted = self._counted(expression)
+            return counted if isinstance(counted, tuple) else None
+        number = _number(self.value(expression))
+        return None if number is None else (number, number)
+
     def _comparison(self, expression: Comparison) -> bool | None:
-        left, right = self._value(expression.left), self._value(expression.right)
+        is_count = expression.left.type.kind is not Kind.BOOL and any(
+            isinstance(side, Quantifier) for side in (expression.left, expression.right)
+        )
+        if is_count:
+            sides = self._count_range(expression.left), self._count_range(expression.right)
+            return _compare_ranges(expression.operator, *sides)
+        left, right = self.value(expression.left), self.value(expression.right)
         if expression.domain is Domain.STRING:
             return _compare_texts(expression.operator, _text(left), _text(right))
         plain_left, plain_right = _number(left), _number(right)
@@ -312,7 +435,7 @@ class _Evaluation:
         return RELATIONS[expression.operator](plain_left, plain_right)
 
     def _text_test(self, test: TextTest) -> bool | None:
-        value = self._value(test.operand)
+        value = self.value(test.operand)
         if isinstance(value, Nil):
             return test.needle == b"" and test.operand.type.kind is not Kind.INTERFACE
         captured = _text(value)
@@ -380,6 +503,8 @@ def _walked(value: Value, steps: Sequence[PathStep], of: GoType) -> Value:
             value = _NOT_CAPTURED if found is None else found
         elif isinstance(step, int):
             value = _element(value, step)
+        elif isinstance(step, Assertion):
+            value = _asserted(value, step)
         elif step is PathMark.DEREF:
             if isinstance(value, Nil):
                 return NIL_POINTER
@@ -388,6 +513,60 @@ def _walked(value: Value, steps: Sequence[PathStep], of: GoType) -> Value:
         else:
             value = _measured(value, step is PathMark.LEN)
     return value
+
+
+def _asserted(value: Value, step: Assertion) -> Value:
+    """Return the value in an interface, if its type is the one that was asked for."""
+    if isinstance(value, InterfaceValue):
+        dynamic, inside = value.dynamic, value.value
+    elif isinstance(value, ErrorValue):
+        dynamic, inside = value.type, value.value
+    else:
+        return OTHER_TYPE if isinstance(value, Nil) else _NOT_CAPTURED
+    if dynamic is None:
+        return UnavailableValue("type not known")
+    if dynamic != step.name:
+        return OTHER_TYPE
+    return _NOT_CAPTURED if inside is None else inside
+
+
+def _part(value: Value, low: int, high: int | None, of: GoType) -> Value:
+    """Return a slice of a text or of elements, with as much of it as was captured."""
+    if isinstance(value, UnavailableValue):
+        return value
+    plain = unwrapped(value)
+    length: int | None = 0
+    capacity: int | None = 0
+    if isinstance(plain, StringValue):
+        length, capacity = plain.length, None
+    elif isinstance(plain, BytesValue | SequenceValue):
+        length, capacity = plain.length, plain.capacity
+    elif not isinstance(plain, Nil):
+        return _NOT_CAPTURED
+    end = length if high is None else high
+    if low < 0 or (end is not None and low > end) or (end is not None and end < 0):
+        return _out_of_bounds(low, high, length)
+    if length is not None and end is not None and end > length:
+        if capacity is not None and end <= capacity:
+            return UnavailableValue("beyond the length, which is as far as is copied")
+        return _out_of_bounds(low, high, length)
+    left = None if end is None else end - low
+    room = None if capacity is None else capacity - low
+    if isinstance(plain, StringValue):
+        text = StringValue(plain.text[low:end], left)
+        return NamedValue(of.name, text) if of.is_named else text
+    if isinstance(plain, BytesValue):
+        return BytesValue(of.name, plain.data[low:end], left, room)
+    if isinstance(plain, SequenceValue):
+        assert left is not None
+        return SequenceValue(of.name, plain.elements[low:end], left, room)
+    return Nil(of.name)
+
+
+def _out_of_bounds(low: int, high: int | None, length: int | None) -> UnavailableValue:
+    of = "" if length is None else f" with length {length}"
+    where = f"[{low}:{'' if high is None else high}]"
+    return UnavailableValue(f"{_OUT_OF_BOUNDS}{where}{of}: test len() first")
 
 
 def _measured(value: Value, is_length: bool) -> Value:
@@ -428,7 +607,8 @@ def _out_of_range(indices: Sequence[int], length: int | None = None) -> Unavaila
 
 
 def _is_nothing(value: Value) -> bool:
-    missing = isinstance(value, UnavailableValue) and value.why.startswith(_OUT_OF_RANGE)
+    out_of = (_OUT_OF_RANGE, _OUT_OF_BOUNDS)
+    missing = isinstance(value, UnavailableValue) and value.why.startswith(out_of)
     return missing or value in _NOTHING
 
 
@@ -529,6 +709,19 @@ def _compare_texts(
     orders = [0] if may_be_as_long else []
     orders += [1] if _reaches(left, known + 1) else []
     orders += [-1] if _reaches(right, known + 1) else []
+    truths = {RELATIONS[operator](order, 0) for order in orders}
+    return truths.pop() if len(truths) == 1 else None
+
+
+def _compare_ranges(
+    operator: BinaryOperator, left: tuple[float, float] | None, right: tuple[float, float] | None
+) -> bool | None:
+    """Compare two numbers of which only the least and the most are known; None if undecided."""
+    if left is None or right is None:
+        return None
+    orders = [-1] if left[0] < right[1] else []
+    orders += [1] if left[1] > right[0] else []
+    orders += [0] if max(left[0], right[0]) <= min(left[1], right[1]) else []
     truths = {RELATIONS[operator](order, 0) for order in orders}
     return truths.pop() if len(truths) == 1 else None
 

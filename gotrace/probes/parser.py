@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parse the expressions of a probe: Go's, over a call's parameters and results.
 
-Operands are names, ``$`` specials, literals, field paths, indices, ``*p``, type assertions,
+Operands are names, ``$`` specials, literals, field paths, indices, slices, ``*p``, type assertions,
 ``len()``, ``cap()``, ``type()``, ``lower()``, ``prefix()``, ``suffix()``, ``contains()``,
-``$exit()`` and ``$trace()``; operators are those of arithmetic, the comparisons and ``&& || !``,
-with Go's precedence (The Go Programming Language Specification, "Operators").
+``any()``, ``all()``, ``count()``, ``$exit()`` and ``$trace()``; operators are those of arithmetic,
+the comparisons and ``&& || !``, with Go's precedence (The Go Programming Language Specification,
+"Operators").
 """
 
 from __future__ import annotations
@@ -83,6 +84,15 @@ class LookupExpr(Expression):
 
 
 @dataclass(frozen=True, slots=True)
+class SliceExpr(Expression):
+    """``operand[low:high]``; a bound that is left out is None."""
+
+    operand: Expression
+    low: Expression | None
+    high: Expression | None
+
+
+@dataclass(frozen=True, slots=True)
 class AssertExpr(Expression):
     """``operand.(type)``; ``type_text`` is as the user wrote it."""
 
@@ -156,6 +166,24 @@ class CallExpr(Expression):
     arguments: tuple[Expression, ...]
 
 
+class QuantifierFunction(Enum):
+    """The functions that ask a condition of each element."""
+
+    ANY = "any"
+    ALL = "all"
+    COUNT = "count"
+
+
+@dataclass(frozen=True, slots=True)
+class QuantifierExpr(Expression):
+    """``any(collection, names, condition)``; the names are one or two, with their places."""
+
+    function: QuantifierFunction
+    collection: Expression
+    names: tuple[NameExpr, ...]
+    condition: Expression
+
+
 class UnaryOperator(Enum):
     """The prefix operators, ``*`` aside."""
 
@@ -225,6 +253,13 @@ _FUNCTIONS: dict[str, tuple[MeasureFunction | TextFunction | ChangeFunction, int
     **{measure.value: (measure, 1) for measure in MeasureFunction},
     **{function.value: (function, 2) for function in TextFunction},
     **{function.value: (function, 1) for function in ChangeFunction},
+}
+_QUANTIFIERS = {function.value: function for function in QuantifierFunction}
+#: Methods and functions of CEL, expr, Go's package slices and others, and what they are here.
+_QUANTIFIERS_INSTEAD = {
+    **dict.fromkeys(("exists", "any", "some", "ContainsFunc", "IndexFunc"), "any"),
+    **dict.fromkeys(("all", "every"), "all"),
+    **dict.fromkeys(("count", "filter"), "count"),
 }
 _INSTEAD = {"=": "==", ":=": "==", "~": "contains()", "++": "+ 1", "--": "- 1"}
 _PREFIXES = ("!", "-", "*", "+", "^", "&")
@@ -328,8 +363,11 @@ class Parser:
             elif self.at("("):
                 if isinstance(operand, NameExpr) and operand.name in _CALLS_INSTEAD:
                     raise self._source.error(operand.span, _CALLS_INSTEAD[operand.name])
+                if isinstance(operand, FieldExpr) and operand.name in _QUANTIFIERS_INSTEAD:
+                    raise self._of_elements(operand)
+                known = (*_FUNCTIONS, *_QUANTIFIERS)
                 raise self.error(
-                    f"only {', '.join(f'{name}()' for name in _FUNCTIONS)} can be called: "
+                    f"only {', '.join(f'{name}()' for name in known)} can be called: "
                     "code of the traced program is never run"
                 )
             else:
@@ -366,13 +404,20 @@ class Parser:
         self.take()
         self._enter()
         key = None if self.at(":") else self._binary(1)
+        high: Expression | None = None
+        is_slice = self.at(":")
+        if is_slice:
+            self.take()
+            high = None if self.at("]") else self._binary(1)
         self._depth -= 1
-        if key is None or self.at(":"):
-            raise self.error("slicing is not supported: index one element, or print the whole")
+        if is_slice and self.at(":"):
+            raise self.error("a capacity changes nothing here: write s[a:b]")
         if not self.at("]"):
             raise self.error("expected ] after the index")
         end = self.take().span.end
         span = TextRange(operand.span.start, end)
+        if key is None or is_slice:
+            return SliceExpr(operand, key, high, span=span)
         if isinstance(key, LiteralExpr) and key.kind in (LiteralKind.INT, LiteralKind.RUNE):
             assert isinstance(key.value, int)
             return IndexExpr(operand, key.value, span=span)
@@ -425,6 +470,8 @@ class Parser:
             return LiteralExpr(LiteralKind.NIL, None, span=token.span)
         if token.text in _FUNCTIONS and self.at("("):
             return self._call(token)
+        if token.text in _QUANTIFIERS and self.at("("):
+            return self._quantifier(token)
         if token.text == "not" and self.token.kind is TokenKind.NAME:
             raise self._source.error(token.span, "no such operator: use ! for not")
         return NameExpr(token.text, span=token.span)
@@ -448,6 +495,57 @@ class Parser:
             wanted = form.replace("prefix", name.text) if expected == 2 else "one value"
             raise self._source.error(span, f"{name.text}() takes {wanted}")
         return CallExpr(function, tuple(arguments), span=span)
+
+    def _quantifier(self, function: Token) -> Expression:
+        """Parse what follows ``any``, ``all`` or ``count``."""
+        self.take()
+        self._enter()
+        collection = self._binary(1)
+        names: list[NameExpr] = []
+        start = self.token.span.end
+        while self.at(","):
+            self.take()
+            if self.token.kind is not TokenKind.NAME or self._tokens[self._next + 1].text != ",":
+                break
+            name = self.take()
+            names.append(NameExpr(name.text, span=name.span))
+        if not names or len(names) > 2:
+            raise self._source.error(function.span, self._quantifier_form(collection, start))
+        condition = self._binary(1)
+        if not self.at(")"):
+            raise self.error("expected ), or an operator such as ==, && or ||")
+        span = TextRange(function.span.start, self.take().span.end)
+        self._depth -= 1
+        of = _QUANTIFIERS[function.text]
+        return QuantifierExpr(of, collection, tuple(names), condition, span=span)
+
+    def _quantifier_form(self, collection: Expression, start: int) -> str:
+        """Return how a condition on elements is written, made of what stands after an index."""
+        depth, end = 1, start
+        for token in self._tokens:
+            if token.span.start >= start and token.kind is not TokenKind.END:
+                depth += (token.text == "(") - (token.text == ")")
+                if not depth:
+                    break
+                end = token.span.end
+        text = self._source.text
+        elements = text[collection.span.start : collection.span.end]
+        condition = text[start:end].strip().removeprefix("{").removesuffix("}").strip()
+        condition = condition.replace("@it", "it").replace("#", "it")
+        if condition.startswith("."):
+            condition = f"it{condition}"
+        if not condition or condition.startswith("func") or "=>" in condition or "," in condition:
+            condition = "it.Price > 100"
+        return f"elements have a name, as in any({elements}, it, {condition})"
+
+    def _of_elements(self, called: FieldExpr) -> SpecError:
+        """Return the error about a call that asks elements as other languages do."""
+        span, function = called.operand.span, _QUANTIFIERS_INSTEAD[called.name]
+        elements = self._source.text[span.start : span.end]
+        if elements == "slices":
+            elements = "xs"
+        form = f"{function}({elements}, it, it.Price > 100)"
+        return self._source.error(called.span, f"a condition on elements is written {form}")
 
     def _parenthesis(self) -> Expression:
         token = self.token

@@ -17,6 +17,7 @@ from gotrace.gotypes.types import (
     GoType,
     InterfaceType,
     Kind,
+    Lazy,
     MapType,
     OpaqueType,
     PointerType,
@@ -59,6 +60,8 @@ from gotrace.probes.parser import (
     LookupExpr,
     MeasureFunction,
     NameExpr,
+    QuantifierExpr,
+    SliceExpr,
     SpanExpr,
     SpecialExpr,
     TextFunction,
@@ -80,6 +83,7 @@ from gotrace.probes.tokens import Source, SpecError
 from gotrace.probes.typed import (
     AccessPath,
     Arithmetic,
+    Bound,
     Changed,
     Comparison,
     Constant,
@@ -89,6 +93,8 @@ from gotrace.probes.typed import (
     NilTest,
     Not,
     Operand,
+    Quantifier,
+    Sliced,
     SpecialOperand,
     TextTest,
     Typed,
@@ -281,6 +287,8 @@ def _no_condition(typed: Typed) -> str:
     return f"this is {described(typed.type)} and no condition: {compare}"
 
 
+#: Expressions whose parts can be asked for.
+_HAVING_PARTS = (Operand, Walk, Lookup, Sliced, Bound)
 _NOT_LOOKED_AT = "what is in this interface is not looked at here"
 
 
@@ -290,6 +298,9 @@ class _Resolver:
     def __init__(self, source: Source, scope: Scope) -> None:
         self._source = source
         self._scope = scope
+        #: Names for elements of what is asked about now, the innermost last.
+        self._bound: list[tuple[str, Bound]] = []
+        self._names = 0
 
     def finished(self, typed: Typed) -> Typed:
         """Return an untyped constant its default type."""
@@ -319,6 +330,10 @@ class _Resolver:
         if isinstance(expression, LookupExpr):
             key = self.resolve(expression.key)
             return self._lookup(expression, self.resolve(expression.operand), key)
+        if isinstance(expression, SliceExpr):
+            return self._sliced(expression)
+        if isinstance(expression, QuantifierExpr):
+            return self._quantifier(expression)
         if isinstance(expression, AssertExpr):
             return self._assertion(expression)
         if isinstance(expression, ExitExpr):
@@ -344,6 +359,9 @@ class _Resolver:
         return Operand(AccessPath(root), basic_type(Kind.STRING), span=label.span)
 
     def _name(self, name: NameExpr) -> Typed:
+        for text, bound in reversed(self._bound):
+            if text == name.name:
+                return replace(bound, span=name.span)
         found = self._scope.named(name.name)
         if found is None:
             raise self._error(name, self._scope.no_such_name(name.name))
@@ -405,13 +423,13 @@ class _Resolver:
 
     def _operand(self, expression: Expression) -> Typed:
         typed = self.resolve(expression)
-        if not isinstance(typed, Operand | Walk | Lookup):
+        if not isinstance(typed, _HAVING_PARTS):
             raise self._error(expression, "only a parameter or result has fields and elements")
         return typed
 
     def _lookup(self, expression: Expression, operand: Typed, key: Typed) -> Typed:
         """Resolve an index that is no plain number, or one of a map."""
-        if not isinstance(operand, Operand | Walk | Lookup):
+        if not isinstance(operand, _HAVING_PARTS):
             raise self._error(expression, "only a parameter or result has fields and elements")
         steps, of = _through_pointers(operand.type)
         if steps:
@@ -440,12 +458,84 @@ class _Resolver:
             raise self._error(expression, str(error)) from error
         return Lookup(operand, key, elem, span=expression.span)
 
+    def _sliced(self, expression: SliceExpr) -> Typed:
+        operand = self._operand(expression.operand)
+        steps, of = _through_pointers(operand.type)
+        if isinstance(of, ArrayType):
+            to: GoType = SliceType(f"[]{of.elem.name}", Kind.SLICE, 24, 8, Lazy.of(of.elem))
+        elif isinstance(of, SliceType) or of.kind is Kind.STRING:
+            to = of
+        else:
+            reason = f"{described(of)} cannot be sliced: arrays, slices and strings can"
+            raise self._error(expression, reason)
+        if steps:
+            operand = self._stepped(operand, steps, of, expression)
+        low, high = (self._slice_bound(bound, of) for bound in (expression.low, expression.high))
+        if isinstance(low, Constant) and isinstance(high, Constant):
+            first, last = low.value, high.value
+            if isinstance(first, int) and isinstance(last, int) and first > last:
+                raise self._error(expression, f"the bounds are reversed: {first} > {last}")
+        return Sliced(operand, low, high, to, span=expression.span)
+
+    def _slice_bound(self, expression: Expression | None, of: GoType) -> Typed | None:
+        if expression is None:
+            return None
+        bound = self.resolve(expression)
+        try:
+            bound = converted(bound, INT) if isinstance(bound, Untyped) else bound
+        except ConstantError as error:
+            raise self._error(bound, str(error)) from error
+        if bound.type.kind not in INTEGERS:
+            reason = f"a bound must be a whole number, not {described(bound.type)}"
+            raise self._error(bound, reason)
+        if isinstance(bound, Constant) and isinstance(bound.value, int):
+            if bound.value < 0:
+                raise self._error(bound, "a bound must not be negative")
+            if isinstance(of, ArrayType) and bound.value > of.length:
+                raise self._error(bound, f"{of.name} ends at {of.length}")
+        return bound
+
+    def _quantifier(self, expression: QuantifierExpr) -> Typed:
+        """Resolve a condition on each element; names are as ``range`` has them, of one see below.
+
+        A single name is that of the element, of a map that of the key.
+        """
+        function = expression.function
+        collection = self._operand(expression.collection)
+        steps, of = _through_pointers(collection.type)
+        if not isinstance(of, SliceType | ArrayType | MapType):
+            reason = f"{function.value}() asks elements of slices, arrays and maps"
+            if of.kind is Kind.STRING:
+                reason += ': contains(s, "text") looks into a string'
+            raise self._error(expression.collection, f"{reason}, and this is {described(of)}")
+        if steps:
+            collection = self._stepped(collection, steps, of, expression.collection)
+        is_map = isinstance(of, MapType)
+        places: GoType = of.key if isinstance(of, MapType) else INT
+        types = [places, of.elem]
+        if len(expression.names) == 1:
+            types = [places if is_map else of.elem]
+        bound: list[Bound] = []
+        for name, of_name in zip(expression.names, types, strict=True):
+            self._names += 1
+            bound.append(Bound(self._names, of_name, span=name.span))
+        names = [name.name for name in expression.names]
+        self._bound += [one for one in zip(names, bound, strict=True) if one[0] != "_"]
+        before = len(self._bound)
+        try:
+            condition = self._condition(self.resolve(expression.condition))
+        finally:
+            del self._bound[before - sum(name != "_" for name in names) :]
+        place = bound[0] if is_map or len(bound) == 2 else None
+        element = bound[-1] if not is_map or len(bound) == 2 else None
+        return Quantifier(function, collection, place, element, condition, span=expression.span)
+
     def _assertion(self, expression: AssertExpr) -> Typed:
         operand = self._operand(expression.operand)
         if operand.type.kind is not Kind.INTERFACE:
             reason = f"{described(operand.type)} is not an interface: leave .({'...'}) out"
             raise self._error(expression, reason)
-        if not isinstance(operand, Operand) or self._scope.types is None:
+        if self._scope.types is None:
             raise self._error(expression, _NOT_LOOKED_AT)
         try:
             to, direct = self._scope.types(expression.type_text)
@@ -640,7 +730,7 @@ class _Resolver:
 
     def _nil_test(self, operator: BinaryOperator, operand: Typed) -> Typed:
         of = operand.type
-        if not isinstance(operand, Operand | Walk | Lookup) or of.kind not in _NILLABLE:
+        if not isinstance(operand, _HAVING_PARTS) or of.kind not in _NILLABLE:
             zero = {Kind.STRING: '""', Kind.BOOL: "false"}.get(of.kind, "0")
             instead = "" if of.kind in (Kind.STRUCT, Kind.ARRAY) else f": compare it with {zero}"
             raise self._error(operand, f"{described(of)} is never nil{instead}")
@@ -708,6 +798,10 @@ class _Resolver:
         if isinstance(operand, Untyped) or not _is_text(operand.type):
             what = "a constant" if isinstance(operand, Untyped) else described(operand.type)
             reason = f"{name}() looks into a string, a []byte or an error, and this is {what}"
+            if isinstance(operand.type, SliceType | ArrayType | MapType):
+                text = self._source.text
+                elements, wanted = (text[a.span.start : a.span.end] for a in call.arguments)
+                reason += f": any({elements}, it, it == {wanted}) looks for an element"
             raise self._error(call.arguments[0], reason)
         return TextTest(function, operand, needle.value, span=call.span)
 
@@ -731,6 +825,8 @@ def _at_return(typed: Typed) -> Typed:
         if isinstance(typed, Lookup) and not isinstance(typed.key, Constant):
             return replace(typed, operand=operand, key=_at_return(typed.key))
         return replace(typed, operand=operand)
+    if isinstance(typed, Sliced):
+        return replace(typed, operand=_at_return(typed.operand))
     if not isinstance(typed, Operand) or typed.path.root.kind is not RootKind.PARAMETER:
         raise StepError("$exit() takes an argument, or something that an argument leads to")
     if not typed.path.steps and typed.type.kind not in _LEADING:

@@ -9,7 +9,12 @@ from enum import Enum
 
 from gotrace.capture.paths import PathMark, PathStep
 from gotrace.gotypes.types import GoType, Kind, SliceType, basic_type
-from gotrace.probes.parser import BinaryOperator, ChangeFunction, TextFunction
+from gotrace.probes.parser import (
+    BinaryOperator,
+    ChangeFunction,
+    QuantifierFunction,
+    TextFunction,
+)
 from gotrace.probes.scope import LATE_SPECIALS, PART_SPECIALS, Phase, Root, SpecialName
 from gotrace.probes.tokens import TextRange
 from gotrace.records import dataclass, field
@@ -24,6 +29,7 @@ class AccessPath:
 
 
 _BOOL = basic_type(Kind.BOOL)
+_INT = basic_type(Kind.INT)
 _STRING = basic_type(Kind.STRING)
 
 
@@ -169,6 +175,50 @@ class Walk(Typed):
 
 
 @dataclass(frozen=True, slots=True)
+class Sliced(Typed):
+    """``operand[low:high]`` of a text or of elements; a bound that is left out is None."""
+
+    operand: Typed
+    low: Typed | None
+    high: Typed | None
+    of: GoType
+
+    @property
+    def type(self) -> GoType:
+        return self.of
+
+
+@dataclass(frozen=True, slots=True)
+class Bound(Typed):
+    """A name for each element, each index or each key; ``number`` tells those of a probe apart."""
+
+    number: int
+    of: GoType
+
+    @property
+    def type(self) -> GoType:
+        return self.of
+
+
+@dataclass(frozen=True, slots=True)
+class Quantifier(Typed):
+    """Whether a condition is true of any or all elements, or of how many it is.
+
+    ``place`` is the name for indices, or for a map's keys.
+    """
+
+    function: QuantifierFunction
+    collection: Typed
+    place: Bound | None
+    element: Bound | None
+    condition: Typed
+
+    @property
+    def type(self) -> GoType:
+        return _INT if self.function is QuantifierFunction.COUNT else _BOOL
+
+
+@dataclass(frozen=True, slots=True)
 class Not(Typed):
     """``!operand``."""
 
@@ -189,6 +239,11 @@ def _children(expression: Typed) -> tuple[Typed, ...]:
         return expression.left, expression.right
     if isinstance(expression, Lookup):
         return expression.operand, expression.key
+    if isinstance(expression, Sliced):
+        bounds = (one for one in (expression.low, expression.high) if one is not None)
+        return expression.operand, *bounds
+    if isinstance(expression, Quantifier):
+        return expression.collection, expression.condition
     if isinstance(expression, NilTest | TextTest | Not | Changed | Walk):
         return (expression.operand,)
     return ()
@@ -231,8 +286,8 @@ def elements_looked_up(expressions: Iterable[Typed]) -> dict[AccessPath, int]:
 
 
 def looks_up(expression: Typed) -> bool:
-    """Return whether an expression looks up entries of maps, or elements by other values."""
-    return any(isinstance(part, Lookup) for part in _walk(expression))
+    """Return whether an expression looks up entries of maps or elements, or asks each of them."""
+    return any(isinstance(part, Lookup | Quantifier) for part in _walk(expression))
 
 
 def specials(expression: Typed) -> tuple[SpecialOperand, ...]:
@@ -276,7 +331,8 @@ def string_bytes_needed(expression: Typed) -> dict[AccessPath, int]:
     needed: dict[AccessPath, int] = {}
 
     def need(operand: Typed, count: int) -> None:
-        if isinstance(operand, Changed):
+        while isinstance(operand, Changed | Sliced):
+            count += _offset(operand.low) if isinstance(operand, Sliced) else 0
             operand = operand.operand
         if isinstance(operand, Operand):
             needed[operand.path] = max(needed.get(operand.path, 0), count)
@@ -292,8 +348,31 @@ def string_bytes_needed(expression: Typed) -> dict[AccessPath, int]:
     return needed
 
 
+def _offset(bound: Typed | None) -> int:
+    """Return a bound that is a constant, or 0."""
+    is_known = isinstance(bound, Constant) and isinstance(bound.value, int)
+    return bound.value if is_known else 0  # type: ignore[union-attr]
+
+
+def sliced_bytes(expression: Typed, usual: int) -> dict[AccessPath, int]:
+    """Return how many bytes of each text a slice of it ends at; ``usual`` are shown of an open one.
+
+    Only constant bounds are known beforehand.
+    """
+    needed: dict[AccessPath, int] = {}
+    for part in _walk(expression):
+        if isinstance(part, Sliced) and isinstance(part.operand, Operand):
+            end = _offset(part.high) or _offset(part.low) + usual
+            path = part.operand.path
+            needed[path] = max(needed.get(path, 0), end)
+    return needed
+
+
 def texts_needed_whole(expression: Typed) -> tuple[AccessPath, ...]:
-    """List the strings that an expression may look at to their end, however long they are."""
+    """List the texts that an expression may look at to their end, however long they are.
+
+    Collections whose elements are asked are among them: they may be bytes.
+    """
     found: dict[AccessPath, None] = {}
     for part in _walk(expression):
         sides: tuple[Typed, ...] = ()
@@ -301,7 +380,9 @@ def texts_needed_whole(expression: Typed) -> tuple[AccessPath, ...]:
             sides = (part.operand,)
         elif isinstance(part, Comparison) and part.domain is Domain.STRING:
             sides = part.left, part.right
-        sides = tuple(s.operand if isinstance(s, Changed) else s for s in sides)
+        elif isinstance(part, Quantifier):
+            sides = (part.collection,)
+        sides = tuple(s.operand if isinstance(s, Changed | Sliced) else s for s in sides)
         if all(isinstance(side, Operand) for side in sides):
             found |= {side.path: None for side in sides if isinstance(side, Operand)}
     return tuple(found)

@@ -22,7 +22,7 @@ from gotrace.overhead import ProbeCost
 from gotrace.probes.evaluate import NO_RESULT, Specials, decide, evaluate, why_undecided
 from gotrace.probes.scope import PART_SPECIALS, STACK_TYPE, Phase, SpecialName
 from gotrace.probes.spec import ProbeSpec, ResolvedProbe
-from gotrace.probes.typed import AccessPath, Operand, Typed
+from gotrace.probes.typed import AccessPath, Operand, Sliced, Typed
 from gotrace.records import dataclass, replace
 from gotrace.session.events import CallRecord, Unwinding, parse_call
 from gotrace.session.symbols import Symbolizer, is_plumbing
@@ -384,7 +384,7 @@ class CallDecoder:
     ) -> list[Value]:
         most = self.traced.text_bytes
         return [
-            _shortened(evaluated, most) if isinstance(value, Operand) else evaluated
+            _shortened(evaluated, most) if isinstance(value, Operand | Sliced) else evaluated
             for value in wanted
             for evaluated in [evaluate(value, found, specials)]
         ]

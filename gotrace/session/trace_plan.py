@@ -30,6 +30,7 @@ from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.runtime import RuntimeLayoutError
 from gotrace.gotypes.symbols import NameKind, parse_name
 from gotrace.gotypes.types import (
+    ArrayType,
     GoType,
     InterfaceType,
     Kind,
@@ -63,6 +64,7 @@ from gotrace.probes.typed import (
     operands,
     part_specials,
     phase_of,
+    sliced_bytes,
     specials,
     string_bytes_needed,
     texts_needed_whole,
@@ -717,12 +719,17 @@ class _Planner:
     def _text_bytes(self, probe: ResolvedProbe) -> dict[AccessPath, int]:
         """Return how much to capture of each string that the predicate looks at.
 
-        Those that it may look at to their end share half of their phase's payload. Raise SpecError
-        where a constant is longer than anything that is captured.
+        Those that it may look at to their end share half of their phase's payload. Slices of texts
+        need as much as they have to be shown. Raise SpecError where a constant is longer than
+        anything that is captured.
         """
-        if probe.predicate is None:
-            return {}
         limits = self._choices.limits
+        sliced: dict[AccessPath, int] = {}
+        for expression in probe.expressions:
+            for path, count in sliced_bytes(expression, limits.text_bytes).items():
+                sliced[path] = max(min(count, limits.most_text_bytes), sliced.get(path, 0))
+        if probe.predicate is None:
+            return sliced
         needed = string_bytes_needed(probe.predicate)
         problem = string_problem(max(needed.values(), default=0), limits)
         if problem is not None:
@@ -733,6 +740,7 @@ class _Planner:
             for path in paths:
                 share = limits.most_text_bytes // len(paths)
                 needed[path] = max(share, needed.get(path, 0))
+        needed |= {path: max(count, needed.get(path, 0)) for path, count in sliced.items()}
         return {path: max(count, limits.usual.text_bytes) for path, count in needed.items()}
 
     def _phase(
@@ -817,7 +825,7 @@ class _Planner:
         rest = compiled.rest if compiled is not None else None
         can_be_later = self._choices.decided_later and is_alone
         if rest is not None and not (can_be_later and _is_of_numbers(rest)):
-            raise self._not_in_kernel(rest.span)
+            raise self._not_in_kernel(rest)
         return rest
 
     def _keyed(
@@ -862,7 +870,7 @@ class _Planner:
         if rest is not None:
             ops = self._keys_of_operands(rest, paths, entry, result)
             if ops is None:
-                raise self._not_in_kernel(rest.span)
+                raise self._not_in_kernel(rest)
             key[phase_of(rest)] += ops
         if probe.of is not None:
             assert self._spec.of is not None
@@ -900,10 +908,12 @@ class _Planner:
             ops += key
         return ops or None
 
-    def _not_in_kernel(self, span: TextRange) -> SpecError:
-        return self._spec.source.error(
-            span, "the kernel cannot decide this, and calls are added up there"
-        )
+    def _not_in_kernel(self, predicate: Typed) -> SpecError:
+        why = "the kernel cannot decide this, and calls are added up there"
+        if looks_up(predicate):
+            tool = said("gotrace", "trace()")
+            why = f"calls are added up in the kernel, which looks at no elements: type {tool}"
+        return self._spec.source.error(predicate.span, why)
 
     def _compiled(
         self,
@@ -1046,9 +1056,9 @@ def _scope(
 
 def _is_of_numbers(predicate: Typed) -> bool:
     """Return whether a predicate looks at values only that a key has whole."""
-    return all(
-        one.type.kind in INTEGERS or one.type.kind is Kind.BOOL for one in operands(predicate)
-    )
+    numbers = INTEGERS | {Kind.BOOL}
+    types = [one.type for one in operands(predicate)]
+    return all((of.elem if isinstance(of, ArrayType) else of).kind in numbers for of in types)
 
 
 def _recipes_of(function: str) -> list[str]:

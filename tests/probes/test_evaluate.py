@@ -8,24 +8,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pytest
 
+from gotrace.gotypes.types import InterfaceType, Kind, Parameter, Signature
 from gotrace.probes.constants import RELATIONS
 from gotrace.probes.evaluate import NO_RESULT, decide, evaluate, why_undecided
 from gotrace.probes.parser import BinaryOperator
+from gotrace.probes.scope import Scope
 from gotrace.probes.spec import parse_probe
 from gotrace.probes.typed import AccessPath, Typed, operands
+from gotrace.records import replace
 from gotrace.values.model import (
     BytesValue,
     DurationValue,
     ErrorValue,
     InterfaceValue,
+    MapValue,
     NamedValue,
     Nil,
     PointerValue,
+    SequenceValue,
     StringValue,
+    StructValue,
     UnavailableValue,
     Value,
 )
-from tests.probes.go_types import SCOPE, SPECIALS, predicate
+from tests.probes.go_types import SCOPE, SPECIALS, basic, predicate, slice_of, struct_of
 
 
 def values_of(typed: Typed, by_name: Mapping[str, Value]) -> dict[AccessPath, Value]:
@@ -227,6 +233,130 @@ def test_values_of_a_format_are_evaluated() -> None:
     assert shown == [4, True, DurationValue(12_000_000), text(b"server"), text(b"x")]
     assert evaluate(resolved.values[0], {}, {}) == UnavailableValue("not captured")
     assert evaluate(resolved.values[2], {}, {}) == UnavailableValue("$duration is not known here")
+
+
+def ints(elements: Iterable[int], length: int) -> SequenceValue:
+    return SequenceValue("[]int", tuple(elements), length)
+
+
+#: Conditions on elements, and the same over all of them.
+OF_ELEMENTS: dict[str, Callable[[tuple[int, ...]], bool]] = {
+    "any(ns, x, x > 1)": lambda xs: any(x > 1 for x in xs),
+    "!any(ns, i, x, x == i)": lambda xs: not any(x == i for i, x in enumerate(xs)),
+    "all(ns, x, x > 0 || ok)": lambda xs: all(x > 0 for x in xs),
+    "!all(ns, x, any(ns, y, y > x))": lambda xs: not all(any(y > x for y in xs) for x in xs),
+    "count(ns, x, x == 2) == 2": lambda xs: xs.count(2) == 2,
+    "count(ns, x, x == 2) != 2": lambda xs: xs.count(2) != 2,
+    "2 > count(ns, x, x > 0)": lambda xs: sum(x > 0 for x in xs) < 2,
+    "count(ns, x, x > 0) >= count(ns, x, x > 1)": lambda xs: True,
+    "any(ns, x, x > 1) == ok": lambda xs: not any(x > 1 for x in xs),
+    "len(ns) > 1 && any(ns[1:], x, x > 1)": lambda xs: any(x > 1 for x in xs[1:]),
+}
+
+
+@pytest.mark.parametrize("expression", OF_ELEMENTS)
+def test_elements_that_are_not_captured_decide_where_all_that_they_may_be_agree(
+    expression: str,
+) -> None:
+    parameters = (*SCOPE.signature.parameters, Parameter("ns", slice_of(basic("int"))))
+    scope = replace(SCOPE, signature=replace(SCOPE.signature, parameters=parameters))
+    typed = predicate(expression, scope)
+    decided = 0
+    for length in range(4):
+        all_of = list(itertools.product(range(3), repeat=length))
+        for size in range(length + 1):
+            for known in {elements[:size] for elements in all_of}:
+                values: dict[str, Value] = {"ns": ints(known, length), "ok": False}
+                captured = values_of(typed, values)
+                captured |= {
+                    operand.path: length for operand in operands(typed) if operand.path.steps
+                }
+                found = decide(typed, captured, SPECIALS)
+                truths = {OF_ELEMENTS[expression](xs) for xs in all_of if xs[:size] == known}
+                decided += found is not None
+                assert found is None or truths == {found}, (known, length)
+                if size == length:
+                    assert truths == {found}
+                elif found is None:
+                    why = why_undecided(typed, captured, SPECIALS)
+                    assert (
+                        why == "there are more elements than are copied: ask for more by elements"
+                    )
+    assert decided > 20
+
+
+@pytest.mark.parametrize(
+    ("expression", "values", "expected"),
+    [
+        ('any(tags, t, contains(t, "ab"))', {"tags": (text(b"x"), text(b"ab", 9))}, True),
+        ('any(tags, t, t == "abc")', {"tags": (text(b"ab", 9),)}, False),
+        ('any(tags, t, suffix(t, "abc"))', {"tags": (text(b"ab", 9),)}, None),
+        ('all(tags, t, t == "ab")', {"tags": ()}, True),
+        ("any(b, c, c == 'x')", {"b": BytesValue("[]uint8", b"axa", 900)}, True),
+        ("any(b, c, c == 'y')", {"b": BytesValue("[]uint8", b"axa", 3)}, False),
+        ("any(b, c, c == 'y')", {"b": UnavailableValue("memory not readable")}, None),
+        ("any(b, c, c == 'y')", {"b": GONE}, False),
+        ("any(b, c, c == 'y') || ok", {"b": Nil("[]uint8"), "ok": True}, True),
+        ('key[1:3] == "se"', {"key": text(b"user")}, True),
+        ('key[1:3] == "se"', {"key": text(b"us", 9)}, None),
+        ('key[1:3] == "xe"', {"key": text(b"us", 9)}, False),
+        ('prefix(key[n:], "er")', {"key": text(b"user"), "n": 2}, True),
+        ('key[5:] == ""', {"key": text(b"user")}, False),
+        ('!(key[5:] == "")', {"key": text(b"user")}, False),
+        ('key[n:1] == ""', {"key": text(b"user"), "n": 2}, False),
+        ("len(key[1:]) == 3", {"key": text(b"us", 4)}, True),
+        ("len(b[:n]) == 3", {"b": BytesValue("[]uint8", b"a", 5, 8), "n": 3}, True),
+        # Beyond the length there may be more.
+        ("len(b[:n]) == 6", {"b": BytesValue("[]uint8", b"a", 5, 8), "n": 6}, None),
+        ("len(b[:n]) == 9", {"b": BytesValue("[]uint8", b"a", 5, 8), "n": 9}, False),
+        (
+            "any(tags, t, t == key) && n > 1",
+            {"tags": (text(b"a"),), "key": text(b"a"), "n": 2},
+            True,
+        ),
+    ],
+)
+def test_what_elements_and_slices_mean(
+    expression: str, values: Mapping[str, Value], expected: bool | None
+) -> None:
+    typed = predicate(expression)
+    known: dict[str, Value] = {
+        name: SequenceValue("[]string", value, len(value)) if isinstance(value, tuple) else value
+        for name, value in values.items()
+    }
+    assert decide(typed, values_of(typed, known), SPECIALS) is expected
+
+
+def test_entries_of_a_map_have_keys_and_values() -> None:
+    header = MapValue("map[string]int", ((text(b"a"), 1), (text(b"b"), 2)), 3)
+    truths = {
+        'any(r.Header, k, k == "b")': True,
+        'any(r.Header, k, v, k == "a" && v == 1)': True,
+        'any(r.Header, k, v, k == "a" && v == 2)': None,
+        "all(r.Header, k, v, v < 2)": False,
+        "count(r.Header, _, v, v > 0) > 1": True,
+        "count(r.Header, _, v, v > 0) > 2": None,
+    }
+    for expression, expected in truths.items():
+        typed = predicate(expression)
+        captured: dict[AccessPath, Value] = {one.path: header for one in operands(typed)}
+        assert decide(typed, captured, SPECIALS) is expected
+
+
+def test_a_value_in_an_interface_among_elements_is_of_a_type() -> None:
+    item = struct_of("main.Item", ("Price", basic("int")))
+    anything = InterfaceType("interface {}", Kind.INTERFACE, 16, 8, is_empty=True)
+    parameters = (Parameter("xs", slice_of(anything)),)
+    scope = Scope("main.f", Signature("main.f", parameters, ()), types=lambda text: (item, False))
+    typed = predicate("any(xs, x, x.(main.Item).Price > 3)", scope)
+
+    def decided(*values: Value) -> bool | None:
+        return decide(typed, values_of(typed, {"xs": SequenceValue("", values, len(values))}), {})
+
+    dear = StructValue("main.Item", (("Price", 4),))
+    assert decided(Nil("interface {}"), InterfaceValue("interface {}", "main.Item", dear))
+    assert decided(Nil("interface {}"), InterfaceValue("interface {}", "main.Other", dear)) is False
+    assert decided(InterfaceValue("interface {}", None, None)) is None
 
 
 #: Letters and what strings.ToLower gives of each: some take more bytes then, some fewer.

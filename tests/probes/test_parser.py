@@ -27,6 +27,8 @@ from gotrace.probes.parser import (
     MeasureFunction,
     NameExpr,
     Parser,
+    QuantifierExpr,
+    SliceExpr,
     SpecialExpr,
     TextFunction,
     UnaryExpr,
@@ -158,6 +160,12 @@ def bracketed(expression: Expression) -> str:
     if isinstance(expression, CallExpr):
         arguments = ", ".join(map(bracketed, expression.arguments))
         return f"{expression.function.value}({arguments})"
+    if isinstance(expression, QuantifierExpr):
+        parts = (expression.collection, *expression.names, expression.condition)
+        return f"{expression.function.value}({', '.join(map(bracketed, parts))})"
+    if isinstance(expression, SliceExpr):
+        bounds = (bracketed(one) if one else "" for one in (expression.low, expression.high))
+        return f"{bracketed(expression.operand)}[{':'.join(bounds)}]"
     if isinstance(expression, LookupExpr):
         return f"{bracketed(expression.operand)}[{bracketed(expression.key)}]"
     if isinstance(expression, AssertExpr):
@@ -182,6 +190,9 @@ def bracketed(expression: Expression) -> str:
         ("!(a == b)", "(!(a == b))"),
         ("!!a && -1<n", "((!(!a)) && ((-1) < n))"),
         ("*p.x[0] == 3", "((*p.x[0]) == 3)"),
+        ("any(a.b, x, x.c > 1 || x.d) && e", "(any(a.b, x, ((x.c > 1) || x.d)) && e)"),
+        ("count(m, k, v, k == v) > any", "(count(m, k, v, (k == v)) > any)"),
+        ("a[:b+1][1:] == a[:]", "(a[:(b + 1)][1:] == a[:])"),
         ("(*p).x > 0x10", "((*p).x > 16)"),
         ("len(s.items[0].id)>=$duration", "(len(s.items[0].id) >= $duration)"),
         ("prefix(k, `a`)!=true", "(prefix(k, b'a') != True)"),
@@ -242,7 +253,18 @@ def test_an_expression_knows_its_place() -> None:
         ("r.(type)", 1, "expected a type"),
         ("r. == 1", 4, "the name of a field"),
         ("tags[]", 6, "expected a name"),
-        ("tags[0:1]", 7, "slicing"),
+        ("tags[0:1:2]", 9, "write s[a:b]"),
+        ("any(tags)", 1, "any(tags, it, it.Price > 100)"),
+        ("any(tags, it.Price > 3)", 1, "any(tags, it, it.Price > 3)"),
+        ("all(tags, .Price > f(3))", 1, "any(tags, it, it.Price > f(3))"),
+        ("any(r.tags, {@it > 3 && n == 1})", 1, "any(r.tags, it, it > 3 && n == 1)"),
+        ("any(tags, # > 3)", 1, "any(tags, it, it > 3)"),
+        ("any(tags, func(x T) bool { return x > 1 })", 1, "any(tags, it, it.Price > 100)"),
+        ("count(tags, a, b, c, n)", 1, "elements have a name"),
+        ("any(tags, it, n > 1", 20, "expected )"),
+        ("r.tags.exists(x, x > 1)", 1, "is written any(r.tags, it,"),
+        ("tags.filter(x, x > 1)", 1, "is written count(tags, it,"),
+        ("slices.ContainsFunc(tags, f)", 1, "is written any(xs, it,"),
         ("tags[0", 7, "expected ]"),
         ("&n", 1, "with %p"),
         ("r. 0", 4, "the name of a field after the dot; an index is written [0]"),

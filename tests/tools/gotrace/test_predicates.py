@@ -53,6 +53,14 @@ class Expression:
             return f"n < {self.Number}"
         if self.Operator == "len >":
             return f"len({self.Of}) > {self.Number}"
+        if self.Operator == "slice":
+            bounds = random.choice(("2:7", ":7][2:", "2:][:5"))
+            return f"(len(s) >= 7 && s[{bounds}] == {json.dumps(self.Text)})"
+        if self.Operator in ("any", "all"):
+            operator = "==" if self.Operator == "any" else "<="
+            return f"{self.Operator}(b, c, c {operator} {self.Number})"
+        if self.Operator == "count":
+            return f"count(b, i, c, c == {ord('a')} && i >= 1) > {self.Number}"
         of = self.Of
         if self.Operator in ("contains", "prefix"):
             of = random.choice(("s", "b")) if of == "s" else of  # b has the bytes of s
@@ -80,7 +88,9 @@ class Maker:
 
     def condition(self) -> Expression:
         operator = self.random.choice(
-            ("contains",) * 5 + ("prefix",) * 2 + ("==", "!=", "<", "n <", "len >")
+            ("contains",) * 5
+            + ("prefix",) * 2
+            + ("==", "!=", "<", "n <", "len >", "slice", "any", "all", "count")
         )
         of = self.random.choice("sst")
         if operator == "contains":
@@ -88,6 +98,12 @@ class Maker:
         if operator == "prefix":
             text = self.random.choice(_TEXTS)
             return Expression(operator, of, Text=text[: self.random.randrange(len(text) + 1)])
+        if operator == "slice":
+            return Expression(operator, "s", Text=self.random.choice(("er:42", "er:yy", "zzzzz")))
+        if operator in ("any", "all"):
+            return Expression(operator, "s", Number=self.random.choice(b" acdenxy"))
+        if operator == "count":
+            return Expression(operator, "s", Number=self.random.randrange(60))
         if operator in ("n <", "len >"):
             return Expression(operator, of, Number=self.random.randrange(200))
         if operator == "<" or self.random.random() < 0.2:
