@@ -49,7 +49,9 @@ def count(options: CountOptions) -> int:
             return status_of(_count(options, request, output).failed)
         from gotrace.report.listing import list_functions
 
-        return status_of(list_functions(request.select(), output, request.verb, to_be_traced))
+        found = request.select(inlined=True)
+        listed = list_functions(found, output, request.verb, to_be_traced, options.inlined)
+        return status_of(listed)
 
 
 def _count(options: CallsOptions, request: CountRequest, output: Output) -> ProbePlan:

@@ -78,7 +78,8 @@ def measure(options: GofunclatencyOptions) -> int:
             return status_of(_measure(options, request, output).failed)
         from gotrace.report.listing import list_functions
 
-        return status_of(list_functions(request.select(), output, request.verb, to_be_measured))
+        found = request.select(inlined=True)
+        return status_of(list_functions(found, output, request.verb, to_be_measured))
 
 
 def _measure(options: GofunclatencyOptions, request: LatencyRequest, output: Output) -> ProbePlan:

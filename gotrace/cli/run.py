@@ -126,7 +126,8 @@ def list_probes(request: TraceRequest, output: Output) -> int:
         }
         list_plan(once(planned.plan), output, sources)
         return status_of(planned.plan.failed)
-    return status_of(list_functions(request.select(), output, request.verb, to_be_traced))
+    found = request.select(inlined=True)
+    return status_of(list_functions(found, output, request.verb, to_be_traced))
 
 
 def make_output(options: Options) -> Output:

@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING
 
 from gotrace.elf.pclntab.inline import InlinedCall, InlinedCalls
 from gotrace.errors import GotraceError
-from gotrace.probes.select import InlinedScope
 from gotrace.records import dataclass
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.report.table import columns_of, hanging
 from gotrace.session.landings import MAX_FUNCTIONS
-from gotrace.session.plan import Check, ProbePlan, Selections, only_inlined
+from gotrace.session.plan import Check, ProbePlan, Selections
 from gotrace.sites.inlined import InlinedSites, Unproven
 from gotrace.sites.landings import Callers, CallerSearch
 from gotrace.sites.records import SiteError
 from gotrace.sites.sites import FunctionSites, Site
 from gotrace.target.target import TargetBinary
-from gotrace.text import in_program, printable
+from gotrace.text import counted, in_program, printable
 
 if TYPE_CHECKING:
     from gotrace.abi.locations import SignatureSource
@@ -76,14 +75,19 @@ def _planned_source(
     return sources[id(binary), function.entry]
 
 
+#: By the verb that a tool has for a function: what it does with a call.
+_DONE = {"count": "counted", "measure": "measured", "trace": "traced"}
+
+
 def list_functions(
-    found: Selections, output: Output, verb: str, check: Check
+    found: Selections, output: Output, verb: str, check: Check, counts_inlined: bool = False
 ) -> tuple[GotraceError, ...]:
     """Write one row a function, as they come, and warnings of those that cannot be traced.
 
-    Text has one line for all warnings of a kind, at the end. ``verb`` is what the tool does to a
-    function, for messages. A function that several requests select comes once. Return what of the
-    requests comes to nothing, and raise it where all do.
+    Those that exist only inlined come last. Text has one line for all warnings of a kind, at the
+    end. ``verb`` is what the tool does to a function, for messages. ``counts_inlined``: it counts
+    inlined calls also of functions that are not spelled out. A function that several requests
+    select comes once. Return what of the requests comes to nothing, and raise it where all do.
     """
     follows = verb != "count"
     # A list is written as its functions become known: in text, many of them do not wait for that.
@@ -101,12 +105,13 @@ def list_functions(
     for selected, shows_callers in zip(found.selected, shown, strict=True):
         file = selected.binary.image.identity
         names = selected.binary.functions.names
-        listed = [names[row] for row in selected.rows]
+        only = selected.only_inlined()
+        listed = [*(names[row] for row in selected.rows), *only]
         source = _source_in(selected.binary) if has_values else None
         writers.begin(selected.binary, listed, programs.get(selected.binary), source)
         if shows_callers:
             writers.find_callers(selected.rows)
-        first_problem, usable = "", False
+        first_problem, usable = "", bool(only)
         for sites in selected.sites(returns=True, values=has_values):
             verdict = check(sites)
             for problem in verdict.problems:
@@ -120,6 +125,8 @@ def list_functions(
             if verdict.usable and key not in seen:
                 seen.add(key)
                 writers.write(sites)
+        for name in only:
+            writers.write_inlined(name)
         any_usable = any_usable or usable
         if not usable:
             failed.append(selected.nothing_usable(verb, first_problem))
@@ -127,11 +134,18 @@ def list_functions(
         writers.end()
     for problem in by_kind(problems):
         output.notice(Notice(NoticeKind.WARNING, problem))
-    if only := only_inlined(found.selected, programs, InlinedScope.NONE):
-        output.notice(Notice(NoticeKind.WARNING, only.text("listed"), only.fields))
+    if not counts_inlined:
+        _say_unseen(found, output, _DONE[verb])
     if not any_usable:
         raise failed[-1]
     return tuple(failed)
+
+
+def _say_unseen(found: Selections, output: Output, done: str) -> None:
+    """Warn of functions that exist only inlined and whose calls are not ``done``."""
+    for selected in found.selected:
+        if unseen := selected.unseen_inlined(found.program_names):
+            output.notice(Notice(NoticeKind.WARNING, unseen.text(done), unseen.fields))
 
 
 #: The fault of a function, after its name.
@@ -228,6 +242,10 @@ class _Writer:
         """Write one function that has an entry site."""
         raise NotImplementedError
 
+    def write_inlined(self, name: str) -> None:
+        """Write one function that exists only inlined."""
+        raise NotImplementedError
+
     def end(self) -> None:
         """Write the remaining rows."""
         self._out.flush()
@@ -239,9 +257,9 @@ class _Writer:
 
     def _calls(self, name: str) -> list[tuple[InlinedCall, Site | Unproven | None]]:
         """Return a function's inlined calls, and of few functions where each could be counted."""
-        found = list(self._inlined.of(name)) if self._inlined is not None else []
         if self._proofs is None:
-            return [(call, None) for call in found]
+            return [(call, None) for call in self._inlined.of(name)] if self._inlined else []
+        found = list(self._table.inlined_calls([name]))
         return list(zip(found, self._proofs.of(found), strict=True))
 
 
@@ -287,13 +305,23 @@ class _JsonWriter(_Writer):
                 "tail_jumps": sites.tail_jumps,
                 **self._signature(function),
                 **self._landings(function.entry),
-                "inlined": [
-                    {"caller": call.caller, "file": call.file, "line": call.line, **_place(place)}
-                    for call, place in self._calls(function.name)
-                ],
+                "inlined": self._inlined_in(function.name),
             },
         )
         self._count()
+
+    def write_inlined(self, name: str) -> None:
+        nowhere = dict.fromkeys(("file", "line", "address", "site", "form"))
+        more = {"rets": [], "tail_jumps": 0, "inlined": self._inlined_in(name)}
+        row = {"func": name, "binary": self._binary.image.display, **nowhere, **more}
+        self._json.write("function", row)
+        self._count()
+
+    def _inlined_in(self, name: str) -> list[dict[str, object]]:
+        return [
+            {"caller": call.caller, "file": call.file, "line": call.line, **_place(place)}
+            for call, place in self._calls(name)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,8 +358,9 @@ class _TextWriter(_Writer):
     SITE is the entry site's offset and form; RETS the number of RETs, and of jumps out of the
     function; SIGNATURE, if values are traced, its source; CALLERS, if they are searched, that of
     direct calls, how many of these have a landing that the kernel emulates, and whether there may
-    be other callers; INLINED INTO some of the places that the function was inlined into. A row that
-    is wider than the terminal has a line for the name, one for the columns, and one for the places.
+    be other callers; INLINED INTO some of the places that the function was inlined into, or if each
+    has a line of its own how many there are. A row that is wider than the terminal has a line for
+    the name, one for the columns, and one for the places.
     """
 
     def __init__(self, output: TextOutput, shows_callers: bool, shows_sources: bool) -> None:
@@ -340,6 +369,7 @@ class _TextWriter(_Writer):
         shown = {"CALLERS": shows_callers, "SIGNATURE": shows_sources}
         self._columns = [each for each in _COLUMNS if shown.get(each.title, True)]
         self._held: list[list[str]] = [[column.title for column in self._columns]]
+        self._below: dict[int, list[str]] = {}
         self._widths: list[int] | None = None
         self._name_width = 0
         self._columns_here = columns_of(output.out)
@@ -357,11 +387,22 @@ class _TextWriter(_Writer):
         self._name_width = max(self._name_width, width)
 
     def write(self, sites: FunctionSites) -> None:
-        cells = self._cells(sites)
+        if self._proofs is not None and sites.entry is not None:
+            self._proofs.take([sites.entry.address])
+        self._write(self._cells(sites), sites.function.name)
+
+    def write_inlined(self, name: str) -> None:
+        shown = {"NAME": _fit(in_program(self._program, name))}
+        self._write([shown.get(column.title, "-") for column in self._columns], name)
+
+    def _write(self, cells: list[str], name: str) -> None:
+        cells[-1], below = self._places(name)
         if self._widths is not None:
             self._out.write(self._line(cells, self._widths))
+            self._out.writelines(below)
             self._count()
             return
+        self._below[len(self._held)] = below
         self._held.append(cells)
         if len(self._held) > _MAX_FITTED:
             least = [column.width for column in self._columns]
@@ -385,8 +426,9 @@ class _TextWriter(_Writer):
         width = sum(self._widths[:-1]) + 2 * (len(heads) - 1) + most
         self._is_split = self._columns_here is not None and width > self._columns_here
         self._output.heading(self._line(heads, self._widths))
-        for cells in rows:
+        for number, cells in enumerate(rows, 1):
             self._out.write(self._line(cells, self._widths))
+            self._out.writelines(self._below.get(number, ()))
         self._out.flush()
 
     def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -412,7 +454,7 @@ class _TextWriter(_Writer):
             "SITE": f"+{entry.address - function.entry:#x} {entry.form.value}",
             "RETS": rets,
             "SIGNATURE": self._source(function).value if self._source else "-",
-            "INLINED INTO": _fit(self._places(function.name)) or "-",
+            "INLINED INTO": "-",
         }
         called = self._found(function.entry)
         others = "" if called is None or called.is_closed else ", and others"
@@ -421,23 +463,24 @@ class _TextWriter(_Writer):
         )
         return [cells[column.title] for column in self._columns]
 
-    def _places(self, name: str) -> str:
+    def _places(self, name: str) -> tuple[str, list[str]]:
+        """Return where a function is inlined, for its cell, and the lines of its places."""
         if self._inlined is None:
-            return ""
+            return "-", []
         if self._proofs is not None:
-            places = [
-                f"{call.caller} ({_position(call.file, call.line)}{_unproven(place)})"
-                for call, place in self._calls(name)
-            ]
-            return ", ".join(places)
+            lines = [_place_line(name, call, place) for call, place in self._calls(name)]
+            return counted("{:,} place{s}", len(lines)) if lines else "-", lines
         calls = islice(self._inlined.of(name), _MAX_PLACES)
         places = [f"{call.caller} ({_position(call.file, call.line)})" for call in calls]
         more = self._inlined.count(name) - len(places)
-        return ", ".join(places) + (f" and {more} more" if more > 0 else "")
+        shown = ", ".join(places) + (f" and {more} more" if more > 0 else "")
+        return _fit(shown) or "-", []
 
 
-def _unproven(place: Site | Unproven | None) -> str:
-    return f", {place.value}" if isinstance(place, Unproven) else ""
+def _place_line(name: str, call: InlinedCall, place: Site | Unproven | None) -> str:
+    is_counted = f"not counted: {place.value}" if isinstance(place, Unproven) else "counted"
+    at = f"{name} in {call.caller} at {_position(call.file, call.line)}"
+    return f"    {printable(at)}  {is_counted}\n"
 
 
 class _Writers:
@@ -473,6 +516,11 @@ class _Writers:
         """Write one function in each form."""
         for writer in self._writers:
             writer.write(sites)
+
+    def write_inlined(self, name: str) -> None:
+        """Write one function that exists only inlined in each form."""
+        for writer in self._writers:
+            writer.write_inlined(name)
 
     def end(self) -> None:
         """Write the remaining rows of each form."""

@@ -101,10 +101,27 @@ class Selected:
                 found = function_sites(image, function, returns, values=values)
             yield found
 
-    @property
-    def seen_inlined(self) -> Collection[str]:
-        """Return the functions whose inlined calls are seen."""
-        return self.inlined
+    def only_inlined(self) -> list[str]:
+        """Return the functions that exist only inlined, but those whose wrappers stand for them."""
+        table, rows = self.binary.functions, frozenset(self.rows)
+        index = table.inlined_by_name()
+        return sorted(
+            name
+            for name in self.inlined
+            if index is not None
+            and not table.rows_named(name)
+            and not self._are_stood_for(name, index.rows(name), rows)
+        )
+
+    def unseen_inlined(self, programs: _Programs) -> OnlyInlined | None:
+        """Return those that exist only inlined and are not spelled out, None for none."""
+        program = programs.get(self.binary)
+        names = [name for name in self.only_inlined() if not self.selector.spells(name)]
+        found = tuple(in_program(program, name) for name in names)
+        return OnlyInlined(found, counts_inlined(self.binary)) if found else None
+
+    def _are_stood_for(self, name: str, where: frozenset[int], rows: frozenset[int]) -> bool:
+        return where <= rows and all(_stands_for(self.binary, row, name) for row in where)
 
     def nothing_usable(self, verb: str, why: str) -> NoMatchError:
         """Return the error for a request that selects only functions that cannot be used."""
@@ -307,7 +324,7 @@ def _stands_for(file: TargetBinary, row: int, name: str) -> bool:
 
 
 def only_inlined(
-    found: Iterable[BinaryPlan | Selected], programs: _Programs, scope: InlinedScope
+    found: Iterable[BinaryPlan], programs: _Programs, scope: InlinedScope
 ) -> OnlyInlined | None:
     """Return which functions that are asked for exist only inlined and are not seen, None for none.
 
@@ -701,9 +718,8 @@ def _with_inlined(
     The second part has why none of a function's calls can be counted, if it is spelled out.
     """
     selector, table = selected.selector, selected.binary.functions
-    own = {one.function.name for one in usable}
-    only = {name for name in selected.inlined - own if not table.rows_named(name)}
-    wanted = (selected.inlined & own) | only
+    only = selected.only_inlined() if selected.inlined else []
+    wanted = selected.inlined.intersection(one.function.name for one in usable).union(only)
     if not wanted:
         return usable, []
     rows = frozenset(selected.rows)
@@ -720,7 +736,7 @@ def _with_inlined(
         found = by_name.pop(one.function.name, [])  # of two rows of a name one has them
         functions.append(replace(one, inlined=_proven(found), uncounted=_unproven(found)))
     rows_of = {call.name: call.row for call in reversed(calls)}
-    for name in sorted(only & by_name.keys()):
+    for name in only:
         proven, why = _proven(by_name[name]), _unproven(by_name[name])
         if not proven:
             if selector.spells(name):

@@ -16,6 +16,7 @@ from gotrace.errors import GotraceError
 from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.methods import AttachMethod
 from gotrace.probes.pattern import is_recipe
+from gotrace.probes.select import InlinedScope
 from gotrace.records import dataclass, replace
 from gotrace.session.choices import ReturnMode
 from gotrace.session.plan import (
@@ -180,10 +181,14 @@ class FunctionRequest(RunRequest[M, C]):
     def plan(self) -> Planned:
         """Return the probes to attach. Raises GotraceError, NoMatchError among these."""
 
-    def select(self) -> Selections:
-        """Return the selected functions, without the sites. Raises as ``plan`` does."""
+    def select(self, inlined: bool = False) -> Selections:
+        """Return the selected functions, without the sites. Raises as ``plan`` does.
+
+        With ``inlined`` those that exist only inlined are among them.
+        """
         requests, failed = self.requests
-        found = select(self.target, requests, self.verb)
+        scope = InlinedScope.MATCHED if inlined else InlinedScope.NONE
+        found = select(self.target, requests, self.verb, scope)
         found = replace(found, failed=(*failed, *found.failed))
         self._refuse(found.failed)
         return found

@@ -147,6 +147,9 @@ def test_functions_that_exist_only_inlined_are_named_in_lists(toolchain: Toolcha
     path = program(toolchain)
     listed = run_tool("gofunccount", "--json", "-l", f"{path}:main.*")
     assert_inlined_is_named(listed, toolchain)
+    (row,) = [one for one in of_kind(listed, "function") if one["func"] == "main.inlined"]
+    assert (row["site"], row["address"]) == (None, None)
+    assert [place["caller"] for place in row["inlined"]] == ["main.onThread"]
     left_out = run_tool("gofunccount", "-l", "-x", "main.in*", f"{path}:main.*")
     one = run_tool("gofunccount", "-l", f"{path}:main.smallFrame")
     assert "only inlined" not in left_out.errors + one.errors

@@ -107,3 +107,24 @@ def test_names_without_a_wildcard_in_several_programs(tmp_path: Path) -> None:
     for program, calls in found.items():
         is_known = not program.startswith(str(binaries[2].parent.name))
         assert calls == (exact if is_known else others), program
+
+
+def test_a_list_has_each_place_with_its_reason() -> None:
+    """Of a function that exists only inlined, and of one that exists; for gotrace as well."""
+    binary = build(SOURCE, newest())
+    lines = {
+        number: f"{text} at main.go:{number}"
+        for number, text in (
+            (44, "    main.bump in main.sum"),
+            (27, "    main.bump in main.(*tally).note"),
+            (45, "    main.both in main.sum"),
+        )
+    }
+    for name in ("gofunccount", "gotrace"):
+        listed = run_tool(name, "-l", f"{binary}:main.bump", f"{binary}:main.both")
+        assert (listed.status, listed.errors) == (0, "")
+        places = [line.rstrip("\n").split("  ") for line in listed.lines if line[0] == " "]
+        found = {"  ".join(words[:-1]): words[-1] for words in places}
+        assert found.keys() == set(lines.values())
+        assert found[lines[44]] == found[lines[27]] == "counted"
+        assert found[lines[45]].startswith("not counted: ")
