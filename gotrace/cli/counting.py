@@ -23,9 +23,9 @@ from gotrace.gotypes.symbols import shown_names
 from gotrace.report.counts import write_counts
 from gotrace.report.output import Notice, Output
 from gotrace.session.budget import Spent
-from gotrace.session.call_rows import count_rows
+from gotrace.session.call_rows import function_rows
 from gotrace.session.count import CountRequest, InlinedScope
-from gotrace.session.plan import InlinedPlaces, ProbePlan, ProgramFunction, to_be_traced
+from gotrace.session.plan import CountedFunction, InlinedPlaces, ProbePlan, to_be_traced
 from gotrace.sites.records import SiteForm
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def count(options: CountOptions) -> int:
             forced=options.attach,
             budget=options.budget,
             is_calibrated=True,
+            by_place=options.places,
             inlined=InlinedScope.MATCHED if options.inlined else InlinedScope.NAMED,
         )
         output = run_output(options)
@@ -58,7 +59,7 @@ def _count(options: CallsOptions, request: CountRequest, output: Output) -> Prob
     with running(request, output) as run:
         for notice in opened_notices(options, run, request.done):
             output.notice(notice)
-        counter, names, places = run.meter, run.plan.names, run.plan.places
+        counter, names, places = run.meter, run.plan.counted, run.plan.places
         hits = _Hits(run.plan)
         shown = shown_names((function.name for function in names), options.short)
         seconds = 0.0
@@ -100,19 +101,15 @@ class _Hits:
 
 def _table(
     options: CallsOptions,
-    names: Sequence[ProgramFunction],
+    names: Sequence[CountedFunction],
     counts: Sequence[int],
     length: float,
-    places: Mapping[ProgramFunction, InlinedPlaces],
+    places: Mapping[CountedFunction, InlinedPlaces],
 ) -> Sequence[Row]:
-    by_name: Counter[ProgramFunction] = Counter()
+    by_name: Counter[CountedFunction] = Counter()
     for function, count in zip(names, counts, strict=True):
         if count:
             by_name[function] += count
-    found = [(one.program, one.name, count, None) for one, count in by_name.items()]
     when = time.time(), length
-    rows = count_rows(found, when, options.top, options.sort, options.interval is not None)
-    for row in rows:
-        if inlined := places.get(ProgramFunction(row.get("program"), row["func"])):
-            row |= {"places": inlined.all, "uncounted_places": inlined.uncounted}
-    return rows
+    rates = options.interval is not None
+    return function_rows(by_name, places, when, options.top, options.sort, rates)

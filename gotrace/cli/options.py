@@ -683,9 +683,9 @@ class CountOptions(CallsOptions):
 
     CONFLICTS = (
         Conflict(
-            "--inlined",
+            "--inlined --places",
             "--by -f -o=profiles",
-            "--inlined counts calls: leave out {2}, which needs calls of their own",
+            "{1} counts calls: leave out {2}, which needs calls of their own",
         ),
         *CallsOptions.CONFLICTS,
     )
@@ -694,6 +694,9 @@ class CountOptions(CallsOptions):
         "--inlined",
         "count calls where they are inlined, also of functions that a pattern matches: their probes"
         " can cost much more than others",
+    )
+    places: bool = Heading.OUTPUT.option(
+        "--places", "one row for each place where a function is inlined, and one for its own code"
     )
 
 

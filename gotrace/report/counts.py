@@ -84,6 +84,8 @@ def _count(row: Json) -> str:
 
 def _shown_name(row: Json, shown: Mapping[str, str]) -> str:
     name = "(others)" if row["func"] is None else shown.get(row["func"], row["func"])
+    if "caller" in row:
+        name = f"{name} in {row['caller']} at {row['at'].rpartition('/')[2]}"
     return printable(in_program(row.get("program"), name))
 
 

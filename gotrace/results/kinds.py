@@ -92,6 +92,8 @@ def _call_name(row: Json) -> Key:
     """Return the function, its program, the goroutine without its number, and the values."""
     program, function = row.get("program"), row.get("func") or "all functions"
     name = f"{program}:{function}" if program else function
+    if "caller" in row:
+        name += f" in {row['caller']} at {row['at'].rpartition('/')[2]}"
     if goroutine := row.get("goroutine"):
         name += f" {goroutine[goroutine.find('[') :]}" if "[" in goroutine else " goroutines"
     by, stack = row.get("by", {}), _functions(())
@@ -221,7 +223,7 @@ _DECLARED = (
     RowKind(
         "count",
         "gofunccount",
-        keys=_FUNCTION,
+        keys=(*_FUNCTION, key("caller", needed=False), key("at", needed=False)),
         sums=(
             total("count"),
             most("places", needed=False),

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from gotrace.histogram import MARKS, Histogram, ValueHistogram
@@ -11,6 +12,7 @@ from gotrace.session.order import Order, ordered, rate_of, share_of
 
 if TYPE_CHECKING:
     from gotrace.results.rows import Json, Row
+    from gotrace.session.plan import CountedFunction, InlinedPlaces
     from gotrace.session.row_cells import RowBy
 
 
@@ -36,12 +38,13 @@ def count_rows(
     top: int | None = None,
     order: Order | None = None,
     rates: bool = False,
+    more: Iterable[Mapping[str, object]] | None = None,
 ) -> Sequence[Row]:
     """Return the ``top`` largest rows of an interval, the largest last.
 
     ``found`` are programs, if there are several, functions, their calls, and the values that calls
-    are grouped by, if they are. ``rates``: a row has its calls a second. For ``when`` see
-    ``value_row``.
+    are grouped by, if they are. ``rates``: a row has its calls a second. ``more`` are further
+    fields of each row. For ``when`` see ``value_row``.
     """
     ended, seconds = when
     rows: list[Row] = [
@@ -55,18 +58,45 @@ def count_rows(
             "ts": round(ended, 6),
             "interval_s": round(seconds, 6),
             **program_field(program),
+            **fields,
         }
-        for program, name, count, by in found
+        for (program, name, count, by), fields in zip(found, more or repeat({}), strict=False)
     ]
     total = sum(row["count"] for row in rows)
     for row in rows:
         row["share"] = share_of(row["count"], total)
 
     def name(row: Json) -> tuple[str, str, str]:
-        return row["func"] or "", row.get("program") or "", repr(row.get("by"))
+        by = row.get("by") or (row.get("caller"), row.get("at"))
+        return row["func"] or "", row.get("program") or "", repr(by)
 
     by_name = name if order is Order.NAME else None
     return ordered(rows, top, lambda row: (row["count"], *name(row)), by_name)
+
+
+def function_rows(
+    counts: Mapping[CountedFunction, int],
+    places: Mapping[CountedFunction, InlinedPlaces],
+    when: tuple[float, float],
+    top: int | None = None,
+    order: Order | None = None,
+    rates: bool = False,
+) -> Sequence[Row]:
+    """Return as ``count_rows`` does of functions, some of which are inlined in ``places``."""
+    found = [(one.program, one.name, count, None) for one, count in counts.items()]
+    more = [{**_at(one), **_places(places.get(one))} for one in counts]
+    return count_rows(found, when, top, order, rates, more)
+
+
+def _at(function: CountedFunction) -> dict[str, object]:
+    at = function.at
+    return {} if at is None else {"caller": at.caller, "at": f"{at.file}:{at.line}"}
+
+
+def _places(inlined: InlinedPlaces | None) -> dict[str, object]:
+    if inlined is None:
+        return {}
+    return {"places": inlined.all, "uncounted_places": inlined.uncounted}
 
 
 def value_row(

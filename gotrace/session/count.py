@@ -13,7 +13,7 @@ from gotrace.probes.select import InlinedScope as InlinedScope
 from gotrace.records import dataclass
 from gotrace.session.budget import counting_hits, removable
 from gotrace.session.calibrate import hit_costs
-from gotrace.session.plan import ProbePlan, plan_counting
+from gotrace.session.plan import ProbePlan, by_place, plan_counting
 from gotrace.session.probing import Level, Prepared, Probing
 from gotrace.session.request import FunctionRequest, Planned
 from gotrace.settings import CountSettings
@@ -109,11 +109,15 @@ class CallCounter(Probing):
 
 @dataclass(frozen=True, kw_only=True)
 class CountRequest(FunctionRequest[CallCounter, dict[SiteForm, int]]):
-    """Count calls of each function; ``inlined`` says of which also inlined calls."""
+    """Count calls of each function; ``inlined`` says of which also inlined calls.
+
+    ``by_place``: of each place where a function is inlined.
+    """
 
     verb: str = "count"
     done: str = "counted"
     inlined: InlinedScope = InlinedScope.NONE
+    by_place: bool = False
     BY_TASK = False
 
     def plan(self) -> Planned:
@@ -121,7 +125,7 @@ class CountRequest(FunctionRequest[CallCounter, dict[SiteForm, int]]):
         requests, _ = self.requests
         plan = plan_counting(self.target, requests, self.inlined)
         self._refuse(plan.failed)
-        return Planned(plan)
+        return Planned(by_place(plan) if self.by_place else plan)
 
     def attach(self, prepared: Prepared) -> CallCounter:
         """Attach. Raises AttachError or LoadError."""

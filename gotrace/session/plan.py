@@ -25,7 +25,7 @@ from gotrace.records import dataclass, field, replace
 from gotrace.sites.hashed import HASHED
 from gotrace.sites.inlined import InlinedSites, Unproven, is_known
 from gotrace.sites.records import SiteForm
-from gotrace.sites.sites import FunctionSites, Site, function_sites
+from gotrace.sites.sites import FunctionSites, InlinedAt, InlinedPlace, Site, function_sites
 from gotrace.sites.unwind import fault_site
 from gotrace.target.process import ends_so, file_test, processes_called
 from gotrace.target.target import Target, TargetBinary
@@ -242,6 +242,19 @@ class ProgramFunction(NamedTuple):
         return in_program(self.program, self.name)
 
 
+class CountedFunction(NamedTuple):
+    """A function, as ``ProgramFunction``, and if each place has its row where it is inlined."""
+
+    program: str | None
+    name: str
+    at: InlinedAt | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the name with the program's, as patterns have it: ``shop:main.f``."""
+        return in_program(self.program, self.name)
+
+
 @dataclass(frozen=True, slots=True)
 class Refused:
     """A probe that the kernel refused.
@@ -367,6 +380,7 @@ class ProbePlan:
     request has no ``BinaryPlan`` then. ``one_program``: all files are of processes that run the
     same program. ``first`` is the number of the first function: those before it are others' in a
     program that several plans share. ``scope`` is whose inlined calls were to be seen.
+    ``whole`` is the plan whose functions were split by place.
     """
 
     binaries: tuple[BinaryPlan, ...]
@@ -375,6 +389,7 @@ class ProbePlan:
     one_program: bool = True
     first: int = 0
     scope: InlinedScope = InlinedScope.NONE
+    whole: ProbePlan | None = None
 
     @property
     def files(self) -> list[TargetBinary]:
@@ -403,10 +418,18 @@ class ProbePlan:
         ]
 
     @property
-    def places(self) -> dict[ProgramFunction, InlinedPlaces]:
-        """Return in how many places functions are inlined that are named."""
-        found: dict[ProgramFunction, InlinedPlaces] = {}
-        for name, one in zip(self.names, self._every(), strict=True):
+    def counted(self) -> list[CountedFunction]:
+        """Return the functions whose calls have a row, in the order of ``names``."""
+        return [
+            CountedFunction(*name, one.at)
+            for name, one in zip(self.names, self._every(), strict=True)
+        ]
+
+    @property
+    def places(self) -> dict[CountedFunction, InlinedPlaces]:
+        """Return in how many places functions are inlined whose inlined calls are counted."""
+        found: dict[CountedFunction, InlinedPlaces] = {}
+        for name, one in zip(self.counted, self._every(), strict=True):
             if one.inlined or one.uncounted:
                 uncounted = len(one.uncounted)
                 found[name] = InlinedPlaces(len(one.inlined) + uncounted, uncounted)
@@ -472,6 +495,8 @@ class ProbePlan:
 
     def inlined(self) -> list[Inlined]:
         """Return which functions are also inlined, most often first; of few functions only."""
+        if self.whole is not None:
+            return self.whole.inlined()
         programs = self.program_names
         (found,) = also_inlined([self.binaries], programs)
         partly = {}
@@ -728,40 +753,59 @@ def _with_inlined(
         for call in table.inlined_calls(wanted)
         if call.row not in rows or not _stands_for(selected.binary, call.row, call.name)
     ]
-    by_name: dict[str, list[Site | Unproven]] = {}
-    for call, place in zip(calls, proofs.of(calls), strict=True):
-        by_name.setdefault(call.name, []).append(place)
+    by_name: dict[str, list[InlinedPlace]] = {}
+    for call, found in zip(calls, proofs.of(calls), strict=True):
+        at = InlinedAt(call.caller, call.file, call.line)
+        site, why = (None, found.value) if isinstance(found, Unproven) else (found, None)
+        by_name.setdefault(call.name, []).append(InlinedPlace(at, site, why))
     functions, unseen = [], []
-    for one in usable:
-        found = by_name.pop(one.function.name, [])  # of two rows of a name one has them
-        functions.append(replace(one, inlined=_proven(found), uncounted=_unproven(found)))
+    for one in usable:  # of two rows of a name one has the places
+        places = tuple(by_name.pop(one.function.name, ()))
+        functions.append(replace(one, places=places))
     rows_of = {call.name: call.row for call in reversed(calls)}
     for name in only:
-        proven, why = _proven(by_name[name]), _unproven(by_name[name])
-        if not proven:
-            if selector.spells(name):
-                places = counted("{} place{s}", len(why))
-                reasons = _numbers(Counter(why))
-                text = f"{name} exists only inlined, in {places}: none is proven ({reasons})"
-                unseen.append(text)
-            continue
-        at, row = proven[0].address, rows_of[name]
-        function = FuncInfo(name, at, at + 1, row, Origin.PCLNTAB)
-        one = FunctionSites(function, proven[0], (), None, inlined=proven, uncounted=why)
-        functions.append(one)
+        places = tuple(by_name[name])
+        if sites := _inlined_sites(name, rows_of[name], places):
+            functions.append(sites)
+        elif selector.spells(name):
+            reasons = _numbers(Counter(place.unproven or "" for place in places))
+            many = counted("{} place{s}", len(places))
+            unseen.append(f"{name} exists only inlined, in {many}: none is proven ({reasons})")
     return functions, unseen
+
+
+def _inlined_sites(
+    name: str, row: int, places: tuple[InlinedPlace, ...], at: InlinedAt | None = None
+) -> FunctionSites | None:
+    """Return the sites of inlined calls alone, None if there are none; see ``FunctionSites``."""
+    first = next((place.site for place in places if place.site is not None), None)
+    if first is None:
+        return None
+    function = FuncInfo(name, first.address, first.address + 1, row, Origin.PCLNTAB)
+    return FunctionSites(function, first, (), None, places=places, at=at)
+
+
+def by_place(plan: ProbePlan) -> ProbePlan:
+    """Return the plan with functions of their own for each place where one is inlined."""
+    binaries = []
+    for file in plan.binaries:
+        functions: list[FunctionSites] = []
+        for one in file.functions:
+            if one.entry not in one.inlined:
+                functions.append(replace(one, places=()))
+            copies: dict[InlinedAt, list[InlinedPlace]] = {}
+            for place in one.places:
+                copies.setdefault(place.at, []).append(place)
+            name, row = one.function.name, one.function.row
+            for at, places in copies.items():
+                if sites := _inlined_sites(name, row, tuple(places), at):
+                    functions.append(sites)
+        binaries.append(replace(file, functions=tuple(functions)))
+    return replace(plan, binaries=tuple(binaries), whole=plan)
 
 
 def _numbers(reasons: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in reasons.items())
-
-
-def _proven(places: Iterable[Site | Unproven]) -> tuple[Site, ...]:
-    return tuple(place for place in places if isinstance(place, Site))
-
-
-def _unproven(places: Iterable[Site | Unproven]) -> tuple[str, ...]:
-    return tuple(place.value for place in places if isinstance(place, Unproven))
 
 
 def plan_measuring(target: Target, requests: Sequence[BinaryRequest]) -> ProbePlan:

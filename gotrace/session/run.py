@@ -126,7 +126,7 @@ class Run(Generic[M, C]):
         """Return the beginning of a recording of calls: the question, and when that began."""
         unseen = sum(probe.is_entry for probe in self.plan.refused(self.attached.failed))
         return {
-            "functions": len(self.plan.functions) - unseen,
+            "functions": len((self.plan.whole or self.plan).functions) - unseen,
             "pids": [*pids],
             "patterns": patterns,
             "attach": self.attached.method.value,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from enum import Enum
+from typing import NamedTuple
 
 from gotrace.architecture import Architecture
 from gotrace.elf import ElfError
@@ -66,6 +67,22 @@ class Returns:
     jumps_to: tuple[int, ...] = ()
 
 
+class InlinedAt(NamedTuple):
+    """A place in the source where a function is called and inlined."""
+
+    caller: str
+    file: str
+    line: int
+
+
+class InlinedPlace(NamedTuple):
+    """Where a function is inlined: the site of its calls there, or the reason why it has none."""
+
+    at: InlinedAt
+    site: Site | None
+    unproven: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class FunctionSites:
     """All sites of one function.
@@ -73,8 +90,8 @@ class FunctionSites:
     ``entry`` is None and ``returns`` empty where ``problem`` says why. In a function that
     consists of a single RET, ``entry`` (form FIRST) and the one of ``returns`` have the same
     address: a prober needs both there, the entry to be handled first. ``is_hashed``: a program in
-    FIPS mode hashes the function's code. ``inlined`` are the sites of inlined calls that are seen
-    as well, and ``uncounted`` the reasons why others are not, one each.
+    FIPS mode hashes the function's code. ``places`` are where the function is inlined. ``at``
+    is the place that these are copies of, None for those of any.
     """
 
     function: FuncInfo
@@ -84,8 +101,18 @@ class FunctionSites:
     tail_jumps: int = 0
     jumps_to: tuple[int, ...] = ()
     is_hashed: bool = False
-    inlined: tuple[Site, ...] = ()
-    uncounted: tuple[str, ...] = ()
+    places: tuple[InlinedPlace, ...] = ()
+    at: InlinedAt | None = None
+
+    @property
+    def inlined(self) -> tuple[Site, ...]:
+        """Return the sites of inlined calls that are seen as well."""
+        return tuple(place.site for place in self.places if place.site is not None)
+
+    @property
+    def uncounted(self) -> tuple[str, ...]:
+        """Return the reasons why other inlined calls are not seen, one each."""
+        return tuple(place.unproven for place in self.places if place.unproven is not None)
 
 
 #: Entered in the middle, at an offset that the compiler computes from the size.

@@ -109,6 +109,27 @@ def test_names_without_a_wildcard_in_several_programs(tmp_path: Path) -> None:
         assert calls == (exact if is_known else others), program
 
 
+def test_each_place_has_a_row_if_asked_for(tmp_path: Path) -> None:
+    """Of a function that exists only inlined, and one of its own code; nothing is counted twice."""
+    truth, binary = covered_calls(SOURCE, newest(), tmp_path), build(SOURCE, newest())
+    words = ("--json", "--places", "--inlined", "main.*")
+    result = run_tool("gofunccount", *words, "--", binary, stdin=subprocess.DEVNULL)
+    assert_true({**rows_of(result), "both": (100, 1)}, truth)
+    rows = {
+        (row["func"], row.get("caller"), row.get("at", "").rpartition("/")[2]): row["count"]
+        for row in of_kind(result, "count")
+    }
+    note = "main.(*tally).note"
+    assert rows["main.bump", note, "main.go:27"] == rows[note, "main.handle", "main.go:54"]
+    assert rows["main.bump", "main.sum", "main.go:44"] == truth["bump"] - truth["note"]
+    assert rows["main.both", None, ""] == 100
+    assert not any(name == "main.both" and caller for name, caller, _ in rows)
+    (warning,) = [row for row in of_kind(result, "warning") if row.get("func") == "main.both"]
+    assert sum(warning["uncounted"].values()) == 1
+    text = run_tool("gofunccount", "--places", "main.bump", "--", binary, stdin=subprocess.DEVNULL)
+    assert any(line.startswith("main.bump in main.sum at main.go:44 ") for line in text.lines)
+
+
 def test_a_list_has_each_place_with_its_reason() -> None:
     """Of a function that exists only inlined, and of one that exists; for gotrace as well."""
     binary = build(SOURCE, newest())
