@@ -193,7 +193,8 @@ def parse_probe(text: str, *, regex: bool = False, split: _Split = split_target)
     try:
         return _parsed(text, regex, split)
     except SpecError as error:
-        for meant in () if regex or not text.isprintable() else _corrections(text):
+        is_hostile = len(text) > _MAX_LENGTH or not text.isprintable()
+        for meant in () if regex or is_hostile else _corrections(text):
             with suppress(UsageError):
                 _parsed(meant, regex, split)
                 break
