@@ -248,7 +248,7 @@ TENANT = header(2, X_Tenant="acme", Accept="*/*")
         ('suffix(key, "USERS")', {"key": text("USER", 4)}, False),
         ("d / 2 > 5ms", {"d": DurationValue(11_000_000)}, True),
         ("-d < 0 && d > 1 * 10ms", {"d": DurationValue(11_000_000)}, True),
-        ("d > 10", {}, "did you mean 10ms?"),
+        ("d > 10", {}, "a duration has a unit: did you mean 10ms?"),
         ("$duration > 10", {}, "did you mean 10ms?"),
         ("ok & ok", {}, "did you mean &&?"),
         ("n + f > 1", {}, "numbers of one type"),

@@ -204,7 +204,7 @@ def test_a_constant_is_rounded_to_a_float32() -> None:
         ("n == nil", 1, "an int is never nil: compare it with 0"),
         ("key == nil", 1, 'compare it with ""'),
         ("*r == nil", 1, "is never nil"),
-        ("p < nil", 1, "== and != only"),
+        ("p < nil", 1, "nil is compared with == and != only"),
         ("nil == nil", 1, "cannot be compared"),
         ("key.(int)", 1, "a string is not an interface: leave .(...) out"),
         ('1 + "x"', 1, "an integer and a string do not go with +"),
@@ -214,10 +214,10 @@ def test_a_constant_is_rounded_to_a_float32() -> None:
         ('n == "3"', 6, "is compared with a number, not with a string"),
         ("key == 3", 8, "is compared with a string"),
         ("ok == 1", 7, "with true or false"),
-        ("n == 1.5", 6, "1.5 is not a whole number"),
+        ("n == 1.5", 6, "1.5 is not a whole number, and this is an int"),
         ("u8 == 300", 7, "300 does not fit a uint8, which is 0 to 255"),
         ("u > -1", 5, "-1 does not fit a uint64"),
-        ("g > 1e39", 5, "does not fit a float32"),
+        ("g > 1e39", 5, "the number does not fit a float32"),
         ("n == u", 6, "an int cannot be compared with a uint64"),
         ("n == f", 6, "an int cannot be compared with a float64"),
         ("n == key", 6, "cannot be compared with a string"),
@@ -306,7 +306,7 @@ def test_types_are_compared_by_their_hashes(text: str, wanted: str) -> None:
     assert " and ".join(constants) == wanted
     assert {one.path.steps for one in operands(found)} <= {(PathMark.TYPE,), (PathMark.TYPE_HASH,)}
     wrong = {'type(rd) == "main.Absent"': "no type of the program has this name"}
-    wrong['type(rd) < "main.T"'] = "== and != only"
+    wrong['type(rd) < "main.T"'] = "types are compared with == and != only"
     for predicate, reason in wrong.items():
         with pytest.raises(SpecError, match=reason):
             resolve_predicate(Source(predicate), parse(predicate), scope)
