@@ -105,6 +105,8 @@ class Command:
             os.close(self._go)
             os.close(self._failure)
             self._go = self._failure = -1
+            # A child forked later has this pipe's end as well: the end of file would not come.
+            os.kill(self.pid, signal.SIGKILL)
             self.reap()
         else:
             self.ended()

@@ -69,6 +69,19 @@ def test_command_that_is_never_released_ends_unrun(tmp_path: Path) -> None:
     command.close()
 
 
+def test_a_command_that_waits_ends_before_a_later_one() -> None:
+    """The later child has ends of all pipes that were open when it was forked."""
+    first, later = Command(ENDLESS), Command(ENDLESS)
+    signal.alarm(10)
+    try:
+        first.close()
+    finally:
+        signal.alarm(0)
+        os.kill(later.pid, signal.SIGKILL)
+        later.close()
+    assert first.status is not None
+
+
 def test_running_command_outlives_close() -> None:
     with endless() as command:
         command.release()
