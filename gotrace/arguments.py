@@ -40,9 +40,12 @@ def held_to_annotations(function: _F) -> _F:
 def check_arguments(
     function: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
 ) -> None:
-    """Raise WrongTypeError if an argument is not of the type that the function declares."""
+    """Raise WrongTypeError if an argument is not one that the function declares, or of its type."""
     signature, hints = _declared(function)
-    bound = signature.bind(*given, **named)
+    try:
+        bound = signature.bind(*given, **named)
+    except TypeError as error:
+        raise WrongTypeError(_misfit(function, signature.parameters, named, error)) from None
     for name, value in bound.arguments.items():
         several = signature.parameters[name].kind is signature.parameters[name].VAR_POSITIONAL
         hint = hints.get(name, object)
@@ -71,6 +74,35 @@ def _is(value: Any, hint: Any) -> bool:
     if hint in _NUMBERS:
         return isinstance(value, _NUMBERS[hint]) and not isinstance(value, bool)
     return isinstance(value, kind or hint)
+
+
+def _misfit(
+    function: Callable[..., Any],
+    parameters: Mapping[str, Any],
+    named: Mapping[str, Any],
+    error: TypeError,
+) -> str:
+    """Return why arguments are not those of a function, and what is meant."""
+    unknown = next((name for name in named if name not in parameters), None)
+    if unknown is None:
+        return f"{function.__name__}(): {error}"
+    import difflib
+
+    alike = difflib.get_close_matches(unknown, parameters, 1)
+    meant = next((name for name in (_MEANT.get(unknown), *alike) if name in parameters), None)
+    if meant is not None:
+        return f"{function.__name__}() has no {unknown}: did you mean {meant}?"
+    known = [one.name for one in parameters.values() if one.kind is one.KEYWORD_ONLY]
+    return f"{function.__name__}() has no {unknown}: it has {', '.join(known) or 'no options'}"
+
+
+#: Parameters by the names that options and other libraries have for them.
+_MEANT = {
+    **dict.fromkeys(("duration", "timeout", "time", "d"), "seconds"),
+    **dict.fromkeys(("every", "period", "i"), "interval"),
+    **dict.fromkeys(("group_by", "key", "keys"), "by"),
+    **dict.fromkeys(("max_events", "count", "n"), "limit"),
+}
 
 
 def _refusal(name: str, value: Any, hint: Any) -> str:

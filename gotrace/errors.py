@@ -41,7 +41,7 @@ class UsageError(GotraceError):
 
 
 class WrongTypeError(UsageError, TypeError):
-    """An argument of the library that is not of the type that its function declares."""
+    """An argument of the library that its function does not declare, or not with this type."""
 
 
 class NoMatchError(GotraceError):

@@ -57,6 +57,26 @@ def test_an_argument_of_no_type_is_refused_by_its_name(
     assert isinstance(caught.value, gotrace.UsageError)
 
 
+@pytest.mark.parametrize(
+    "function", list(dict.fromkeys(one for one, _ in functions())), ids=lambda one: one.__name__
+)
+def test_an_argument_that_there_is_not_is_refused_by_its_name(
+    function: Callable[..., Any],
+) -> None:
+    with pytest.raises(gotrace.WrongTypeError, match=r"^\w+\(\) has no nonsense: it has "):
+        function(nonsense=1)
+
+
+def test_what_other_libraries_call_an_argument_is_known() -> None:
+    go: Any = gotrace.start(["true"])
+    for given, meant in (("duration", "seconds"), ("second", "seconds"), ("every", "interval")):
+        with pytest.raises(TypeError) as caught:
+            go.count("main.f", **{given: 1})
+        assert str(caught.value) == f"count() has no {given}: did you mean {meant}?"
+    with pytest.raises(gotrace.WrongTypeError, match=r"^diff\(\): missing a required argument"):
+        gotrace.diff("w")  # type: ignore[call-arg]
+
+
 def test_values_that_make_no_sense_are_usage_errors() -> None:
     go: Any = gotrace.start(["true"])
     uses: list[tuple[Callable[[], Any], str]] = [
