@@ -18,6 +18,7 @@ from gotrace.abi.assign import (
 )
 from gotrace.abi.gccgo.locations import gccgo_locations, system_v_signature_locations
 from gotrace.abi.gccgo.types import GccgoTypes
+from gotrace.abi.growth import SavedArgument, saved_arguments
 from gotrace.abi.locations import (
     FunctionCode,
     FunctionLocations,
@@ -26,16 +27,20 @@ from gotrace.abi.locations import (
     function_locations,
     signature_locations,
 )
+from gotrace.abi.shapes import ShapeError, described, saved_as, shaped_parameters
 from gotrace.architecture import Architecture
+from gotrace.elf import ElfError
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import FuncInfo, Origin
 from gotrace.gotypes.binary import Binary
 from gotrace.gotypes.from_methods import MethodTables, is_same, spelled
 from gotrace.gotypes.from_text import SignatureError, parse_signature, parse_type
+from gotrace.gotypes.releases import SHAPES_LISTED
 from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.symbols import NameKind, parse_name
 from gotrace.gotypes.types import GoType, Kind, Signature, basic_type
+from gotrace.records import replace
 
 _WORD = basic_type(Kind.UINTPTR)
 _STACK_WORDS = 6
@@ -58,20 +63,14 @@ class FunctionValues:
     def of(
         self, function: FuncInfo, signature: str | None, *, is_recipe: bool = False
     ) -> FunctionLocations:
-        """Return a function's values: as the user, DWARF or a method table says, else bare words.
+        """Return a function's values: as the user, DWARF or a method table says, else as words.
 
-        Bare words are named after their registers, or ``8(SP)`` and so on after their place on the
-        stack. The signature of a recipe may write another type of the same size for one that the
-        recipe does not use. Raises SignatureError.
+        Words are by the shape that the program describes, or else bare. Bare words are named after
+        their registers, or ``8(SP)`` and so on after their place on the stack. The signature of a
+        recipe may write another type of the same size for one that the recipe does not use. Raises
+        SignatureError.
         """
-        table = self._binary.functions
-        is_go = function.origin is Origin.PCLNTAB
-        code = FunctionCode(
-            self._binary.image.arch,
-            self._version,
-            is_go and table.is_assembly(function.row),
-            table.arguments_size(function.row) if is_go else None,
-        )
+        code = self._code(function)
         if signature is not None:
             return self._as_given(function, signature, code, is_recipe)
         found = None
@@ -79,7 +78,18 @@ class FunctionValues:
             found = self._as_described(function, code)
         except DwarfError as error:
             self._damage = str(error)
-        return found or self._as_in_tables(function, code) or self._bare_words(function, code)
+        found = found or self._as_in_tables(function, code)
+        return found or self._in_words(function, code)
+
+    def _code(self, function: FuncInfo) -> FunctionCode:
+        table = self._binary.functions
+        is_go = function.origin is Origin.PCLNTAB
+        return FunctionCode(
+            self._binary.image.arch,
+            self._version,
+            is_go and table.is_assembly(function.row),
+            table.arguments_size(function.row) if is_go else None,
+        )
 
     def source(self, function: FuncInfo) -> SignatureSource:
         """Return the source of a function's signature."""
@@ -91,7 +101,15 @@ class FunctionValues:
                 return SignatureSource.METHOD_TABLE
         except (DwarfError, RtypeError) as error:
             self._damage = str(error)
-        return SignatureSource.NOTHING
+        return self._in_words(function, self._code(function)).source
+
+    def why_bare(self, function: FuncInfo) -> str:
+        """Return why not even the shape of a function's arguments is known."""
+        try:
+            self._shaped(function, self._code(function))
+        except ShapeError as error:
+            return str(error)
+        return "nothing else in the program does"
 
     def why_unknown(self, function: FuncInfo) -> str:
         """Return why no method table says what a function takes."""
@@ -159,7 +177,7 @@ class FunctionValues:
 
         The compiler records how much stack a function's arguments and results take, with spill
         slots of what is in registers. In assembly it is what the author says. If there is no
-        DWARF, a method table says more: the types.
+        DWARF, a method table says more: the types; or the code which registers it saves.
         """
         parsed = parse_signature(signature, self._lookup)
         known = None if is_recipe or self._binary.dwarf else self._in_tables(function)
@@ -179,13 +197,19 @@ class FunctionValues:
             return system_v_signature_locations(parsed, function.name)
         places = signature_locations(parsed, function.name, code)
         own = None if code.is_assembly else code.arguments_size
-        if self._lookup is None or own in (None, places.size):
+        saved = None if is_recipe or self._binary.dwarf else self._saved(function, code)
+        if self._lookup is None or (own in (None, places.size) and saved_as(places, saved)):
             return places
         written = parse_signature(signature, self._lookup, has_value_receiver=True)
         if written != parsed:
             alike = signature_locations(written, function.name, code)
-            if alike.size == own:
+            if alike.size == own and saved_as(alike, saved):
                 return alike
+        if own in (None, places.size) and saved is not None:
+            raise SignatureError(
+                f"signature {signature!r} is not that of {function.name}, whose arguments are in"
+                f" other registers, or of other sizes: {described(saved, code.architecture)}"
+            )
         if signature.endswith("()"):
             raise SignatureError(
                 f"{function.name} has arguments or results: type it without (), or its signature"
@@ -210,6 +234,49 @@ class FunctionValues:
             return descriptors.named(name) if descriptors else ()
 
         return cache(lookup)
+
+    def _in_words(self, function: FuncInfo, code: FunctionCode) -> FunctionLocations:
+        """Return the values as words: parameters by their shape if that is known, else bare."""
+        bare = self._bare_words(function, code)
+        try:
+            shaped = self._shaped(function, code)
+        except ShapeError:
+            return bare
+        except ElfError as error:
+            self._damage = str(error)
+            return bare
+        if shaped is None:
+            return bare
+        return replace(bare, parameters=shaped, source=SignatureSource.SHAPE)
+
+    def _shaped(self, function: FuncInfo, code: FunctionCode) -> tuple[PlacedValue, ...] | None:
+        """Return a function's parameters by their shape, None if nothing can describe that.
+
+        Raises ShapeError, and ElfError for damage.
+        """
+        if function.origin is not Origin.PCLNTAB or self._version.release < SHAPES_LISTED:
+            return None
+        if code.is_assembly:
+            raise ShapeError("only its author knows whether its arguments are in registers")
+        shapes = self._binary.functions.argument_shapes(function.row)
+        if shapes is None:
+            return ()
+        saved: Sequence[SavedArgument] | None = ()
+        if self._version.release >= code.architecture.register_abi:
+            size = function.end - function.entry
+            saved = saved_arguments(
+                self._binary.image.read(function.entry, size), code.architecture
+            )
+        if saved is None:
+            raise ShapeError("its code does not grow the stack, where it would save arguments")
+        return shaped_parameters(shapes, saved, parse_name(function.name), code)
+
+    def _saved(self, function: FuncInfo, code: FunctionCode) -> tuple[SavedArgument, ...] | None:
+        """Return the register arguments that a function's code saves, None if it does not."""
+        if function.origin is not Origin.PCLNTAB or code.is_assembly:
+            return None
+        size = function.end - function.entry
+        return saved_arguments(self._binary.image.read(function.entry, size), code.architecture)
 
     def _bare_words(self, function: FuncInfo, code: FunctionCode) -> FunctionLocations:
         convention = calling_convention(code.go_version, code.is_assembly, code.architecture)

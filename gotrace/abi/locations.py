@@ -87,6 +87,7 @@ class SignatureSource(enum.Enum):
 
     DWARF = "DWARF"
     METHOD_TABLE = "method table"
+    SHAPE = "shape"
     USER = "typed"
     NOTHING = "none"
 
@@ -96,8 +97,8 @@ class FunctionLocations:
     """All values of a function that can be had at its entry and at its RET instructions.
 
     ``size``: bytes that they take of the stack, None where that was not computed. ``source``: if
-    it is NOTHING, these are the words where parameters would be. ``parameters_ordered`` and
-    ``results_ordered``: they are in the order of the source.
+    it is NOTHING, these are the words where parameters would be, if it is SHAPE, where they are.
+    ``parameters_ordered`` and ``results_ordered``: they are in the order of the source.
     """
 
     name: str
@@ -112,7 +113,8 @@ class FunctionLocations:
 
     @property
     def is_bare(self) -> bool:
-        return self.source is SignatureSource.NOTHING
+        """Return whether no types are known."""
+        return self.source in (SignatureSource.NOTHING, SignatureSource.SHAPE)
 
 
 @dataclass(frozen=True, slots=True)

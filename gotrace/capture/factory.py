@@ -18,10 +18,12 @@ from gotrace.capture.nodes import (
     OpaqueNode,
     PointerNode,
     ScalarNode,
+    ShapeNode,
     SliceNode,
     StringNode,
     StructNode,
     UnreadNode,
+    may_be_text,
 )
 from gotrace.capture.ops import CaptureLimits
 from gotrace.capture.payload import Subplan
@@ -35,6 +37,7 @@ from gotrace.gotypes.types import (
     PointerType,
     SliceType,
     StructType,
+    UnknownType,
 )
 from gotrace.records import replace
 from gotrace.values.error_messages import KEY_FIELDS
@@ -107,6 +110,8 @@ class NodeFactory:
                 fields = tuple(field for field in go_type.fields if field.name in kept)
                 go_type = replace(go_type, fields=fields)
             nodes = [self._node(field.type, depth, nesting, parts) for field in go_type.fields]
+            if may_be_text(go_type):
+                return ShapeNode(go_type)
             return StructNode(go_type, nodes)
         if isinstance(go_type, ArrayType):
             if go_type.elem.kind is Kind.UINT8:
@@ -129,6 +134,8 @@ class NodeFactory:
             return FuncNode(go_type)
         if go_type.kind is Kind.STRING:
             return StringNode(go_type)
+        if isinstance(go_type, UnknownType):
+            return UnreadNode(go_type, go_type.name)
         if go_type.kind is Kind.INVALID:
             return OpaqueNode(go_type)
         return ScalarNode(go_type)

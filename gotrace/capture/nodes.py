@@ -20,7 +20,8 @@ from gotrace.capture.payload import (
     pointer_int_at,
     word_at,
 )
-from gotrace.gotypes.types import ArrayType, GoType, Kind, StructType
+from gotrace.gotypes.types import SHAPE, ArrayType, GoType, Kind, StructType
+from gotrace.values.go_syntax import is_text
 from gotrace.values.model import (
     BytesValue,
     DurationValue,
@@ -321,6 +322,59 @@ class _BytesSliceReader(_BytesReader):
         if isinstance(data, UnavailableValue):
             return data
         return BytesValue(self._name, data, length, capacity)
+
+
+#: The least bytes of a slice, and the most, that are read as text.
+_LEAST_TEXT, _MOST_TEXT = 4, 1 << 30
+
+
+def may_be_text(of: StructType) -> bool:
+    """Return whether a struct is two or three words of unknown types: of a string or a slice."""
+    places = [(field.offset, field.type.kind) for field in of.fields]
+    words = [(8 * number, Kind.UINTPTR) for number in range(3)]
+    return of.name == SHAPE and places in (words[:2], words)
+
+
+class ShapeNode(_Bytes):
+    """Words of unknown types, and the text to which they lead if they are a string or a slice."""
+
+    __slots__ = ()
+
+    def reader(self, position: Position) -> _BytesReader:
+        return _ShapeReader(position, self.size, self.type.name)
+
+
+class _ShapeReader(_BytesReader):
+    __slots__ = ()
+
+    def read(self, payload: PayloadReader) -> Value:
+        source = self._source
+        if payload.lengths[source] < self._end:
+            return payload.why(source)
+        start = payload.starts[source] + self._at
+        count = (self._end - self._at) // 8
+        words: tuple[int, ...] = struct.unpack_from(f"<{count}Q", payload.data, start)
+        fields = tuple((f"f{n}", NamedValue("uintptr", word)) for n, word in enumerate(words))
+        return StructValue(self._name, fields, self._guess(payload, words))
+
+    def _guess(self, payload: PayloadReader, words: Sequence[int]) -> StringValue | None:
+        """Return the text to which the words lead if they are a string or a slice of bytes.
+
+        The first bytes of elements that are not bytes are often text, too, up to a zero.
+        """
+        least = _LEAST_TEXT if len(words) > 2 else 1
+        if not least <= words[1] <= words[-1] <= _MOST_TEXT:
+            return None
+        text = self.text(payload, words[1])
+        if not isinstance(text, bytes) or not is_text(text, len(text) < words[1]):
+            return None
+        return StringValue(text, words[1])
+
+    def key(self) -> Sequence[Op] | None:
+        """Return operations that append the words, and the text: other calls may change it."""
+        text = super().key() or ()
+        words = range(self._at, self._end, 8)
+        return [*(_key_word(self._source, at) for at in words), *text]
 
 
 class AddressNode(BytesNode):

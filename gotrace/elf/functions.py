@@ -13,6 +13,7 @@ from functools import cached_property
 from gotrace.elf import ElfError
 from gotrace.elf.buildinfo import GoVersion, compiler_version, read_build_version, recorded_version
 from gotrace.elf.image import ElfImage
+from gotrace.elf.pclntab.arginfo import Shape, parse_shapes
 from gotrace.elf.pclntab.functab import (
     FunctionMarks,
     FunctionRows,
@@ -222,6 +223,22 @@ class FunctionTable:
         Spill slots of arguments in registers are among them.
         """
         return None if self._rows is None else self._rows.arguments_size(row)
+
+    def argument_shapes(self, row: int) -> tuple[Shape, ...] | None:
+        """Return the shapes of a function's arguments, None if nothing describes them.
+
+        If the function is not in assembly, it has none then. Those of no Go function, and of
+        releases before 1.17, are not described.
+        """
+        if self._rows is None or self._trees is None or row >= self._go_count:
+            return None
+        place = self._trees.arguments_place(self._rows.record(row))
+        if place is None:
+            return None
+        shapes = parse_shapes(self.image.data, place)
+        if shapes is None:
+            raise ElfError(f"{self.image.display}: damaged descriptions of functions' arguments")
+        return shapes
 
     def _own_file(self, row: int) -> str | None:
         """Return the source file of a function's own code, not of code inlined at its entry."""

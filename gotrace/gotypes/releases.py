@@ -17,6 +17,9 @@ NEWEST: Release = (1, 27)
 #: in src/cmd/compile/internal/noder/reader.go, the compiler's unified front end.
 DICTIONARY_AFTER_RECEIVER: Release = (1, 20)
 
+#: The compiler describes the words of arguments for tracebacks (FUNCDATA_ArgInfo).
+SHAPES_LISTED: Release = (1, 17)
+
 #: The compiler lists blank and unnamed parameters in DWARF, as ``~p0`` and so on.
 ALL_PARAMETERS_LISTED: Release = (1, 22)
 

@@ -123,6 +123,18 @@ class OpaqueType(GoType):
     """A type of which only the size is known: C's, and names without type information."""
 
 
+class UnknownType(GoType):
+    """The type of a value of which nothing is known; its name is the reason."""
+
+    __slots__ = ()
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why, Kind.INVALID, 0, 1)
+
+
+#: The name of structs of which a program describes the words alone. Their fields are f0, f1...
+SHAPE = "shape"
+
 _Reference = Lazy[GoType]
 
 

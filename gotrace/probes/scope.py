@@ -200,7 +200,7 @@ class Scope:
         if f"${name}" in specials:
             return f"{self.function} has no {name!r}: did you mean ${name}?"
         if self.recipes is not None:
-            has = f"registers only, {names[0]} and others" if names else "nothing with a name"
+            has = f"words only, {names[0]} and others" if names else "nothing with a name"
             return self._not_described(f"has no {name!r}, but {has}", f"x int, {name} string")
         names = [*self.replaced, *names]
         hint = did_you_mean(name, [*names, *specials]) if name != "retval" else "did you mean $ret?"

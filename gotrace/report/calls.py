@@ -282,8 +282,7 @@ def _framed(call: DecodedCall, texts: Sequence[str], style: LineStyle) -> str:
     if call.unwound is not None:
         text += f" {style.paint(_UNWOUND[call.unwound], Colour.ERROR)}"
     elif call.results:
-        shown = texts[len(call.args) :]
-        text += f" = {shown[0]}" if len(shown) == 1 else f" = ({', '.join(shown)})"
+        text += f" = {call.function.shown_results(texts[len(call.args) :])}"
     return text + _clean_place(call.function.file, call.function.line)
 
 

@@ -248,7 +248,7 @@ def fast_text_line(
         took, hole = "DURATION(end - begun)" if result else "DURATION(None)", "%s"
     template = f"{TEXT_PREFIX}{hole} {name}({', '.join(f'{k}={v}' for k, v in pairs)})"
     if results:
-        template += f" = {results[0]}" if len(results) == 1 else f" = ({', '.join(results)})"
+        template += f" = {function.shown_results(results)}"
     template += _text(place_of(function)) + "\n"
     filled = ["TIME(end)", "tgid", "tid", "goid", took, *_shown("a", entry), *_shown("r", result)]
     source = _source(entry, result, header.size, "ascii", filled, style.width is not None)

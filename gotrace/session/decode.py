@@ -58,7 +58,7 @@ class TracedFunction:
     ``parameters`` (the receiver first) and ``results`` are the names of the values captured, as
     debug information gives them: empty, ``_`` and ``~r0`` are not names. ``file`` and ``line``
     are where the function is declared. ``program`` is its program's name, None where only one is
-    traced.
+    traced. ``in_registers``: the results are not known, but the registers that may hold them are.
     """
 
     name: str
@@ -67,6 +67,7 @@ class TracedFunction:
     file: str | None = None
     line: int | None = None
     program: str | None = None
+    in_registers: bool = False
 
     @property
     def parameter_labels(self) -> tuple[str, ...]:
@@ -77,6 +78,12 @@ class TracedFunction:
     def result_labels(self) -> tuple[str, ...]:
         """Return a name for each result, none of them twice."""
         return _labels(self.results, _result_label)
+
+    def shown_results(self, texts: Sequence[str]) -> str:
+        """Return the texts of results as one, those of registers with the registers' names."""
+        if self.in_registers:
+            texts = [f"{name}={text}" for name, text in zip(self.results, texts, strict=True)]
+        return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +213,7 @@ class CallDecoder:
                 self.function,
                 parameters=tuple(value.name for value in places.parameters),
                 results=tuple(value.name for value in places.results),
+                in_registers=places.is_bare,
             )
 
     def calls(

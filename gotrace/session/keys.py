@@ -51,6 +51,7 @@ from gotrace.values.model import (
     NamedValue,
     PointerValue,
     StringValue,
+    StructValue,
     UnavailableValue,
     Value,
 )
@@ -141,6 +142,9 @@ def _as_keyed(value: Value) -> Value:
         return replace(value, value=_as_keyed(value.value))
     if isinstance(value, StringValue | BytesValue) and value.is_cut:
         return replace(value, length=None)
+    if isinstance(value, StructValue) and value.guess is not None:
+        guess = replace(value.guess, length=None) if value.guess.is_cut else value.guess
+        return replace(value, fields=(), guess=guess)
     return value
 
 

@@ -79,11 +79,13 @@ class RowBy:
 # The modules of values are imported if there are any, so that other runs start soon.
 def _value(value: object) -> Value:
     """Return a value for text; one with parts is shown as JSON has it."""
+    from gotrace.gotypes.types import SHAPE
     from gotrace.values.model import (
         AlikeValue,
         ErrorValue,
         Nil,
         StringValue,
+        StructValue,
         TextValue,
         UnavailableValue,
     )
@@ -101,6 +103,9 @@ def _value(value: object) -> Value:
             name, known = str(value.get("$type")), "" if "$cut" in value else None
             error = ErrorValue(name, value["$error"], Nil(""), known, guessed="$guessed" in value)
             return AlikeValue(name, str(value["$kind"]), error) if "$kind" in value else error
+        if isinstance(guess := value.get("$guess"), str):
+            text = StringValue(guess.encode(), len(guess.encode()))
+            return StructValue(SHAPE, (), text)
         if "$string" in value:
             return StringValue(str(value["$string"]).encode(), value.get("$len"))
     return TextValue("", json.dumps(value, ensure_ascii=False))

@@ -528,8 +528,9 @@ class _Planner:
         self._choices = choices
         self._constants = constants
         self._values = file.values
-        #: Functions whose words alone are shown, by the reason.
+        #: Functions whose words alone are shown, by the reason, and those by their shape.
         self._bare: dict[str, list[str]] = {}
+        self._shaped: dict[str, list[str]] = {}
         self._notes: dict[str, str] = {}
         self._file = file
         self._factory = file.factory
@@ -545,20 +546,34 @@ class _Planner:
         for why, bare in self._bare.items():
             more = f" and {len(bare) - 1} more functions" if len(bare) > 1 else ""
             problems.append(
-                f"{bare[0]}{more}: no debug information says what they take, and {why}: registers"
+                f"{bare[0]}{more}: no debug information says what they take, {why}: registers"
                 f" and stack words are shown; give a signature, as in '{bare[0]}(x int) error'"
             )
+        for why, shaped in self._shaped.items():
+            more = f" and {len(shaped) - 1} more functions" if len(shaped) > 1 else ""
+            problems.append(
+                f"{shaped[0]}{more}: arguments are shown by their shape, results as registers,"
+                f" since {why}; give a signature, as in '{shaped[0]}(x int) error'"
+            )
         return problems
+
+    def _note_bare(self, places: FunctionLocations, function: FuncInfo) -> None:
+        """Note down that no types of a function's values are known, and why."""
+        why = self._values.why_unknown(function)
+        if places.source is SignatureSource.NOTHING:
+            why = f"{why}, and {self._values.why_bare(function)}"
+            self._bare.setdefault(why, []).append(function.name)
+        elif not self._choices.brief:
+            self._shaped.setdefault(why, []).append(function.name)
 
     def plan(self, sites: FunctionSites, more: Sequence[ProbeSpec] = ()) -> TracedCall:
         """Plan a function's calls, which ``more`` probes than this planner's want as well."""
         specs = (self._spec, *more)
         places = self._values.of(sites.function, self._spec.signature)
-        if places.source in (SignatureSource.NOTHING, SignatureSource.METHOD_TABLE):
+        if places.is_bare or places.source is SignatureSource.METHOD_TABLE:
             places = self._as_described(sites.function, specs) or places
         if places.is_bare and any(spec.format is None for spec in specs):
-            why = self._values.why_unknown(sites.function)
-            self._bare.setdefault(why, []).append(sites.function.name)
+            self._note_bare(places, sites.function)
         scope = replace(
             _scope(places, self._type, self._hashes, self._no_spans, self._no_labels),
             declared=self._declared,

@@ -193,6 +193,8 @@ class Printer:
     def _composite(
         self, value: StructValue | SequenceValue | MapValue, of: GoType | None, depth: int
     ) -> str:
+        if isinstance(value, StructValue) and value.guess is not None and self._verb in "vsq":
+            return GUESSED + self._scalar(value.guess, None, "")
         name = _short(value.type)
         if isinstance(value, SequenceValue):
             elem = of.elem if isinstance(of, SliceType | ArrayType) else None

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from gotrace.gotypes.symbols import display_name
+from gotrace.gotypes.types import SHAPE
 from gotrace.records import replace
 from gotrace.values.model import (
     AlikeValue,
@@ -39,7 +40,7 @@ from gotrace.values.stdlib_text import duration_text, time_text
 from gotrace.values.string_methods import number_text, string_text
 
 _V = Directive("v")
-#: The mark before a message that is guessed from a field.
+#: The mark before a message that is guessed from a field, and a text that is guessed from words.
 GUESSED = "~"
 #: Values nested deeper than this are not shown.
 MAX_DEPTH = 32
@@ -204,6 +205,11 @@ def _bare(value: Value, depth: int) -> str:
 
 
 def _struct(value: StructValue, depth: int, outer: str) -> str:
+    if value.guess is not None:
+        return GUESSED + go_syntax(value.guess)
+    if value.type == SHAPE:
+        parts = [go_syntax(part, depth - 1) for _, part in value.fields]
+        return f"{{{', '.join(parts)}}}" if depth > 0 or not parts else "{...}"
     name = "" if value.type == outer else _type(value.type)
     if depth <= 0 and value.fields:
         return f"{name}{{...}}"

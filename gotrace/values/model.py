@@ -95,10 +95,14 @@ class PointerValue:
 
 @dataclass(frozen=True, slots=True)
 class StructValue:
-    """A struct: (name, value) of each field, in order of declaration."""
+    """A struct: (name, value) of each field, in order of declaration.
+
+    ``guess``: the text to which its words lead, if they are a string or a slice of bytes.
+    """
 
     type: str
     fields: tuple[tuple[str, Value], ...]
+    guess: StringValue | None = None
 
     def field(self, name: str) -> Value | None:
         return next((value for key, value in self.fields if key == name), None)

@@ -257,7 +257,8 @@ class Struct(Mapping[str, Any]):
     """A struct: its fields as attributes and by name, written as Go writes it.
 
     A field with the name of a method of mappings (``keys``, ``items``, ``get``...) is found by
-    name only. From JSON, a map is a Struct too: JSON does not distinguish them.
+    name only. From JSON, a map is a Struct too: JSON does not distinguish them. Of words whose type
+    is not known, ``value["$guess"]`` is the text to which they lead if they are a string.
 
     >>> request.Method, request["Method"]
     ('GET', 'GET')
@@ -341,6 +342,8 @@ def _pointer(value: PointerValue) -> Any:
 
 def _struct(value: StructValue) -> Struct:
     fields = {name: to_python(field) for name, field in value.distinct}
+    if value.guess is not None:
+        fields["$guess"] = to_python(value.guess)
     return Struct(fields, value.type, value)
 
 
@@ -565,7 +568,9 @@ def _mapping_as_json(value: Mapping[Any, Any]) -> Any:
         why = {} if value.why is None else {"$unavailable": value.why}
         return {"$entries": pairs, "$len": value.length, **why}
     # A MapKey can be written as another key is.
-    if all(isinstance(key, str) and not key.startswith("$") for key in value):
+    if isinstance(value, Struct) or all(
+        isinstance(key, str) and not key.startswith("$") for key in value
+    ):
         return dict(pairs)
     return {"$entries": pairs, "$len": len(pairs)}
 

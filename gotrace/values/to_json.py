@@ -21,6 +21,8 @@ form in JSON are objects with keys that begin with ``$``, as no field of a struc
 {"$type", "$error", "$cut": true, "$value"}  an error of whose message not all is known
 {"$type", "$error", "$guessed": true,        an error whose message is guessed from a field
  "$value"}
+{"f0": ..., "f1": ..., "$guess": text}       words of an unknown type, and the text that they lead
+                                             to if they are a string
 {"$chan": address, "$len", "$cap",           a channel
  "$closed"}
 {"$func": name}                              a function; null when its name is not known
@@ -120,7 +122,8 @@ def _pointer(value: PointerValue, depth: int) -> object:
 def _struct(value: StructValue, depth: int) -> object:
     if depth <= 0:
         return {"$unavailable": "nested too deep"}
-    return {name: to_json(field, depth - 1) for name, field in value.distinct}
+    fields = {name: to_json(field, depth - 1) for name, field in value.distinct}
+    return fields if value.guess is None else {**fields, "$guess": to_json(value.guess)}
 
 
 def _sequence(value: SequenceValue, depth: int) -> object:

@@ -201,7 +201,7 @@ def test_names_of_files_are_read_once(program: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("flags", "sources"),
-    [([], ("DWARF", "DWARF")), (["-ldflags=-s -w"], ("method table", "none"))],
+    [([], ("DWARF", "DWARF")), (["-ldflags=-s -w"], ("method table", "shape"))],
     ids=["whole", "stripped"],
 )
 def test_sources_of_signatures(flags: list[str], sources: tuple[str, str]) -> None:

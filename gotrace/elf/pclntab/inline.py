@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from functools import cached_property
 
 from gotrace.elf import ElfError
+from gotrace.elf.pclntab.arginfo import FUNCDATA_ARGUMENTS, parse_shapes
 from gotrace.elf.pclntab.functab import (
     FunctionRecord,
     FunctionRows,
@@ -333,17 +334,52 @@ class InlineTrees:
 
     def _tree(self, record: FunctionRecord) -> int | None:
         """Return the file offset of a function's tree, None when there is none to be read."""
+        return self._data_place(record, self._funcdata, self._base)
+
+    def arguments_place(self, record: FunctionRecord) -> int | None:
+        """Return the file offset of the shapes of a function's arguments, None if it has none.
+
+        Raises ElfError if they are nowhere to be found.
+        """
+        place = self._data_place(record, FUNCDATA_ARGUMENTS, self._shapes_base)
+        if place is None and self._data_place(record, FUNCDATA_ARGUMENTS, 0) is not None:
+            raise ElfError(f"{self._rows.image.display}: no module data leads to arguments' shapes")
+        return place
+
+    def _data_place(self, record: FunctionRecord, index: int, base: int | None) -> int | None:
+        """Return the file offset of a function's FUNCDATA of a number, None if it has none."""
         rows = self._rows
+        if index >= record.data_table_count:
+            return None
         if rows.has_pointers:
-            place = record.data_tables + 8 * self._funcdata - rows.header.start
+            place = record.data_tables + 8 * index - rows.header.start
             (pointer,) = struct.unpack(
                 "<Q", rows.image.read_relocated(rows.header.address + place, 8)
             )
             return rows.image.offset_of(pointer) if pointer else None
-        if self._base is None:
+        if base is None:
             return None
-        offset = rows.word(record.data_tables + 4 * self._funcdata)
-        return None if offset == _NO_DATA else self._base + offset
+        offset = rows.word(record.data_tables + 4 * index)
+        return None if offset == _NO_DATA else base + offset
+
+    @cached_property
+    def _shapes_base(self) -> int | None:
+        """Return the same as ``_base``, also if nothing is inlined in the program."""
+        return self._base if self._base is not None else self._find_base(self._has_shapes)
+
+    def _has_shapes(self, base: int) -> bool:
+        """Return whether the first shapes of arguments make sense where ``base`` puts them."""
+        seen = 0
+        for row in range(len(self._rows)):
+            place = self._data_place(self._rows.record(row), FUNCDATA_ARGUMENTS, base)
+            if place is None:
+                continue
+            if parse_shapes(self._data, place) is None:
+                return False
+            seen += 1
+            if seen == 2 * _SAMPLES:
+                break
+        return seen > 0
 
     @cached_property
     def _base(self) -> int | None:
@@ -352,11 +388,14 @@ class InlineTrees:
         Its place in module data moved in Go 1.20 and 1.27, and the build information that would
         name the release may be missing: so what is found there is tried, not believed.
         """
+        return self._find_base(self._makes_sense)
+
+    def _find_base(self, makes_sense: Callable[[int], bool]) -> int | None:
         rows = self._rows
         for address in rows.module.function_data if rows.module else ():
             try:
                 base = rows.image.offset_of(address)
-                if self._makes_sense(base):
+                if makes_sense(base):
                     return base
             except ElfError:
                 continue

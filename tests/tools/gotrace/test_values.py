@@ -269,7 +269,7 @@ def test_stripped_without_signatures() -> None:
     run = trace(program(flags=BUILD_MODES["stripped"]), "main.takeMany")
     registers = ("RAX", "RBX", "RCX", "RDI", "RSI", "R8", "R9", "R10", "R11")
     shown = ", ".join(f"{name}={number:#x}" for number, name in enumerate(registers, 1))
-    assert run.calls == [f"main.takeMany({shown}) = (0xc, 0xb, 0xa, 0x9)"]
+    assert run.calls == [f"main.takeMany({shown}) = (RAX=0xc, RBX=0xb, RCX=0xa, RDI=0x9)"]
     run = trace(program(require("1.15"), BUILD_MODES["stripped"]), "main.takeMany")
     shown = ", ".join(f"{8 * number}(SP)={number:#x}" for number in range(1, 7))
     assert run.calls == [f"main.takeMany({shown})"]
