@@ -50,8 +50,9 @@
  */
 enum edge {
     /*
-     * Enters a call that begins a request: when, its depth, its context. With GOTRACE_NESTED one that
-     * may: when, its depth, 0, its function; and all contexts that it is given follow.
+     * Enters a call that begins a request: when, its depth, its context, its function. With
+     * GOTRACE_NESTED one that may: when, its depth, 0, its function; and all contexts that it is
+     * given follow.
      */
     EDGE_BEGIN,
     EDGE_GO, /* executes a go statement: who begins, closure, code of that, 1 if the runtime's own */
@@ -156,7 +157,7 @@ static __always_inline void edges_begin(struct pt_regs *ctx, struct site_plan *p
     if (!edges_has_begun(plan, &w->call))
         return;
 #if !GOTRACE_NESTED
-    edges_submit(ctx, EDGE_BEGIN, task->goid, now, depth, context_asked(w), 0);
+    edges_submit(ctx, EDGE_BEGIN, task->goid, now, depth, context_asked(w), w->call.event.function);
 #else
     /* The call's own record is kept elsewhere by now. */
     struct event *event = &w->call.event;

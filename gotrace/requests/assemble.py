@@ -160,6 +160,8 @@ class Assembler:
                 self._states.add(edge, header[4])
             if edge.kind is not EdgeKind.STATE:
                 self._belonging.add(edge)
+        elif not self._begins[edge.depth]:  # the function's number: of another assembler's root
+            pass
         elif (work := self._belonging.begin(edge)) is not None:
             waiting = self._room.by_work
             waiting[work] = Waiting(work)
@@ -230,6 +232,19 @@ class Assembler:
         request = self._request(one)
         self.tally.unwanted += request is None
         return request
+
+    def unended(self) -> Iterator[list[tuple[Task, int, int]]]:
+        """Yield the calls so far of each request whose root's call is open.
+
+        Of each call these are its goroutine, its beginning, and the number of its function.
+        """
+        for one in self._room.by_work.values():
+            if one.root is None:
+                yield [
+                    (span.goroutine, call.start, call.function)
+                    for span, calls in one.calls.items()
+                    for call in calls
+                ]
 
     @property
     def is_empty(self) -> bool:

@@ -42,7 +42,7 @@ class Edge(NamedTuple):
     ``other`` is the goroutine that it concerns, ``first`` and ``second`` are as the kind says,
     ``depth`` is how far from the beginning of its stack the frame is that receives, and ``place``
     which of its statements does; 0 if unknown. Of the runtime's own ``go``
-    statements ``depth`` is 1.
+    statements ``depth`` is 1, of beginnings the number of the call's function.
     """
 
     kind: EdgeKind
