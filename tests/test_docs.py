@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from gotrace.cli.habits import _FORMS, SUBCOMMANDS
+from gotrace.assertions.grammar import parse_assertion
+from gotrace.cli.habits import _FORMS, SUBCOMMANDS, module_of
 from gotrace.cli.options import OptionParser, parse, parse_plain
 from gotrace.doctor.precompile import packaged_settings
 from gotrace.gotypes.from_text import parse_signature
@@ -72,7 +73,7 @@ def parser_of(tool: str) -> OptionParser[Any]:
 
 def subcommand_parser(word: str) -> OptionParser[Any]:
     """Return the parser of the words after a first word of gotrace."""
-    made: OptionParser[Any] = importlib.import_module(f"gotrace.cli.{word}").parser()
+    made: OptionParser[Any] = importlib.import_module(module_of(word)).parser()
     return made
 
 
@@ -156,7 +157,7 @@ def test_man_page_has_the_options_of_subcommands(word: str) -> None:
     own = "".join(re.findall(rf"^\.TP\n{word}\b.*$", section(page, "SUBCOMMANDS"), re.MULTILINE))
     of_gotrace = parser_of("gotrace")._option_string_actions
     options = subcommand_parser(word)._option_string_actions
-    assert {*re.findall(r"--\w+", own)} == options.keys() - of_gotrace.keys()
+    assert {*re.findall(r"--[\w-]+", own)} == options.keys() - of_gotrace.keys()
     of_all = section(page, "SUBCOMMANDS").partition(".TP")[0]
     named = {*re.findall(r"(?<!\S)-[-\w]+", of_all)}
     absent = {option for option in of_gotrace if option not in options}
@@ -273,6 +274,11 @@ def test_command_lines_parse(command: Command) -> None:
     if command.tool == "gotop":
         for text in parse_plain(parser_of("gotop"), command.words[1:]).functions:
             Pattern(text)
+        return
+    if command.words[1] == "assert":
+        for text in parse(subcommand_parser("assert"), command.words[2:]).patterns:
+            bound = parse_assertion(text)
+            assert parse_probe(bound.probe).pattern and parse_probe(bound.root or "main.main")
         return
     is_form = command.words[1] in _FORMS
     parser = subcommand_parser(command.words[1]) if is_form else parser_of(command.tool)

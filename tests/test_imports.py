@@ -48,6 +48,7 @@ ROOMS = (
     "kernel",
     "session",
     "requests",
+    "assertions",
     "live",
     "api",
     "report",
@@ -160,7 +161,7 @@ def test_allowed_imports_pass(room: str, source: str) -> None:
 
 
 #: What the library and the commands are made of, beside themselves; the rest is behind it.
-LAYER = {"session", "requests", "live", "goroutines", "target", "profiles"}
+LAYER = {"session", "requests", "assertions", "live", "goroutines", "target", "profiles"}
 LAYER |= {
     "records",
     "errors",

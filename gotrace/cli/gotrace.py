@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from gotrace.cli.command import run_command
-from gotrace.cli.habits import SUBCOMMANDS, completed_word
+from gotrace.cli.habits import SUBCOMMANDS, completed_word, module_of
 from gotrace.cli.options import (
     OptionParser,
     RunOptions,
@@ -29,6 +29,7 @@ A first word of these is a command of its own, with options of its own (see gotr
   gotrace tree ROOT     show each call of ROOT as a request, with the calls made for it
   gotrace flight TIME   keep the latest calls and states, and write them when a condition holds
   gotrace record        write all calls and states of goroutines to a file
+  gotrace assert        check how often functions are called, in a run or for each call of a root
   gotrace doctor        check what tracing needs here, with -p also of that process
   gotrace compile       compile the BPF programs that these tools usually load, and keep them
   gotrace recipes       list the recipes, @NAME; with -p mark those whose functions the process has
@@ -55,7 +56,7 @@ def _parser() -> OptionParser[GotraceOptions]:
 def _run(arguments: Sequence[str]) -> int:
     word = completed_word() if is_completing() else next(iter(arguments), "")
     if word in SUBCOMMANDS:
-        subcommand: Subcommand = import_module(f"gotrace.cli.{word}")
+        subcommand: Subcommand = import_module(module_of(word))
         parser = subcommand.parser()
         read = parse if issubclass(parser.kind, RunOptions) else parse_plain
         return subcommand.run(read(parser, arguments[1:]))

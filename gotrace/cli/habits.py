@@ -96,8 +96,8 @@ _OF_TOOLS: dict[str, dict[str, str]] = {
 
 #: First words of gotrace that trace nothing, and those that give calls another form.
 _PLAIN, _FORMS = ("compile", "doctor", "recipes"), ("flight", "record", "tree")
-#: First words of gotrace that are commands of their own, each a module of this package.
-SUBCOMMANDS = (*_PLAIN, *_FORMS)
+#: First words of gotrace that are commands of their own, each with a module of this package.
+SUBCOMMANDS = (*_PLAIN, *_FORMS, "assert")
 _ONCE = {
     **{f"--{word}": f"type gotrace {word}" for word in SUBCOMMANDS},
     **dict.fromkeys(("--when", "--memory"), "type gotrace flight TIME"),
@@ -313,6 +313,11 @@ def meant_subcommand(patterns: Sequence[str]) -> str:
         others = ["TIME", *others]
     words = [] if alike[0] in _PLAIN else others
     return join(["gotrace", *alike, *words])
+
+
+def module_of(word: str) -> str:
+    """Return the module of a subcommand: that of its word, if it is not a word of Python's."""
+    return f"gotrace.cli.{'asserts' if word == 'assert' else word}"
 
 
 def completed_word() -> str:

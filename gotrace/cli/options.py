@@ -710,7 +710,7 @@ class LookOptions(Options):
 
 
 class Subcommand(Protocol):
-    """A module of the name of a word that ``gotrace`` takes as its first."""
+    """The module of a word that ``gotrace`` takes as its first: ``habits.module_of``."""
 
     def parser(self) -> OptionParser[Any]:
         """Return the parser of the words after it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of gotrace tree, gotrace flight and gotrace record."""
+"""The options of gotrace tree, gotrace flight, gotrace record and gotrace assert."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from gotrace.cli.options import (
 from gotrace.cli.trace_options import CapturedOptions
 from gotrace.errors import UsageError
 from gotrace.records import dataclass, replace
+from gotrace.session.choices import ReturnMode
 
 #: In the name of a flight's file, its number.
 NUMBER = "%n"
@@ -155,3 +156,41 @@ class FlightOptions(RecordOptions):
 
         options = super().prepared(parser)
         return replace(options, memory=options.memory or flight_size())
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class AssertOptions(CapturedOptions, ForceOptions):
+    """The options of gotrace assert."""
+
+    patterns: Sequence[str] = Heading.TARGET.option(
+        "ASSERTION", "a function and a bound: see below"
+    )
+    allow_missing: bool = Heading.CHOICE.option(
+        "--allow-missing", "let assertions hold whose function is not there, or root is not called"
+    )
+    allow_unattributed: bool = Heading.CHOICE.option(
+        "--allow-unattributed",
+        "count calls of which it is not known for which root they were made for none",
+    )
+    force: bool = Heading.EXPERT.option("--force", _FORCE)
+    folded: bool = False
+    uid: int | None = None
+    cgroup: int | None = None
+    regexp: bool = False
+    exclude: Sequence[str] = ()
+    list: bool = False
+    strict: bool = False
+    returns: ReturnMode = ReturnMode.RET
+
+    def _files(self) -> Files:
+        return files_of(self.output)
+
+    def prepared(self, parser: OptionParser[AssertOptions]) -> AssertOptions:
+        """Return the options as they are meant. Raises GotraceError, UsageError among these."""
+        if not self.patterns:
+            raise UsageError(
+                f"{self.tool} needs an assertion, as in 'main.query <= 3 per main.handle'"
+            )
+        if not (self.named.pids or self.named.command):
+            raise UsageError(f"{self.tool} is about one program: give -p PID, or -- COMMAND")
+        return self.with_files(parser)

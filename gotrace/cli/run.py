@@ -198,6 +198,24 @@ def opened_notices(options: FunctionOptions, run: Run[_M, _C], done: str) -> Ite
     """
     from gotrace.session.run import NoteKind
 
+    yield from attached_notices(options, run)
+    inlined = list(run.inlined(done))
+    also = [note for note in inlined if note.kind is NoteKind.INLINED]
+    for note in also[:_MAX_PROBLEMS]:
+        yield Notice(NoticeKind.WARNING, note.text, note.fields)
+    if len(also) > _MAX_PROBLEMS:
+        text = f"and {len(also) - _MAX_PROBLEMS} more functions are also inlined: see --list"
+        yield Notice(NoticeKind.WARNING, text)
+    for note in inlined:
+        if note.kind is NoteKind.ONLY_INLINED:
+            yield Notice(NoticeKind.WARNING, note.text, note.fields)
+    yield from _unseen(options.patterns)
+
+
+def attached_notices(options: FunctionOptions, run: Run[_M, _C]) -> Iterator[Notice]:
+    """Yield warnings about untraced functions, and the run's opening line."""
+    from gotrace.session.run import NoteKind
+
     warnings = list(run.warnings())
     for note in warnings:
         # Of what fails each is shown, however many: nothing of what they ask for is traced.
@@ -217,17 +235,6 @@ def opened_notices(options: FunctionOptions, run: Run[_M, _C], done: str) -> Ite
     of = f"{counted('{} function{s}', fields['functions'])}{_of(options.named)}"
     text = f'Tracing {of} for "{what}"... Hit Ctrl-C to end.'
     yield Notice(NoticeKind.ATTACHED, text, fields)
-    inlined = list(run.inlined(done))
-    also = [note for note in inlined if note.kind is NoteKind.INLINED]
-    for note in also[:_MAX_PROBLEMS]:
-        yield Notice(NoticeKind.WARNING, note.text, note.fields)
-    if len(also) > _MAX_PROBLEMS:
-        text = f"and {len(also) - _MAX_PROBLEMS} more functions are also inlined: see --list"
-        yield Notice(NoticeKind.WARNING, text)
-    for note in inlined:
-        if note.kind is NoteKind.ONLY_INLINED:
-            yield Notice(NoticeKind.WARNING, note.text, note.fields)
-    yield from _unseen(options.patterns)
 
 
 def _unseen(patterns: Sequence[str]) -> Iterator[Notice]:

@@ -60,7 +60,9 @@ NEEDS = (
     Need("gofunclatency", ATOMICS, "1.19", Rights.UPROBES, Btf.NEEDED, "--why"),
     Need("gotrace", ATOMICS, "1.2", Rights.UPROBES, Btf.VALUES, buffers=True),
     Need("gotrace", ATOMICS, "1.19", Rights.UPROBES, Btf.NEEDED, "--why", True),
-    Need("gotrace", ATOMICS, "1.19", Rights.UPROBES, Btf.VALUES, "tree, flight, record", True),
+    Need(
+        "gotrace", ATOMICS, "1.19", Rights.UPROBES, Btf.VALUES, "tree, flight, record, assert", True
+    ),
     Need("gostacks", READS, "1.15", Rights.NONE, Btf.NONE),
     Need("gostacks", PIDFD, "1.15", Rights.NONE, Btf.NONE, "-i, --watch"),
     Need("gooffcpu", ATOMICS, "1.19", Rights.UPROBES, Btf.NONE),

@@ -119,6 +119,11 @@ class OpenCalls:
         """Return the functions of which calls are in the tables now."""
         return self._by_function().keys()
 
+    def by_task(self) -> Iterator[list[int]]:
+        """Yield the functions of each task's open calls, the outermost first."""
+        for key, row in list(self._stacks.entries()):
+            yield [_function(call) for _, call in self._calls(key, row)]
+
     def _by_function(self) -> Counter[int]:
         found = Counter[int]()
         for _, row in self._stacks.entries():

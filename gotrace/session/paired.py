@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 
 from gotrace.errors import GotraceError
@@ -305,6 +305,10 @@ class Paired(Probing):
     def open_calls(self, functions: Container[int] | None = None) -> int:
         """Return how many calls of functions, or of all, were entered and have not returned."""
         return self._open.number(functions)
+
+    def open_by_task(self) -> Iterator[list[int]]:
+        """Yield the functions of each task's open calls, the outermost first."""
+        return self._open.by_task()
 
     def open_now(self) -> Set[int]:
         """Return the functions of which a task has a call open, or one not seen to end."""

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parse assertions: ``PROBE <= N``, ``PROBE <= N per ROOT``, ``PROBE <= N in ROOT``.
+
+PROBE and ROOT are functions or patterns, each perhaps with a predicate; ``==`` and ``>=`` are the
+other bounds.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterator
+from enum import Enum
+
+from gotrace.errors import UsageError
+from gotrace.probes.pattern import CLOSING, QUOTES, closing
+from gotrace.records import dataclass
+from gotrace.text import quote
+
+_EXAMPLE = "as in 'main.query <= 3 per main.handle'"
+_OPERATOR = re.compile(r"[<>=!]+(?!-)")
+_BOUND = re.compile(r"\s*(\d+)(?!\S)\s*(?:(per|in)(?!\S)\s*(.*))?", re.DOTALL)
+
+
+class Operator(Enum):
+    """The relation of a number of calls to the bound."""
+
+    EQUAL = "=="
+    AT_MOST = "<="
+    AT_LEAST = ">="
+
+    def holds(self, count: int, number: int) -> bool:
+        """Return whether a number of calls is as it is asserted."""
+        compare: Callable[[int, int], bool] = _COMPARE[self]
+        return compare(count, number)
+
+
+_COMPARE = {
+    Operator.EQUAL: operator.eq,
+    Operator.AT_MOST: operator.le,
+    Operator.AT_LEAST: operator.ge,
+}
+
+
+class BoundScope(Enum):
+    """The calls that are counted together."""
+
+    RUN = ""  # all of the run
+    PER = "per"  # those made for a call of the root, in any goroutine
+    IN = "in"  # those made within a call of the root, in its goroutine
+
+
+@dataclass(frozen=True, slots=True)
+class CallBound:
+    """An assertion in parts; ``root`` is None if it is of the whole run."""
+
+    text: str
+    probe: str
+    operator: Operator
+    number: int
+    scope: BoundScope = BoundScope.RUN
+    root: str | None = None
+
+    def holds(self, count: int) -> bool:
+        """Return whether a number of calls is as it is asserted."""
+        return self.operator.holds(count, self.number)
+
+    def can_hold(self, least: int, most: int | None) -> bool:
+        """Return whether any number of calls from ``least`` on, up to ``most``, would hold."""
+        if self.operator is Operator.AT_LEAST:
+            return most is None or most >= self.number
+        if self.operator is Operator.AT_MOST:
+            return least <= self.number
+        return least <= self.number and (most is None or most >= self.number)
+
+    def must_hold(self, least: int, most: int | None) -> bool:
+        """Return whether all numbers of calls from ``least`` on, up to ``most``, would hold."""
+        if self.operator is Operator.AT_LEAST:
+            return least >= self.number
+        return most is not None and self.holds(least) and self.holds(most)
+
+    def excess(self, count: int) -> int:
+        """Return how far a number of calls is from what is asserted, 0 if it holds."""
+        return 0 if self.holds(count) else abs(count - self.number)
+
+
+def parse_assertion(text: str) -> CallBound:
+    """Parse an assertion. Raises UsageError."""
+    words = text.strip()
+    at = next(_operators(words), None)
+    if at is None:
+        raise UsageError(f"{quote(words)} asserts nothing: give a bound, {_EXAMPLE}")
+    found = _OPERATOR.match(words, at)
+    assert found is not None
+    probe, relation = words[:at].strip(), found[0]
+    if not probe:
+        raise UsageError(f"{quote(words)}: the function is missing before {relation}, {_EXAMPLE}")
+    by_text = {one.value: one for one in Operator}
+    if relation not in by_text:
+        raise UsageError(f"{quote(words)}: there is no {relation} here: give ==, <= or >=")
+    bound = _BOUND.fullmatch(words, found.end())
+    if bound is None:
+        what = "a number of calls, then perhaps 'per ROOT' or 'in ROOT'"
+        raise UsageError(f"{quote(words)}: after {relation} there is {what}, {_EXAMPLE}")
+    number, scope, root = int(bound[1]), BoundScope(bound[2] or ""), bound[3]
+    if scope is not BoundScope.RUN and not root:
+        raise UsageError(f"{quote(words)}: the root is missing after {scope.value}, {_EXAMPLE}")
+    if root and next(_operators(root), None) is not None:
+        raise UsageError(f"{quote(words)} has two bounds: give an assertion for each")
+    if by_text[relation] is Operator.AT_LEAST and number == 0:
+        raise UsageError(f"{quote(words)} always holds: give a bound above 0")
+    return CallBound(words, probe, by_text[relation], number, scope, root or None)
+
+
+def _operators(text: str) -> Iterator[int]:
+    """Yield where relations begin that are in no bracket and no string."""
+    at = 0
+    while at < len(text):
+        character = text[at]
+        if character in CLOSING:
+            end = closing(text, at)
+            at = at if end < 0 else end
+        elif character in QUOTES:
+            end = text.find(character, at + 1)
+            at = at if end < 0 else end
+        elif found := _OPERATOR.match(text, at):
+            yield at
+            at = found.end() - 1
+        at += 1

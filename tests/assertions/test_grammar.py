@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is written as an assertion, and what is refused in one line that says what to write."""
+
+from __future__ import annotations
+
+import pytest
+
+from gotrace.assertions.grammar import BoundScope, CallBound, Operator, parse_assertion
+from gotrace.errors import UsageError
+
+_GENERIC = "main.F[func() (bool, error),<-chan int]"
+_TEXT = 'main.call (path == "a <= 3 per b" && n <= 4)'
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("main.f == 0", ("main.f", Operator.EQUAL, 0, BoundScope.RUN, None)),
+        ("main.f<=3", ("main.f", Operator.AT_MOST, 3, BoundScope.RUN, None)),
+        ("  main.f  >=  12  ", ("main.f", Operator.AT_LEAST, 12, BoundScope.RUN, None)),
+        ("main.f <= 3 per main.R", ("main.f", Operator.AT_MOST, 3, BoundScope.PER, "main.R")),
+        ("main.f == 1 in main.R", ("main.f", Operator.EQUAL, 1, BoundScope.IN, "main.R")),
+        (
+            "main.(*T).f <= 3 per main.(*S).R (id > 7)",
+            ("main.(*T).f", Operator.AT_MOST, 3, BoundScope.PER, "main.(*S).R (id > 7)"),
+        ),
+        (f"{_TEXT} == 2 per main.R", (_TEXT, Operator.EQUAL, 2, BoundScope.PER, "main.R")),
+        (f"{_GENERIC} == 2", (_GENERIC, Operator.EQUAL, 2, BoundScope.RUN, None)),
+        ("main.per <= 3 per main.in", ("main.per", Operator.AT_MOST, 3, BoundScope.PER, "main.in")),
+    ],
+)
+def test_an_assertion_has_parts(text: str, parts: tuple[object, ...]) -> None:
+    found = parse_assertion(text)
+    assert (found.probe, found.operator, found.number, found.scope, found.root) == parts
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("main.f", "asserts nothing: give a bound, as in"),
+        ("", "asserts nothing"),
+        ("<= 3", "the function is missing before <="),
+        ("main.f < 3", "there is no < here: give ==, <= or >="),
+        ("main.f = 3", "there is no = here"),
+        ("main.f != 3", "there is no != here"),
+        ("main.f <= many", "after <= there is a number of calls"),
+        ("main.f <= -1", "after <= there is a number of calls"),
+        ("main.f <= 1.5 per main.R", "after <= there is a number of calls"),
+        ("main.f <= 3 for main.R", "after <= there is a number of calls"),
+        ("main.f <= 3 per", "the root is missing after per"),
+        ("main.f <= 3 per main.R <= 4", "two bounds"),
+        ("main.f <= 3 <= 4", "after <= there is a number of calls"),
+        ("main.f >= 0 per main.R", "always holds"),
+    ],
+)
+def test_anything_else_is_refused(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        parse_assertion(text)
+
+
+@pytest.mark.parametrize("operator", list(Operator))
+@pytest.mark.parametrize("number", range(4))
+def test_bounds_are_decided_as_all_numbers_between_them_are(
+    operator: Operator, number: int
+) -> None:
+    """The referee tries each number that there may be."""
+    assertion = CallBound("", "", operator, number)
+    for least in range(6):
+        for most in (*range(least, 7), None):
+            every = range(least, 50 if most is None else most + 1)
+            holding = [assertion.holds(count) for count in every]
+            assert assertion.can_hold(least, most) == any(holding)
+            assert assertion.must_hold(least, most) == all(holding)
