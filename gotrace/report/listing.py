@@ -20,10 +20,10 @@ from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOu
 from gotrace.report.table import columns_of, hanging
 from gotrace.session.landings import MAX_FUNCTIONS
 from gotrace.session.plan import Check, ProbePlan, Selections
-from gotrace.sites.inlined import InlinedSites, Unproven
+from gotrace.sites.inlined import InlinedSites, Proof
 from gotrace.sites.landings import Callers, CallerSearch
 from gotrace.sites.records import SiteError
-from gotrace.sites.sites import FunctionSites, Site
+from gotrace.sites.sites import FunctionSites
 from gotrace.target.target import TargetBinary
 from gotrace.text import counted, in_program, printable
 
@@ -255,7 +255,7 @@ class _Writer:
         if self._written % self._FLUSHED == 0:
             self._out.flush()
 
-    def _calls(self, name: str) -> list[tuple[InlinedCall, Site | Unproven | None]]:
+    def _calls(self, name: str) -> list[tuple[InlinedCall, Proof | None]]:
         """Return a function's inlined calls, and of few functions where each could be counted."""
         if self._proofs is None:
             return [(call, None) for call in self._inlined.of(name)] if self._inlined else []
@@ -263,12 +263,14 @@ class _Writer:
         return list(zip(found, self._proofs.of(found), strict=True))
 
 
-def _place(place: Site | Unproven | None) -> dict[str, object]:
+def _place(place: Proof | None) -> dict[str, object]:
     if place is None:
         return {}
-    if isinstance(place, Unproven):
-        return {"place": None, "unproven": place.value}
-    return {"place": place.address, "unproven": None}
+    site, unproven = place
+    return {
+        "place": None if site is None else site.address,
+        "unproven": None if unproven is None else unproven.value,
+    }
 
 
 class _JsonWriter(_Writer):
@@ -477,8 +479,11 @@ class _TextWriter(_Writer):
         return _fit(shown) or "-", []
 
 
-def _place_line(name: str, call: InlinedCall, place: Site | Unproven | None) -> str:
-    is_counted = f"not counted: {place.value}" if isinstance(place, Unproven) else "counted"
+def _place_line(name: str, call: InlinedCall, place: Proof | None) -> str:
+    is_counted = "counted"
+    if place is not None and place.unproven is not None:
+        how = "not counted" if place.site is None else "counted, perhaps not always"
+        is_counted = f"{how}: {place.unproven.value}"
     at = f"{name} in {call.caller} at {_position(call.file, call.line)}"
     return f"    {printable(at)}  {is_counted}\n"
 

@@ -23,7 +23,7 @@ from gotrace.probes.pattern import NoFileError, Pattern, split_target
 from gotrace.probes.select import InlinedScope, Selection, Selector
 from gotrace.records import dataclass, field, replace
 from gotrace.sites.hashed import HASHED
-from gotrace.sites.inlined import InlinedSites, Unproven, is_known
+from gotrace.sites.inlined import InlinedSites, is_known
 from gotrace.sites.records import SiteForm
 from gotrace.sites.sites import FunctionSites, InlinedAt, InlinedPlace, Site, function_sites
 from gotrace.sites.unwind import fault_site
@@ -224,7 +224,7 @@ def _entries(sites: FunctionSites) -> list[Site]:
 
 
 class InlinedPlaces(NamedTuple):
-    """In how many places a function is inlined, and how many of these are not counted."""
+    """In how many places a function is inlined, and in how many of these not all is counted."""
 
     all: int
     uncounted: int
@@ -270,9 +270,9 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Inlined:
-    """In how many places a function of a plan is inlined, and where no probe sees its calls.
+    """In how many places a function of a plan is inlined, and where no probe sees all its calls.
 
-    ``reasons`` has for how many of them there is none, by the reason; None if there is nowhere any.
+    ``reasons`` has for how many of them that is so, by the reason; None if there is nowhere any.
     """
 
     function: str
@@ -286,8 +286,10 @@ class Inlined:
             return f"{self.function} is also inlined in {places}: not {verb} there"
         why = _numbers(self.reasons)
         missing = sum(self.reasons.values())
-        are = "is" if missing == 1 else "are"
-        return f"{self.function} is inlined in {places}: {missing} of them {are} not {verb} ({why})"
+        return (
+            f"{self.function} is inlined in {places}: in {missing} of them"
+            f" not all calls are {verb} ({why})"
+        )
 
     @property
     def fields(self) -> dict[str, object]:
@@ -430,9 +432,8 @@ class ProbePlan:
         """Return in how many places functions are inlined whose inlined calls are counted."""
         found: dict[CountedFunction, InlinedPlaces] = {}
         for name, one in zip(self.counted, self._every(), strict=True):
-            if one.inlined or one.uncounted:
-                uncounted = len(one.uncounted)
-                found[name] = InlinedPlaces(len(one.inlined) + uncounted, uncounted)
+            if one.places:
+                found[name] = InlinedPlaces(len(one.places), len(one.uncounted))
         return found
 
     @property
@@ -502,7 +503,7 @@ class ProbePlan:
         partly = {}
         for plan in self.binaries:
             for sites in plan.functions:
-                if sites.inlined or sites.uncounted:
+                if sites.places:
                     name = in_program(programs.get(plan.binary), sites.function.name)
                     partly[name] = Counter(sites.uncounted)
         counted = [
@@ -756,8 +757,8 @@ def _with_inlined(
     by_name: dict[str, list[InlinedPlace]] = {}
     for call, found in zip(calls, proofs.of(calls), strict=True):
         at = InlinedAt(call.caller, call.file, call.line)
-        site, why = (None, found.value) if isinstance(found, Unproven) else (found, None)
-        by_name.setdefault(call.name, []).append(InlinedPlace(at, site, why))
+        why = None if found.unproven is None else found.unproven.value
+        by_name.setdefault(call.name, []).append(InlinedPlace(at, found.site, why))
     functions, unseen = [], []
     for one in usable:  # of two rows of a name one has the places
         places = tuple(by_name.pop(one.function.name, ()))

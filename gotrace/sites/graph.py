@@ -8,7 +8,7 @@ as far as its words lead into the function.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Set
 from functools import cached_property
 
 from gotrace.records import dataclass
@@ -79,6 +79,28 @@ class Graph:
     def is_loop_head(self, block: int) -> bool:
         """Return whether a block is where a loop begins again."""
         return any(self.dominates(block, before) for before in self._before[block])
+
+    def loop_around(self, block: int) -> Set[int]:
+        """Return the blocks of the innermost loop that has a block, none if no loop has it.
+
+        The graph is reducible.
+        """
+        around: Set[int] = frozenset()
+        for head in self._order:  # an inner loop's head comes after that of the outer one
+            if self.dominates(head, block):
+                loop = self._loop(head)
+                around = loop if block in loop else around
+        return around
+
+    def _loop(self, head: int) -> Set[int]:
+        """Return the blocks of the loop that begins with a block, none if none does."""
+        waiting = [one for one in self._before[head] if self.dominates(head, one)]
+        found = {head} if waiting else set[int]()
+        while waiting:
+            if (block := waiting.pop()) not in found:
+                found.add(block)
+                waiting += self._before[block]
+        return found
 
     @cached_property
     def is_reducible(self) -> bool:

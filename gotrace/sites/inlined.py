@@ -20,6 +20,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
+from typing import NamedTuple
 
 from gotrace.architecture import AMD64, Architecture
 from gotrace.elf import ElfError
@@ -35,7 +36,7 @@ from gotrace.sites.sites import Site, SiteKind
 
 
 class Unproven(Enum):
-    """The reason why an inlined call has no place where it can be counted.
+    """The reason why no place is proven to be executed exactly as often as an inlined call.
 
     UNPINNED: no instruction of it is left that the compiler would not move.
     SPECULATED: the compiler may have it executed where it is not called.
@@ -99,6 +100,23 @@ class _Pin(Enum):
     BRANCH = "it is a conditional jump"
 
 
+class Proof(NamedTuple):
+    """The site of an inlined call, and why it is not proven to be executed as often as the call.
+
+    If it has both, the site is executed at most as often.
+    """
+
+    site: Site | None
+    unproven: Unproven | None
+
+
+class _Places(NamedTuple):
+    """The instructions of a proof, the best one first."""
+
+    offsets: Sequence[int]
+    unproven: Unproven | None = None
+
+
 class _Call:
     """One inlined call in a function's code."""
 
@@ -108,35 +126,38 @@ class _Call:
         self.pins = {at: pin for at in self.own if (pin := code.pin(at)) is not None}
         self.mark = code.tree.marks[index]
 
-    def prove(self, speculates: bool) -> Sequence[int] | Unproven:
-        """Return the instructions that are executed as often as the call, the best one first."""
+    def prove(self, speculates: bool) -> _Places:
+        """Return the instructions that are executed as often as the call.
+
+        There are none, or they are executed at most as often, if a reason is given.
+        """
         code, graph = self._code, self._code.graph
         if code.is_mark(self.mark):
-            block = graph.block_of[self.mark]
-            if speculates and self._may_be_speculated(graph.blocks[block]):
-                return Unproven.SPECULATED
-            return self._before_faults(graph.blocks[block], [self.mark]) or Unproven.FAULTS
+            block = graph.blocks[graph.block_of[self.mark]]
+            if speculates and self._may_be_speculated(block):
+                return _Places((), Unproven.SPECULATED)
+            return self._before_faults(block, [self.mark])
         blocks = {graph.block_of[at] for at in self.pins}
         if not blocks:
-            return Unproven.UNPINNED
+            return _Places((), Unproven.UNPINNED)
         head = graph.head(blocks)
         if head is None or not graph.is_reducible:
-            return Unproven.NO_HEAD
+            return _Places((), Unproven.NO_HEAD)
         if head == 0:
-            return Unproven.ENTRY_BLOCK
+            return _Places((), Unproven.ENTRY_BLOCK)
         if graph.is_loop_head(head):
-            return Unproven.LOOP_HEAD
+            return _Places((), Unproven.LOOP_HEAD)
         kept = {graph.block_of[at] for at in self.own if not code.may_be_added(at)}
         if graph.head(kept | {head}) != head:
-            return Unproven.HOISTED
+            return _Places((), Unproven.HOISTED)
         if speculates and self._may_be_speculated(graph.blocks[head]):
-            return Unproven.SPECULATED
-        if not self._is_entered(graph.blocks[head]):
-            return Unproven.BRANCH
+            return _Places((), Unproven.SPECULATED)
         within = list(self._within(graph.blocks[head]))
-        return self._before_faults(graph.blocks[head], within) or Unproven.FAULTS
+        if not self._is_entered(graph.blocks[head]):
+            return _Places(within if self._is_once(head) else (), Unproven.BRANCH)
+        return self._before_faults(graph.blocks[head], within)
 
-    def _before_faults(self, block: Block, places: Sequence[int]) -> Sequence[int]:
+    def _before_faults(self, block: Block, places: Sequence[int]) -> _Places:
         """Return those places that are reached even if an access of the call faults.
 
         The compiler reads in another order than the source does, as far as nothing is written: a
@@ -148,12 +169,14 @@ class _Call:
             if not _may_fault(each) or (at not in self.own and not _is_nil_check(each)):
                 continue
             found = [place for place in places if place <= at]
-            if found or at not in self.own:
-                return found
+            if found:
+                return _Places(found)
+            if at not in self.own:
+                return _Places(places, Unproven.FAULTS)
             between = [one for one in block.instructions if at < one[0] < places[0]]
             strange = (one for one in between if _may_fault(one) and one[0] not in self.own)
-            return () if any(strange) else (at,)
-        return places
+            return _Places(places, Unproven.FAULTS) if any(strange) else _Places((at,))
+        return _Places(places)
 
     def _is_entered(self, block: Block) -> bool:
         """Return whether the call begins within a block, after something of its caller's.
@@ -167,6 +190,18 @@ class _Call:
             if self._code.pin(each[0]) is _Pin.ACCESS:
                 return True
         return False
+
+    def _is_once(self, head: int) -> bool:
+        """Return whether a head is executed at most once for a call: no loop of the call has it.
+
+        The jump of such a loop may have another position. But what its caller stores is not in it.
+        """
+        loop = self._code.graph.loop_around(head)
+        blocks = self._code.graph.blocks
+        inside = (each[0] for start in loop for each in blocks[start].instructions)
+        return not loop or any(
+            at not in self.own and self._code.pin(at) is _Pin.ACCESS for at in inside
+        )
 
     def _may_be_speculated(self, block: Block) -> bool:
         """Return whether a block may be executed where the call is not."""
@@ -325,41 +360,41 @@ class InlinedSites:
         """Leave out addresses that have other sites, as those that have been given."""
         self._taken.update(addresses)
 
-    def of(self, calls: Iterable[InlinedCall]) -> list[Site | Unproven]:
+    def of(self, calls: Iterable[InlinedCall]) -> list[Proof]:
         """Return as ``places`` does of calls, those of a function one after the other."""
-        found: list[Site | Unproven] = []
+        found: list[Proof] = []
         for row, group in itertools.groupby(calls, key=lambda call: call.row):
             found += self.places(row, [call.index for call in group])
         return found
 
-    def places(self, row: int, indices: Iterable[int]) -> list[Site | Unproven]:
-        """Return the site of each call in a function, by its record, or why it has none."""
+    def places(self, row: int, indices: Iterable[int]) -> list[Proof]:
+        """Return the site of each call in a function, by its record."""
         wanted = list(indices)
         if not self._is_known:
-            return [Unproven.RELEASE] * len(wanted)
+            return [Proof(None, Unproven.RELEASE)] * len(wanted)
         function = self._table.function(row)
         code = self._code(function)
         if code is None:
-            return [Unproven.JUMP_TABLE] * len(wanted)
+            return [Proof(None, Unproven.JUMP_TABLE)] * len(wanted)
         return [self._place(function, code, index) for index in wanted]
 
-    def _place(self, function: FuncInfo, code: _Code, index: int) -> Site | Unproven:
+    def _place(self, function: FuncInfo, code: _Code, index: int) -> Proof:
         if index not in code.tree.marks:
-            return Unproven.UNPINNED
-        found = _Call(code, index).prove(self._speculates)
-        if isinstance(found, Unproven):
-            return found
-        at = next((at for at in found if function.entry + at not in self._taken), None)
+            return Proof(None, Unproven.UNPINNED)
+        offsets, unproven = _Call(code, index).prove(self._speculates)
+        if not offsets:
+            return Proof(None, unproven)
+        at = next((at for at in offsets if function.entry + at not in self._taken), None)
         if at is None:
-            return Unproven.TAKEN
+            return Proof(None, Unproven.TAKEN)
         address = function.entry + at
         if is_kept_out(self._image, address, address + 1):
-            return Unproven.FIPS
+            return Proof(None, Unproven.FIPS)
         form = SiteForm.EMULATED if code.is_emulated(at) else SiteForm.FIRST
         if form is SiteForm.FIRST and refusal(bytes(self._image.read(address, 15))) is not None:
-            return Unproven.REFUSED
+            return Proof(None, Unproven.REFUSED)
         self._taken.add(address)
-        return Site(address, SiteKind.ENTRY, form, 0)
+        return Proof(Site(address, SiteKind.ENTRY, form, 0), unproven)
 
     def _code(self, function: FuncInfo) -> _Code | None:
         tree = self._table.inline_tree(function.row)

@@ -76,7 +76,7 @@ class InlinedAt(NamedTuple):
 
 
 class InlinedPlace(NamedTuple):
-    """Where a function is inlined: the site of its calls there, or the reason why it has none."""
+    """Where a function is inlined: the site of its calls there, and why it may not see all."""
 
     at: InlinedAt
     site: Site | None
@@ -111,7 +111,7 @@ class FunctionSites:
 
     @property
     def uncounted(self) -> tuple[str, ...]:
-        """Return the reasons why other inlined calls are not seen, one each."""
+        """Return the reasons why other inlined calls, or some of these, are not seen, one each."""
         return tuple(place.unproven for place in self.places if place.unproven is not None)
 
 

@@ -40,10 +40,10 @@ def counted(binary: Path, *words: str) -> dict[str, tuple[int, int]]:
 
 
 def assert_true(found: dict[str, tuple[int, int]], truth: Counter[str]) -> None:
-    """Hold rows against the truth: those without uncounted places are exact, others too small."""
+    """Hold rows against the truth: exact without uncounted places, else at most as many."""
     assert found.keys() == truth.keys()
     for name, (count, uncounted) in found.items():
-        assert count < truth[name] if uncounted else count == truth[name], name
+        assert count <= truth[name] if uncounted else count == truth[name], name
     assert found["both"][1] == 1, "it has a place that is counted now: choose another"
 
 
@@ -114,7 +114,7 @@ def test_each_place_has_a_row_if_asked_for(tmp_path: Path) -> None:
     truth, binary = covered_calls(SOURCE, newest(), tmp_path), build(SOURCE, newest())
     words = ("--json", "--places", "--inlined", "main.*")
     result = run_tool("gofunccount", *words, "--", binary, stdin=subprocess.DEVNULL)
-    assert_true({**rows_of(result), "both": (100, 1)}, truth)
+    assert_true(rows_of(result), truth)
     rows = {
         (row["func"], row.get("caller"), row.get("at", "").rpartition("/")[2]): row["count"]
         for row in of_kind(result, "count")
@@ -123,7 +123,7 @@ def test_each_place_has_a_row_if_asked_for(tmp_path: Path) -> None:
     assert rows["main.bump", note, "main.go:27"] == rows[note, "main.handle", "main.go:54"]
     assert rows["main.bump", "main.sum", "main.go:44"] == truth["bump"] - truth["note"]
     assert rows["main.both", None, ""] == 100
-    assert not any(name == "main.both" and caller for name, caller, _ in rows)
+    assert 0 < rows["main.both", "main.sum", "main.go:45"] <= truth["both"] - 100
     (warning,) = [row for row in of_kind(result, "warning") if row.get("func") == "main.both"]
     assert sum(warning["uncounted"].values()) == 1
     text = run_tool("gofunccount", "--places", "main.bump", "--", binary, stdin=subprocess.DEVNULL)
@@ -148,4 +148,4 @@ def test_a_list_has_each_place_with_its_reason() -> None:
         found = {"  ".join(words[:-1]): words[-1] for words in places}
         assert found.keys() == set(lines.values())
         assert found[lines[44]] == found[lines[27]] == "counted"
-        assert found[lines[45]].startswith("not counted: ")
+        assert found[lines[45]] == "counted, perhaps not always: branch"
