@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import threading
 import time
@@ -17,6 +18,7 @@ import pytest
 
 import gotrace
 from gotrace.session.open_calls import Diagnostic
+from tests.covered import covered_calls
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, code_of
 from tests.tools.trace import program
@@ -439,3 +441,27 @@ def test_a_session_shows_what_it_is_of() -> None:
         with gotrace.path(program()) as all_of_it:
             assert repr(all_of_it) == f"<gotrace.Session of all processes of {program()}>"
         assert fixture.finish() == 0
+
+
+def test_inlined_calls_are_counted(tmp_path: Path) -> None:
+    truth = covered_calls(FIXTURES / "live_inlined", newest(), tmp_path)
+    binary = str(build(FIXTURES / "live_inlined", newest()))
+    with gotrace.start([binary]) as go:
+        named = go.count("main.bump", "main.outside", "main.put[...]")
+    assert Counter(named.values()) == Counter(
+        [truth["bump"], truth["outside"], truth["put"] // 2, truth["put"] // 2]
+    )
+    assert named.uncounted == {}
+    with gotrace.start([binary]) as go, pytest.warns(gotrace.TracingWarning, match="main.both"):
+        matched = go.count("main.*", inlined=True)
+    assert matched["main.(*tally).note"] == truth["note"]
+    assert (matched["main.both"], matched.uncounted) == (100, {"main.both": 1})
+    assert truth["both"] > 100
+    matched.write(tmp_path / "x.ndjson")
+    rows = map(json.loads, (tmp_path / "x.ndjson").read_text().splitlines())
+    (row,) = [one for one in rows if one.get("func") == "main.both"]
+    assert (row["places"], row["uncounted_places"]) == (1, 1)
+    with gotrace.start([binary]) as go, pytest.warns(gotrace.TracingWarning, match="inlined=True"):
+        assert "main.bump" not in go.count("main.*")
+    with gotrace.path(binary) as go, pytest.raises(gotrace.UsageError, match="leave out by"):
+        go.count("main.both", by="x", inlined=True)  # type: ignore[call-overload]

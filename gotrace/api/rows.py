@@ -25,7 +25,7 @@ from gotrace.profiles.write import write_profile
 from gotrace.records import dataclass, field, replace
 from gotrace.results.lines import Reading, Recordable
 from gotrace.results.rows import Json, Row
-from gotrace.session.call_rows import count_rows, value_row
+from gotrace.session.call_rows import count_rows, inlined_rows, value_row
 from gotrace.session.choices import WaitState
 from gotrace.session.key_stacks import STACK, key_profile, stack_of
 from gotrace.session.keys import KeyMeter, KeyPeriod, KeyRequest
@@ -35,7 +35,7 @@ from gotrace.session.oncpu.groups import WALL_FORM, wall_groups, wall_head
 from gotrace.session.oncpu.meter import SampleMeter, SamplePeriod
 from gotrace.session.oncpu.naming import SampleNames, function_rows, samples_head
 from gotrace.session.oncpu.wall import WallRow
-from gotrace.session.plan import ProgramFunction
+from gotrace.session.plan import CountedFunction, InlinedPlaces, ProgramFunction
 from gotrace.session.row_cells import RowStacks
 from gotrace.session.run import Run
 from gotrace.session.waits.meter import WaitMeter, WaitPeriod, WaitRow
@@ -58,8 +58,8 @@ class Function:
     """One function that a pattern selects.
 
     ``file`` and ``line`` are where it is declared, None where that is not known. ``inlined`` is in
-    how many places it was inlined, where no probe sees its calls. ``program`` is its program's
-    name, None where all functions are of one.
+    how many places it was inlined, where only ``count`` sees its calls. ``program`` is its
+    program's name, None where all functions are of one.
     """
 
     name: str
@@ -592,24 +592,36 @@ class Counts(Counter[str], Table, Recordable):
     """Calls by function name; those that were not called are 0 and not listed.
 
     Where several programs are traced the names are with the programs': ``shop:main.f``.
+    ``uncounted`` has the functions of which there may be more calls: in how many places each is
+    inlined and not counted.
     """
 
-    _measured: Mapping[ProgramFunction, int] = {}
+    uncounted: Mapping[str, int] = {}
+    _measured: Mapping[CountedFunction, int] = {}
+    _places: Mapping[CountedFunction, InlinedPlaces] = {}
 
     @classmethod
-    def _of(cls, names: Iterable[ProgramFunction], calls: Iterable[int]) -> Counts:
+    def _of(
+        cls,
+        names: Iterable[CountedFunction],
+        places: Mapping[CountedFunction, InlinedPlaces],
+        calls: Iterable[int],
+    ) -> Counts:
         """Return the calls of functions, several of which may have one name."""
-        measured: Counter[ProgramFunction] = Counter()
+        measured: Counter[CountedFunction] = Counter()
         for function, count in zip(names, calls, strict=True):
             if count:
                 measured[function] += count
         counts = cls({function.text: count for function, count in measured.items()})
-        counts._measured = measured
+        counts._measured, counts._places = measured, places
+        counts.uncounted = {
+            function.text: found.uncounted for function, found in places.items() if found.uncounted
+        }
         return counts
 
     def result_rows(self, reading: Reading) -> Iterable[Json]:
-        found = [(one.program, one.name, count, None) for one, count in self._measured.items()]
-        return count_rows(found, (reading.ended, reading.seconds), rates=reading.rates)
+        when = reading.ended, reading.seconds
+        return inlined_rows(self._measured, self._places, when, rates=reading.rates)
 
     def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
         """Return a row for each function, the most called first."""

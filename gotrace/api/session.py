@@ -63,7 +63,7 @@ from gotrace.requests.recording import Recording
 from gotrace.results.lines import Reading, Recordable
 from gotrace.results.rows import Row
 from gotrace.session.choices import HERTZ, MAX_STACK_FRAMES, ReturnMode, WaitState
-from gotrace.session.count import CallCounter, CountRequest
+from gotrace.session.count import CallCounter, CountRequest, InlinedScope
 from gotrace.session.keys import KeyMeter, KeyOptions, KeyRequest, key_of
 from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest
 from gotrace.session.latency_rows import LatencyChoice, interval_of
@@ -120,6 +120,12 @@ class _CountOptions(_RunOptions, total=False):
     budget: float | None
     exclude: Iterable[str]
     regexp: bool
+
+
+class _PlainCountOptions(_CountOptions, total=False):
+    """Parameters of ``Session.count`` for rows by function."""
+
+    inlined: bool
 
 
 class _KeyOptions(TypedDict, total=False):
@@ -469,11 +475,11 @@ class Session:
         return recording
 
     @overload
-    def count(self, *patterns: str, **options: Unpack[_CountOptions]) -> Counts: ...
+    def count(self, *patterns: str, **options: Unpack[_PlainCountOptions]) -> Counts: ...
 
     @overload
     def count(
-        self, *patterns: str, interval: float, **options: Unpack[_CountOptions]
+        self, *patterns: str, interval: float, **options: Unpack[_PlainCountOptions]
     ) -> IntervalStream[Counts]: ...
 
     @overload
@@ -496,6 +502,7 @@ class Session:
         budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
+        inlined: bool = False,
         ready: Callable[[], object] | None = None,
         interval: float | None = None,
     ) -> Counts | Groups | IntervalStream[Any]:
@@ -503,13 +510,19 @@ class Session:
 
         ``by`` are expressions, such as ``"key"``, ``"$ret2 != nil"`` or ``"$stack"``: calls are
         added up by their values, and patterns may be whole probes. There are at most so many
-        ``rows``, and texts are compared by their first ``string_size`` bytes. ``ready`` is called
-        once the probes are attached. ``budget``: see ``trace``. With ``interval`` an iterator is
-        returned at once: of results of as many seconds each. Raises GotraceError as ``trace``
-        does; LostCalls where calls are missing, unless ``lossy``.
+        ``rows``, and texts are compared by their first ``string_size`` bytes. Without ``by``, calls
+        are counted where a function is inlined, too, if its name has no wildcard; with ``inlined``
+        also of functions that a pattern matches. ``ready`` is called once the probes are attached.
+        ``budget``: see ``trace``. With ``interval`` an iterator is returned at once: of results of
+        as many seconds each. Raises GotraceError as ``trace`` does; LostCalls where calls are
+        missing, unless ``lossy``.
         """
         check_numbers(seconds, rows=rows, string_size=string_size)
         if by:
+            if inlined:
+                raise UsageError(
+                    "inlined=True counts calls: leave out by, which needs their values"
+                )
             keyed = KeyRequest(
                 target=self._target,
                 asked=self._asked(patterns, exclude, regexp),
@@ -526,10 +539,11 @@ class Session:
             target=self._target,
             asked=self._asked(patterns, exclude, regexp),
             budget=checked_budget(budget),
+            inlined=InlinedScope.MATCHED if inlined else InlinedScope.NAMED,
         )
 
         def read(run: Run[CallCounter, Any]) -> Callable[[], Counts]:
-            counts = Counts._of(run.plan.names, run.meter.take())
+            counts = Counts._of(run.plan.counted, run.plan.places, run.meter.take())
             return lambda: counts
 
         asked = {"patterns": request.asked.patterns}

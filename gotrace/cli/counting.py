@@ -23,7 +23,7 @@ from gotrace.gotypes.symbols import shown_names
 from gotrace.report.counts import write_counts
 from gotrace.report.output import Notice, Output
 from gotrace.session.budget import Spent
-from gotrace.session.call_rows import function_rows
+from gotrace.session.call_rows import inlined_rows
 from gotrace.session.count import CountRequest, InlinedScope
 from gotrace.session.plan import CountedFunction, InlinedPlaces, ProbePlan, to_be_traced
 from gotrace.sites.records import SiteForm
@@ -112,4 +112,4 @@ def _table(
             by_name[function] += count
     when = time.time(), length
     rates = options.interval is not None
-    return function_rows(by_name, places, when, options.top, options.sort, rates)
+    return inlined_rows(by_name, places, when, options.top, options.sort, rates)

@@ -18,6 +18,7 @@ from gotrace.errors import GotraceError
 from gotrace.records import dataclass
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.report.table import columns_of, hanging
+from gotrace.session.count import InlinedScope
 from gotrace.session.landings import MAX_FUNCTIONS
 from gotrace.session.plan import Check, ProbePlan, Selections
 from gotrace.sites.inlined import InlinedSites, Proof
@@ -135,17 +136,18 @@ def list_functions(
     for problem in by_kind(problems):
         output.notice(Notice(NoticeKind.WARNING, problem))
     if not counts_inlined:
-        _say_unseen(found, output, _DONE[verb])
+        _say_unseen(found, output, verb)
     if not any_usable:
         raise failed[-1]
     return tuple(failed)
 
 
-def _say_unseen(found: Selections, output: Output, done: str) -> None:
-    """Warn of functions that exist only inlined and whose calls are not ``done``."""
+def _say_unseen(found: Selections, output: Output, verb: str) -> None:
+    """Warn of functions that exist only inlined and whose calls are not seen."""
+    scope = InlinedScope.NAMED if verb == "count" else InlinedScope.NONE
     for selected in found.selected:
-        if unseen := selected.unseen_inlined(found.program_names):
-            output.notice(Notice(NoticeKind.WARNING, unseen.text(done), unseen.fields))
+        if unseen := selected.unseen_inlined(found.program_names, scope):
+            output.notice(Notice(NoticeKind.WARNING, unseen.text(_DONE[verb]), unseen.fields))
 
 
 #: The fault of a function, after its name.

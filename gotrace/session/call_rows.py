@@ -74,7 +74,7 @@ def count_rows(
     return ordered(rows, top, lambda row: (row["count"], *name(row)), by_name)
 
 
-def function_rows(
+def inlined_rows(
     counts: Mapping[CountedFunction, int],
     places: Mapping[CountedFunction, InlinedPlaces],
     when: tuple[float, float],

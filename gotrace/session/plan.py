@@ -113,12 +113,12 @@ class Selected:
             and not self._are_stood_for(name, index.rows(name), rows)
         )
 
-    def unseen_inlined(self, programs: _Programs) -> OnlyInlined | None:
+    def unseen_inlined(self, programs: _Programs, scope: InlinedScope) -> OnlyInlined | None:
         """Return those that exist only inlined and are not spelled out, None for none."""
         program = programs.get(self.binary)
         names = [name for name in self.only_inlined() if not self.selector.spells(name)]
         found = tuple(in_program(program, name) for name in names)
-        return OnlyInlined(found, counts_inlined(self.binary)) if found else None
+        return OnlyInlined(found, counts_inlined(self.binary), scope) if found else None
 
     def _are_stood_for(self, name: str, where: frozenset[int], rows: frozenset[int]) -> bool:
         return where <= rows and all(_stands_for(self.binary, row, name) for row in where)
@@ -302,12 +302,13 @@ class Inlined:
 class OnlyInlined:
     """Functions that patterns mean, that exist only inlined, and that no probe sees, by name.
 
-    ``is_known``: of such programs inlined calls can be counted; ``is_searched``: that was asked.
+    ``is_known``: of such programs inlined calls can be counted. ``scope`` is whose inlined calls
+    were looked for.
     """
 
     functions: tuple[str, ...]
     is_known: bool = False
-    is_searched: bool = False
+    scope: InlinedScope = InlinedScope.NONE
 
     @property
     def fields(self) -> dict[str, object]:
@@ -321,12 +322,12 @@ class OnlyInlined:
         if many > 1:
             more = f" and {many - _MAX_NAMED:,} more" if many > _MAX_NAMED else ""
             names = f"{many:,} functions ({names}{more})"
-        return f"{names} {how} not {verb}{self._advice(verb, many)}"
+        return f"{names} {how} not {verb}{self._advice(many)}"
 
-    def _advice(self, verb: str, many: int) -> str:
-        if self.is_searched:
+    def _advice(self, many: int) -> str:
+        if self.scope is InlinedScope.MATCHED:
             return ": none of their places is proven" if many > 1 else ": no place of it is proven"
-        if verb == "counted" and self.is_known:
+        if self.scope is InlinedScope.NAMED and self.is_known:
             return said(": --inlined counts them", ": inlined=True counts them")
         if self.is_known:
             return ": gofunccount --inlined counts their calls"
@@ -366,7 +367,7 @@ def only_inlined(
                 is_known = is_known and counts_inlined(file)
     if not names:
         return None
-    return OnlyInlined(tuple(names), is_known, scope is InlinedScope.MATCHED)
+    return OnlyInlined(tuple(names), is_known, scope)
 
 
 def counts_inlined(file: TargetBinary) -> bool:
