@@ -455,8 +455,8 @@ def test_inlined_calls_are_counted(tmp_path: Path) -> None:
     with gotrace.start([binary]) as go, pytest.warns(gotrace.TracingWarning, match="main.both"):
         matched = go.count("main.*", inlined=True)
     assert matched["main.(*tally).note"] == truth["note"]
-    assert (matched["main.both"], matched.uncounted) == (100, {"main.both": 1})
-    assert truth["both"] > 100
+    assert 100 <= matched["main.both"] <= truth["both"]
+    assert matched.uncounted == {"main.both": 1}
     matched.write(tmp_path / "x.ndjson")
     rows = map(json.loads, (tmp_path / "x.ndjson").read_text().splitlines())
     (row,) = [one for one in rows if one.get("func") == "main.both"]

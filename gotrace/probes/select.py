@@ -452,10 +452,13 @@ class _Explanation:
             option = said("--inlined", "inlined=True")
             return f"type {quote(name)} to {self.verb} it" if name else f"{option} counts them"
         build = f"build with {flag} to {self.verb} {it}"
-        if self.verb == "count" or not is_known(self.table.go_version, self.table.image.arch):
+        if not is_known(self.table.go_version, self.table.image.arch):
             return build
-        typed = quote(name) if name else f"--inlined {quote(self.typed)}"
-        return f"gofunccount {typed} counts {its} calls, or {build}"
+        typed = said(f"gofunccount --inlined {quote(self.typed)}", "count(inlined=True)")
+        if name:
+            typed = said(f"gofunccount {quote(name)}", f"count({name!r})")
+        without = said(" without --by", " without by") if self.verb == "count" else ""
+        return f"{typed}{without} counts {its} calls, or {build}"
 
     def _inlined_names(self, names: NameList) -> list[str]:
         """Return those of ``names`` that are meant: by the pattern, else by another spelling.

@@ -325,12 +325,14 @@ class OnlyInlined:
         return f"{names} {how} not {verb}{self._advice(many)}"
 
     def _advice(self, many: int) -> str:
+        it, its = ("them", "their") if many > 1 else ("it", "its")
         if self.scope is InlinedScope.MATCHED:
-            return ": none of their places is proven" if many > 1 else ": no place of it is proven"
+            return f": no place of {it} is proven"
         if self.scope is InlinedScope.NAMED and self.is_known:
-            return said(": --inlined counts them", ": inlined=True counts them")
+            return f": {said('--inlined', 'inlined=True')} counts {it}"
         if self.is_known:
-            return ": gofunccount --inlined counts their calls"
+            command = said("gofunccount --inlined", "count(inlined=True)")
+            return f": {command} counts {its} calls"
         return ": build with -gcflags=all=-l"
 
 
