@@ -57,7 +57,8 @@ class Graph:
         for start in self._order:
             for successor in blocks[start].successors:
                 self._before[successor].append(start)
-        self._span = self._spans(self._dominators())
+        self._nearest = self._dominators()
+        self._span = self._spans(self._nearest)
 
     @cached_property
     def block_of(self) -> dict[int, int]:
@@ -75,6 +76,40 @@ class Graph:
         if not found or not all(self.dominates(found[0], other) for other in found):
             return None
         return found[0]
+
+    def nearest_dominator(self, block: int) -> int:
+        """Return the last block that each way to a block leads through; the entry's is itself."""
+        return self._nearest[block]
+
+    def between(self, above: int, block: int) -> set[int]:
+        """Return the blocks on the ways to a block from one that dominates it, without both."""
+        found: set[int] = set()
+        stack = list(self._before[block])
+        while stack:
+            start = stack.pop()
+            if start not in found and start not in (above, block) and self.dominates(above, start):
+                found.add(start)
+                stack += self._before[start]
+        return found
+
+    def is_as_often(self, above: int, block: int) -> bool:
+        """Return whether a block is executed exactly as often as its nearest dominator.
+
+        No way leads back to the dominator, or out of the function, but through the block.
+        """
+        if self.is_loop_head(block):
+            return False
+        seen = {block}
+        stack = list(self.blocks[above].successors)
+        while stack:
+            start = stack.pop()
+            if start in seen:
+                continue
+            if start == above or not self.blocks[start].successors or self.is_loop_head(start):
+                return False
+            seen.add(start)
+            stack += self.blocks[start].successors
+        return True
 
     def is_loop_head(self, block: int) -> bool:
         """Return whether a block is where a loop begins again."""

@@ -82,12 +82,23 @@ def is_known(version: GoVersion | None, arch: Architecture) -> bool:
 
 _NEVER_RETURN = re.compile(r"runtime\.(?:panic(?!Check)\w*|go[pP]anic\w*|throw|fatal)\Z")
 
+#: How a function compares its stack with the limit of the goroutine's.
+_STACK_LIMIT = re.compile(r"r\w+, qword ptr \[r14 \+ 0x10\]\Z")
+
 _STORES_NOTHING = re.compile(
     r"(?:cmp|test|bt|v?u?comis|push|prefetch|v?ptest|nop|lea|i?mul|i?div|j|call)"
 )
 #: Instructions that register allocation may add, with the position of what they are for.
 _MAY_BE_ADDED = re.compile(r"nop|v?mov|xor|lea")
 _CONSUMES_FLAGS = re.compile(r"cmov|set|sbb|adc|rcl|rcr")
+_LEAVES_FLAGS = re.compile(r"v?mov|lea|nop|not\Z|j")
+#: Instructions that write no register but their first operand.
+_LEAVES_OTHERS = re.compile(r"(?:mov|movzx|movsx|movsxd|lea|cmp|nop)\Z")
+_WIDE = frozenset(
+    ["rax", "rbx", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r15"]
+)
+#: A constant that a register gets without its sign: 32 bits that are negative as such.
+_UNSIGNED_CONSTANT = re.compile(r"(?:e\w\w|r\d+d), 0x[89a-f][0-9a-f]{7}\Z")
 _ON_STACK = re.compile(r"\b[re][sb]p\b")
 #: Conditions of signed numbers: no comparison that the compiler makes of two has such a one.
 _SIGNED = frozenset({"jl", "jle", "jg", "jge", "js", "jns"})
@@ -153,7 +164,7 @@ class _Call:
         if speculates and self._may_be_speculated(graph.blocks[head]):
             return _Places((), Unproven.SPECULATED)
         within = list(self._within(graph.blocks[head]))
-        if not self._is_entered(graph.blocks[head]):
+        if not self._is_entered(graph.blocks[head]) and not self._begins_as_often(head):
             return _Places(within if self._is_once(head) else (), Unproven.BRANCH)
         return self._before_faults(graph.blocks[head], within)
 
@@ -203,13 +214,61 @@ class _Call:
             at not in self.own and self._code.pin(at) is _Pin.ACCESS for at in inside
         )
 
+    def _begins_as_often(self, head: int) -> bool:
+        """Return whether the call begins in its head, or in a block that is executed as often.
+
+        The code of a call is all executed before what follows the call. So if something of its
+        caller's comes between a dominator and the head, then the call begins after it. And it does
+        not matter in which of two blocks a call begins that are executed equally often.
+        """
+        code, graph = self._code, self._code.graph
+        block = head
+        while block != 0:
+            above = graph.nearest_dominator(block)
+            if above == 0 and code.begins_with_stack_check:
+                return True
+            between = graph.between(above, block)
+            if any(self._is_of_the_caller(one) for one in between):
+                return True
+            if not graph.is_as_often(above, block):
+                return False
+            if any(code.checks_nil(one) for one in (above, *between)):
+                return False  # the check may be the call's
+            if self._is_of_the_caller(above):
+                return True
+            block = above
+        return not graph.is_loop_head(0)
+
+    def _is_of_the_caller(self, block: int) -> bool:
+        """Return whether a block has an access of the caller's; it has none of the call's.
+
+        A write barrier of several stores has the position of the first one, jump and all.
+        """
+        starts = (each[0] for each in self._code.graph.blocks[block].instructions)
+        return any(at not in self.own and self._code.pin(at) is _Pin.ACCESS for at in starts)
+
     def _may_be_speculated(self, block: Block) -> bool:
-        """Return whether a block may be executed where the call is not."""
-        code = self._code
-        inside = [each for each in block.instructions if each[0] in self.own]
-        if any(self.pins.get(each[0]) is _Pin.ACCESS or _loads(each) for each in inside):
+        """Return whether a block may be executed where the call is not.
+
+        ``branchelim`` joins a block with the one before only if all of the call is in it, which
+        then accesses no memory. ``fuseComparisons`` asks that of the call's first block alone.
+        """
+        accesses = self._accesses
+        if any(each[0] in accesses for each in block.instructions):
             return False
-        return _may_compare_for_two(block) or code.chooses_below(block.start)
+        code = self._code
+        if code.may_compare_for_two(block):
+            return True
+        return not accesses and code.chooses_below(block.start)
+
+    @cached_property
+    def _accesses(self) -> set[int]:
+        """The call's instructions that access memory: one that reads has the position of a read."""
+        return {
+            at
+            for at in self.own
+            if self.pins.get(at) is _Pin.ACCESS or _loads(self._code.instruction(at))
+        }
 
     def _within(self, block: Block) -> Iterator[int]:
         """Yield instructions of a block that are executed if the call has begun, the best first.
@@ -296,6 +355,50 @@ class _Code:
             return "rip" in source or _ON_STACK.search(source) is not None
         return "[" not in operands or _ON_STACK.search(operands.partition("[")[2]) is not None
 
+    @cached_property
+    def begins_with_stack_check(self) -> bool:
+        """Return whether the first block is only there to have the stack grow."""
+        instructions = self.graph.blocks[0].instructions
+        compare = instructions[-2:][0]
+        return instructions[-1][2] == "jbe" and bool(_STACK_LIMIT.match(compare[3]))
+
+    def checks_nil(self, block: int) -> bool:
+        return any(_is_nil_check(each) for each in self.graph.blocks[block].instructions)
+
+    def instruction(self, at: int) -> Instruction:
+        return self._instructions[at]
+
+    def may_compare_for_two(self, block: Block) -> bool:
+        """Return whether a block's last jump may decide on the caller's condition and the call's.
+
+        Such a comparison is of an integer with a constant, and not signed. A constant is in a
+        register only if it has more than 32 bits.
+        """
+        condition = block.last[2]
+        if condition[0] != "j" or condition == "jmp" or condition in _SIGNED:
+            return False
+        found = _compared(block)
+        if found is None:
+            return True
+        number, (_, _, mnemonic, operands) = found
+        one, _, other = operands.partition(", ")
+        if mnemonic == "cmp":
+            is_constant = other.lstrip("-")[0].isdigit()
+            is_wide = "qword" in operands or other in _WIDE or one in _WIDE
+            return is_constant or (is_wide and self._has_wide_constant)
+        if mnemonic == "test" and one == other and one in _WIDE and condition in ("je", "jne"):
+            rest = block.instructions[number + 1 : -1]
+            ways = [self.graph.blocks[way].instructions for way in block.successors]
+            return not any(_is_address(one, (*rest, *way)) for way in ways)
+        return True
+
+    @cached_property
+    def _has_wide_constant(self) -> bool:
+        return any(
+            each[2] == "movabs" or _UNSIGNED_CONSTANT.match(each[3])
+            for each in self._instructions.values()
+        )
+
     def chooses_below(self, block: int) -> bool:
         """Return whether a block, or one that it dominates, has what the flags decide on."""
         return any(self.graph.dominates(block, other) for other in self._choices)
@@ -335,13 +438,27 @@ def _is_nil_check(each: Instruction) -> bool:
     return each[2] == "test" and "[" in each[3]
 
 
-def _may_compare_for_two(block: Block) -> bool:
-    """Return whether a block's last jump may decide on the caller's condition and the call's.
+def _compared(block: Block) -> tuple[int, Instruction] | None:
+    """Return the instruction whose flags a block's last jump reads, and its number there."""
+    for number in reversed(range(len(block.instructions) - 1)):
+        each = block.instructions[number]
+        if not _LEAVES_FLAGS.match(each[2]):
+            return number, each
+    return None
 
-    Such a comparison is not signed. The constant may be in a register, if it is a large one.
-    """
-    condition = block.last[2]
-    return condition[0] == "j" and condition != "jmp" and condition not in _SIGNED
+
+def _is_address(register: str, instructions: Iterable[Instruction]) -> bool:
+    """Return whether the value of a register is used as an address, so far as is certain."""
+    base = re.compile(rf"\[{register}(?: [+-] (?:0x)?[0-9a-f]+)?\]")
+    for _, _, mnemonic, operands in instructions:
+        if not _LEAVES_OTHERS.match(mnemonic):
+            return False
+        if base.search(operands) and mnemonic not in ("lea", "nop"):
+            return True
+        written = operands.partition(",")[0]
+        if "[" not in written and written not in _WIDE - {register}:
+            return False
+    return False
 
 
 class InlinedSites:

@@ -11,6 +11,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import cached_property
 from pathlib import Path
 
 import capstone
@@ -21,6 +22,7 @@ from gotrace.elf.image import ElfImage
 from gotrace.kernel.attach import Point, ProbeGroup, attach
 from gotrace.kernel.cookie import cookie
 from gotrace.settings import CountSettings
+from gotrace.sites import inlined
 from gotrace.sites.graph import Graph, read_graph
 from gotrace.sites.inlined import InlinedSites, Proof, Unproven, _Call, _Code, _Pin
 from tests.covered import covered_calls
@@ -30,7 +32,8 @@ GOFUNCCOUNT = Path(__file__).parents[2] / "tools" / "gofunccount"
 SOURCE = FIXTURES / "sites_inlined"
 FUNCTIONS = (
     *("pure", "below", "belowLarge", "add", "addLarge", "calls", "sum", "early", "around", "bump"),
-    *("fill", "get", "loadStore"),
+    *("fill", "get", "loadStore", "after", "first", "moved", "unlike", "present"),
+    *("notPositive", "keep"),
 )
 
 
@@ -64,13 +67,15 @@ def test_what_is_executed_without_a_call_has_no_place() -> None:
         assert jumps(table, "main.fusedLarge") == ["jbe"]  # its constant is in a register
         found = places(table)
         assert found["pure"] == [(None, Unproven.SPECULATED)]
-        assert found["below"] == found["belowLarge"] == [(None, Unproven.SPECULATED)]
+        assert jumps(table, "main.fusedZero") == ["jne"]
+        for name in ("below", "belowLarge", "notPositive"):
+            assert found[name] == [(None, Unproven.SPECULATED)]
 
 
 def test_what_stays_in_its_place_is_counted_there() -> None:
     with ElfImage.open(build(SOURCE, newest())) as image:
         found = places(load_functions(image))
-        for name in ("around", "bump"):
+        for name in ("around", "bump", "after", "first", "unlike", "present"):
             assert found[name]
             assert all(place.unproven is None for place in found[name]), name
             addresses = [place.site.address for place in found[name] if place.site]
@@ -79,6 +84,8 @@ def test_what_stays_in_its_place_is_counted_there() -> None:
         assert (None, Unproven.ENTRY_BLOCK) in found["addLarge"]
         (one,) = (place for place in found["add"] if place.unproven is Unproven.BRANCH)
         assert one.site is not None
+        for name in ("moved", "keep"):
+            assert [place.unproven for place in found[name]] == [Unproven.BRANCH]
 
 
 def test_a_loop_that_may_be_the_calls_own_has_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +103,29 @@ def test_a_loop_that_may_be_the_calls_own_has_no_place(monkeypatch: pytest.Monke
         monkeypatch.setattr(_Call, "_is_once", lambda *_: True)  # without the rule
         ((site, _),) = places(table)["fill"]
         assert site is not None
+
+
+#: A rule, what it says if it is dropped, and the call that has a place then.
+RULES = (
+    (_Call, "_begins_as_often", True, "moved"),
+    (Graph, "is_as_often", True, "keep"),
+    (_Code, "may_compare_for_two", False, "below"),
+    (_Code, "chooses_below", False, "pure"),
+    (_Code, "_has_wide_constant", False, "belowLarge"),
+    (inlined, "_is_address", True, "notPositive"),
+)
+
+
+@pytest.mark.parametrize(("owner", "rule", "says", "name"), RULES)
+def test_each_rule_keeps_a_wrong_place_out(
+    owner: object, rule: str, says: bool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ElfImage.open(build(SOURCE, newest())) as image:
+        table = load_functions(image)
+        assert any(place.unproven for place in places(table)[name])
+        is_property = isinstance(vars(owner)[rule], cached_property)
+        monkeypatch.setattr(owner, rule, says if is_property else lambda *_: says)
+        assert not any(place.unproven for place in places(table)[name])
 
 
 def graph_of(code: str, table: bytes = b"") -> Graph | None:
@@ -177,7 +207,7 @@ def test_counts_are_those_of_coverage_counters(toolchain: Toolchain, tmp_path: P
     partly = {name for name, all_of in found.items() if any(one.unproven for one in all_of)}
     complete = [name for name in FUNCTIONS if name in found and name not in partly]
     assert {name: counted[name] for name in complete} == {name: truth[name] for name in complete}
-    assert {"around", "bump"} <= set(complete)
+    assert {"around", "bump", "after"} <= set(complete)
     assert all(counted[name] <= truth[name] for name in partly)
 
 
