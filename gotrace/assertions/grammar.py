@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from enum import Enum
 
-from gotrace.errors import UsageError
+from gotrace.errors import GotraceError, UsageError
 from gotrace.probes.pattern import CLOSING, QUOTES, closing
 from gotrace.records import dataclass
 from gotrace.text import quote
@@ -110,6 +110,26 @@ def parse_assertion(text: str) -> CallBound:
     if by_text[relation] is Operator.AT_LEAST and number == 0:
         raise UsageError(f"{quote(words)} always holds: give a bound above 0")
     return CallBound(words, probe, by_text[relation], number, scope, root or None)
+
+
+def read_assertions(path: str) -> list[CallBound]:
+    """Return the assertions of a file, of which each has a line. Raises GotraceError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise GotraceError(f"cannot read {path}: {why}") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            try:
+                found.append(parse_assertion(line))
+            except UsageError as error:
+                raise UsageError(f"{path}:{number}: {error}") from error
+    if not found:
+        raise UsageError(f"{path} has no assertion, as in 'main.query <= 3 per main.handle'")
+    return found
 
 
 def _operators(text: str) -> Iterator[int]:

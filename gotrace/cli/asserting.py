@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
-from gotrace.assertions.grammar import CallBound, parse_assertion
+from gotrace.assertions.grammar import CallBound, parse_assertion, read_assertions
 from gotrace.assertions.ledger import FunctionCounts, Ledger
 from gotrace.assertions.plan import AssertionPlan, plan_assertions
 from gotrace.assertions.verdicts import BoundOutcome, BoundVerdict, status_of
@@ -35,6 +35,8 @@ _EARLIER = "the run ended before the program did"
 def check(options: AssertOptions) -> int:
     """Check assertions, and return the exit status. Raises GotraceError."""
     assertions = [parse_assertion(text) for text in options.patterns]
+    for path in options.assertions:
+        assertions += read_assertions(path)
     _refuse_go(options.named.command)
     with target_of(options) as target:
         plan = plan_assertions(target, assertions, options.choices, options.attach)

@@ -165,6 +165,10 @@ class AssertOptions(CapturedOptions, ForceOptions):
     patterns: Sequence[str] = Heading.TARGET.option(
         "ASSERTION", "a function and a bound: see below"
     )
+    assertions: Sequence[str] = Heading.TARGET.option(
+        "-f --file FILE",
+        "check the assertions in this file, one a line, beside comments: # ... (may be repeated)",
+    )
     allow_missing: bool = Heading.CHOICE.option(
         "--allow-missing", "let assertions hold whose function is not there, or root is not called"
     )
@@ -183,11 +187,14 @@ class AssertOptions(CapturedOptions, ForceOptions):
     returns: ReturnMode = ReturnMode.RET
 
     def _files(self) -> Files:
+        for path in self.output:
+            if path.lower().endswith((".trace", ".pftrace")):
+                raise UsageError(f"-o {path} has requests: {self.tool} writes x.txt or x.ndjson")
         return files_of(self.output)
 
     def prepared(self, parser: OptionParser[AssertOptions]) -> AssertOptions:
         """Return the options as they are meant. Raises GotraceError, UsageError among these."""
-        if not self.patterns:
+        if not (self.patterns or self.assertions):
             raise UsageError(
                 f"{self.tool} needs an assertion, as in 'main.query <= 3 per main.handle'"
             )

@@ -3,10 +3,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from gotrace.assertions.grammar import BoundScope, CallBound, Operator, parse_assertion
-from gotrace.errors import UsageError
+from gotrace.assertions.grammar import (
+    BoundScope,
+    CallBound,
+    Operator,
+    parse_assertion,
+    read_assertions,
+)
+from gotrace.errors import GotraceError, UsageError
 
 _GENERIC = "main.F[func() (bool, error),<-chan int]"
 _TEXT = 'main.call (path == "a <= 3 per b" && n <= 4)'
@@ -71,3 +79,29 @@ def test_bounds_are_decided_as_all_numbers_between_them_are(
             holding = [assertion.holds(count) for count in every]
             assert assertion.can_hold(least, most) == any(holding)
             assert assertion.must_hold(least, most) == all(holding)
+
+
+def test_a_file_has_an_assertion_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "perf.assert"
+    path.write_text("# of requests\n\nmain.f == 0\n  # and\n  main.g <= 3 per main.R (id > 7)\n")
+    texts = [one.text for one in read_assertions(str(path))]
+    assert texts == ["main.f == 0", "main.g <= 3 per main.R (id > 7)"]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"main.f == 0\nmain.g < 3\n", "perf.assert:2: 'main.g < 3': there is no < here"),
+        (b"# nothing\n", "perf.assert has no assertion"),
+        (b"\xff\n", "cannot read .*perf.assert"),
+        (None, "cannot read .*perf.assert"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_its_line(
+    tmp_path: Path, content: bytes | None, why: str
+) -> None:
+    path = tmp_path / "perf.assert"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(GotraceError, match=why):
+        read_assertions(str(path))

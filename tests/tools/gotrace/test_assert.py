@@ -156,6 +156,7 @@ def test_the_table_shows_the_worst_root_with_its_arguments() -> None:
         (("main.query (nuber > 1) <= 1",), "main.query has no 'nuber'"),
         (("runtime.* <= 1 per main.handle",), "takes 200: give a narrower pattern"),
         ((), "needs an assertion"),
+        (("main.query <= 1", "-o", "x.trace"), "writes x.txt or x.ndjson"),
     ],
 )
 def test_mistakes_are_refused_before_the_command_starts(words: tuple[str, ...], why: str) -> None:
@@ -169,3 +170,11 @@ def test_go_itself_is_not_traced_in_place_of_the_tests() -> None:
     result = run_tool("gotrace", "assert", "main.f == 0", "--", "go", "test", "./...")
     assert result.status == 2
     assert "go test -exec 'sudo gotrace assert" in result.errors
+
+
+def test_a_file_has_assertions_beside_those_of_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "perf.assert"
+    path.write_text(f"# of requests\nmain.query <= 12 {_PER}\n")
+    result = _run("queries", "-f", str(path), "main.query == 92")
+    assert [row["outcome"] for row in _verdicts(result)] == [HOLDS[1]] * 2
+    assert result.status == 0
