@@ -18,7 +18,7 @@ from gotrace.goroutines.core import CoreGoroutines
 from gotrace.goroutines.details import WaitsByG
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import GoroutineFilter, GoroutineGroup, GroupKey, changes, grouped
-from gotrace.goroutines.live import LiveGoroutines, has_runtime
+from gotrace.goroutines.live import GoFiles, LiveGoroutines, has_runtime
 from gotrace.goroutines.model import DumpedGoroutine
 from gotrace.goroutines.profile import profile_of
 from gotrace.profiles.folded import folded
@@ -80,7 +80,7 @@ def dump(options: GostacksOptions) -> int:
         else:
             gc.disable()  # what one dump makes is needed to the end, and much of it to look at
             taken = source.take()
-            chosen = _chosen(taken, choice)
+            chosen = _chosen(taken, choice, target)
             _write(options, source, taken, chosen, output, name)
             _warn_moved(chosen, output)
     return 0
@@ -94,10 +94,15 @@ def _program_of_go_run(target: Target) -> str:
     return ""
 
 
-def _chosen(dump: Dump, choice: GoroutineFilter) -> list[DumpedGoroutine]:
-    """Return the goroutines that are wanted; raise NoMatchError where there are none."""
+def _chosen(dump: Dump, choice: GoroutineFilter, target: Target | None) -> list[DumpedGoroutine]:
+    """Return the goroutines that are wanted; raise NoMatchError where there are none.
+
+    ``target`` is None if the process has ended.
+    """
     chosen = choice.of(dump)
     if not chosen:
+        if target is not None:
+            GoFiles(target).check_functions(choice.functions)
         known = any(goroutine.waiting_ns is not None for goroutine in dump.goroutines)
         if choice.longer is not None and not known:
             raise NoMatchError(

@@ -114,7 +114,7 @@ class GoFiles:
         its program can, their functions are not known, and nothing is refused.
         """
         from gotrace.probes.pattern import Pattern
-        from gotrace.probes.select import Selector
+        from gotrace.probes.select import InlinedScope, Selector
 
         target = self._target
         for text in patterns:
@@ -125,7 +125,8 @@ class GoFiles:
             if not target.has_started and "plugin.open" in program.functions.names:
                 continue
             if not any(pattern.match(each).rows for each in names):
-                Selector([text]).select(program.functions, verb="find")
+                selector = Selector([text])
+                selector.select(program.functions, verb="find", inlined=InlinedScope.MATCHED)
 
     def _mappings(self) -> list[MemoryMapping]:
         with suppress(ProcessError):

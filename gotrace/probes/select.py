@@ -448,16 +448,24 @@ class _Explanation:
     def _advice(self, scope: InlinedScope, name: str, flag: str) -> str:
         """Return advice for a function that exists only inlined, or without a name for several."""
         it, its = ("it", "its") if name else ("them", "their")
+        match = self.pattern.match(_inlined_names_of(self.table))
+        # --inlined does not help a name that is spelled otherwise, or that fits several packages.
+        is_matched = self.pattern.has_wildcard and bool(match.rows) and len(match.heads) <= 1
         if scope is not InlinedScope.NONE:
-            option = said("--inlined", "inlined=True")
-            return f"type {quote(name)} to {self.verb} it" if name else f"{option} counts them"
+            if not name and is_matched and scope is InlinedScope.NAMED:
+                return f"{said('--inlined', 'inlined=True')} counts them"
+            return f"type {quote(name) if name else 'the whole name of one'} to {self.verb} it"
         build = f"build with {flag} to {self.verb} {it}"
         if not is_known(self.table.go_version, self.table.image.arch):
             return build
-        typed = said(f"gofunccount --inlined {quote(self.typed)}", "count(inlined=True)")
+        without = said(" without --by", " without by") if self.verb == "count" else ""
         if name:
             typed = said(f"gofunccount {quote(name)}", f"count({name!r})")
-        without = said(" without --by", " without by") if self.verb == "count" else ""
+        elif is_matched:
+            typed = said(f"gofunccount --inlined {quote(self.typed)}", "count(inlined=True)")
+        else:
+            one = f"the calls of one by its whole name{without}"
+            return f"{said('gofunccount', 'count()')} counts {one}, or {build}"
         return f"{typed}{without} counts {its} calls, or {build}"
 
     def _inlined_names(self, names: NameList) -> list[str]:
@@ -512,7 +520,7 @@ class _Explanation:
         rows = rows or _similar(wanted, self.keys) or self._in_other_packages()
         rows.sort(key=self.table.is_wrapper)
         names = [spoken[row] for row in rows]
-        if "[" not in self.typed:
+        if "[" not in self.typed.replace("[...]", ""):
             names = list(map(elide_type_arguments, names))
         if "@" not in self.typed:
             names = [_VARIANT.sub("@*", name) for name in names]

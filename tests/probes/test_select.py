@@ -282,6 +282,7 @@ PROGRAM = FakeTable(
         ("main.*Store.Get", "main.(*Store).Get"),
         ("main.(Store).Get", "main.(*Store).Get"),
         ("main.Map", "main.Map[...]"),  # type arguments
+        ("Map[...]", "main.Map[...]"),
         ("main.Map[int]", "main.Map[go.shape.int]"),
         ("main.(*Pair).Key", "main.(*Pair[...]).Key"),
         ("main.computeE.abi0", "main.computeE"),  # as go tool nm shows it
@@ -352,6 +353,16 @@ def test_a_function_that_is_inlined_everywhere() -> None:
         "main.add is inlined into main.main (functions.go:10): count('main.add') counts its"
         " calls, or build with -gcflags=-l to trace it"
     )
+    both = FakeTable(
+        ["main.main"],
+        inlined=[FakeCall("x/a.T.M"), FakeCall("y/a.T.M")],
+        go_version=GoVersion(1, 27),
+    )
+    for typed in ("T.M", "a.T.M"):
+        assert ": count() counts the calls of one by its whole name, or build with" in explain(
+            both, typed, verb="trace"
+        )
+    assert "count(inlined=True) counts their calls" in explain(both, "*/a.T.M", verb="trace")
 
 
 def test_of_which_functions_inlined_calls_are_selected() -> None:
@@ -372,8 +383,9 @@ def test_of_which_functions_inlined_calls_are_selected() -> None:
     for pattern, scope, message in (
         ("main.a*", named, "main.add and main.all exist only inlined: inlined=True counts"),
         ("x/a.*", named, "type 'x/a.Add' to count it"),
-        ("a.Add", named, "x/a.Add and y/a.Add exist only inlined"),
-        ("a.*", matched, "x/a.Add and y/a.Add exist only inlined"),
+        ("a.Add", named, "a.Add exist only inlined: type the whole name of one to count"),
+        ("a.*", named, "a.Add exist only inlined: type the whole name of one to count"),
+        ("a.*", matched, "a.Add exist only inlined: type the whole name of one to count"),
     ):
         with pytest.raises(NoMatchError, match=message):
             inlined(pattern, scope)

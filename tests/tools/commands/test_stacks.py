@@ -117,7 +117,8 @@ def test_groups_and_choices(parked: Fixture) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (["main.nothing"], 3, "no goroutine matches"),
+        (["main.nothing"], 3, "did you mean 'main.waitNothing'?"),
+        (["runtime.gcStart"], 3, "no goroutine matches"),
         (["--longer", "1000h"], 3, "no goroutine matches"),
         (["--longer", "soon"], 2, "invalid length of time"),
         (["--state", "asleep"], 2, "is for --reason"),
