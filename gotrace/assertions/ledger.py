@@ -16,6 +16,7 @@ from typing import Any
 from gotrace.assertions.grammar import BoundScope, CallBound
 from gotrace.assertions.plan import AssertionPlan
 from gotrace.assertions.verdicts import BoundOutcome, BoundVerdict, Seen, decide
+from gotrace.errors import said
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
 from gotrace.records import dataclass, field
@@ -329,13 +330,14 @@ class Ledger:
         for start, goid in sorted(loose):
             by_goroutine.setdefault(goid, []).append(start)
         seen, texts = [], dict.fromkeys(doubts.texts)
+        apart = said("--allow-unattributed", "lax")
         for count, began, goid, is_partial in asked.found:
             own = by_goroutine.get(goid, [])
             others = len(later) - bisect_left(later, began) - len(own) + bisect_left(own, began)
             most = None if is_partial else doubts.most_of(count)
             seen.append(Seen(count, None if most is None else most + others))
             if others:
-                texts[_calls(len(later), _LOOSE.format(one.probe))] = None
+                texts[_calls(len(later), _LOOSE.format(one.probe, apart))] = None
             if is_partial:
                 texts[f"some work for {text} had not ended 10 s after it"] = None
         return decide(one, seen, hidden, list(texts), asked.worst, self._place(text))
@@ -393,7 +395,7 @@ class Ledger:
 
 
 _OPEN = "of {} had not ended"
-_LOOSE = "of {} of no request that is known: --allow-unattributed leaves them out"
+_LOOSE = "of {} of no request that is known: {} leaves them out"
 _UNPLACED = "of {} that do not return, or were too many"
 _INLINED = "of {} where it is inlined: it is not seen for which root"
 
