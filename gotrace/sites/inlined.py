@@ -100,6 +100,7 @@ _WIDE = frozenset(
 #: A constant that a register gets without its sign: 32 bits that are negative as such.
 _UNSIGNED_CONSTANT = re.compile(r"(?:e\w\w|r\d+d), 0x[89a-f][0-9a-f]{7}\Z")
 _ON_STACK = re.compile(r"\b[re][sb]p\b")
+_INDEXED = re.compile(r"\[\w+ \+ r\w+")
 #: Conditions of signed numbers: no comparison that the compiler makes of two has such a one.
 _SIGNED = frozenset({"jl", "jle", "jg", "jge", "js", "jns"})
 
@@ -147,7 +148,7 @@ class _Call:
             block = graph.blocks[graph.block_of[self.mark]]
             if speculates and self._may_be_speculated(block):
                 return _Places((), Unproven.SPECULATED)
-            return self._before_faults(block, [self.mark])
+            return self._after_arguments(block)
         blocks = {graph.block_of[at] for at in self.pins}
         if not blocks:
             return _Places((), Unproven.UNPINNED)
@@ -188,6 +189,32 @@ class _Call:
             strange = (one for one in between if _may_fault(one) and one[0] not in self.own)
             return _Places(places, Unproven.FAULTS) if any(strange) else _Places((at,))
         return _Places(places)
+
+    def _after_arguments(self, block: Block) -> _Places:
+        """Return the mark, or what comes after it and after what its caller reads for the call.
+
+        Nothing orders the mark and reads. So a nil pointer of an argument may panic after the mark.
+        All arguments are read before the call's first write. If one of the caller's comes first,
+        or none, the caller may have read that after the call.
+        """
+        found = self._before_faults(block, [self.mark])
+        if found.unproven is not None:
+            return found
+        rest = [each for each in block.instructions if each[0] >= found.offsets[0]]
+        ends = (n for n, one in enumerate(rest) if self._code.pin(one[0]) is _Pin.ACCESS)
+        end = next(ends, len(rest))
+        reads = [
+            number
+            for number, one in enumerate(rest[:end])
+            if one[0] not in self.own and _may_fault(one) and not _has_index(one)
+        ]
+        if not reads:
+            return found
+        after = [one[0] for one in rest[reads[-1] + 1 : end + 1]]
+        is_exact = end < len(rest) and rest[end][0] in self.own
+        is_exact &= not any(_may_fault(one) and one[0] in self.own for one in rest[: reads[-1]])
+        after.sort(key=self._code.is_emulated, reverse=True)
+        return _Places(after, None if is_exact else Unproven.FAULTS)
 
     def _is_entered(self, block: Block) -> bool:
         """Return whether the call begins within a block, after something of its caller's.
@@ -431,6 +458,11 @@ def _may_fault(each: Instruction) -> bool:
     _, found, place = operands.partition("[")
     is_access = bool(found) and not mnemonic.startswith(("lea", "nop"))
     return is_access and "rip" not in place and _ON_STACK.search(place) is None
+
+
+def _has_index(each: Instruction) -> bool:
+    """Return whether an access is of an element: its pointer has been checked before."""
+    return _INDEXED.search(each[3]) is not None
 
 
 def _is_nil_check(each: Instruction) -> bool:

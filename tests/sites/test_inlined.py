@@ -32,7 +32,7 @@ GOFUNCCOUNT = Path(__file__).parents[2] / "tools" / "gofunccount"
 SOURCE = FIXTURES / "sites_inlined"
 FUNCTIONS = (
     *("pure", "below", "belowLarge", "add", "addLarge", "calls", "sum", "early", "around", "bump"),
-    *("fill", "get", "loadStore", "after", "first", "moved", "unlike", "present"),
+    *("fill", "get", "loadStore", "thrice", "after", "first", "moved", "unlike", "present"),
     *("notPositive", "keep"),
 )
 
