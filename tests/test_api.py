@@ -403,7 +403,7 @@ def test_what_is_not_traced_is_a_warning(fixture: Fixture) -> None:
     with gotrace.attach(fixture.ready) as go:
         inlined = next(found for found in go.functions("main.*", "sync.*") if found.inlined)
         with pytest.warns(gotrace.TracingWarning) as caught:
-            go.count(inlined.name, seconds=0.1)
+            go.latency(inlined.name, seconds=0.1)
     start = f"{inlined.name} is also inlined in {inlined.inlined} place"
     # Python 3.12 and newer warn of forks besides.
     [own] = [one for one in caught if one.category is gotrace.TracingWarning]
