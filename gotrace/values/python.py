@@ -563,14 +563,14 @@ def _elements_as_json(value: list[Any] | tuple[Any, ...]) -> Any:
 
 
 def _mapping_as_json(value: Mapping[Any, Any]) -> Any:
+    if isinstance(value, Struct):  # $guess is no text of the program's
+        return {key: as_json(elem) for key, elem in value.items()}
     pairs = [[as_json(key), as_json(elem)] for key, elem in value.items()]
     if isinstance(value, CutDict):
         why = {} if value.why is None else {"$unavailable": value.why}
         return {"$entries": pairs, "$len": value.length, **why}
     # A MapKey can be written as another key is.
-    if isinstance(value, Struct) or all(
-        isinstance(key, str) and not key.startswith("$") for key in value
-    ):
+    if all(isinstance(key, str) and not key.startswith("$") for key in value):
         return dict(pairs)
     return {"$entries": pairs, "$len": len(pairs)}
 
