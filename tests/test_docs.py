@@ -278,7 +278,8 @@ def test_command_lines_parse(command: Command) -> None:
     if command.words[1] == "assert":
         for text in parse(subcommand_parser("assert"), command.words[2:]).patterns:
             bound = parse_assertion(text)
-            assert parse_probe(bound.probe).pattern and parse_probe(bound.root or "main.main")
+            for probe in (*bound.probes, bound.root or "main.main"):
+                assert parse_probe(probe).pattern
         return
     is_form = command.words[1] in _FORMS
     parser = subcommand_parser(command.words[1]) if is_form else parser_of(command.tool)

@@ -2,14 +2,15 @@
 """Parse assertions: ``PROBE <= N``, ``PROBE <= N per ROOT``, ``PROBE <= N in ROOT``.
 
 PROBE and ROOT are functions or patterns, each perhaps with a predicate; ``==`` and ``>=`` are the
-other bounds.
+other bounds. ``FIRST before PROBE per ROOT`` is a bound as well: no call of PROBE lacks one of
+FIRST that had ended before it.
 """
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
 from gotrace.errors import GotraceError, UsageError
@@ -20,6 +21,7 @@ from gotrace.text import quote
 _EXAMPLE = "as in 'main.query <= 3 per main.handle'"
 _OPERATOR = re.compile(r"[<>=!]+(?!-)")
 _BOUND = re.compile(r"\s*(\d+)(?!\S)\s*(?:(per|in)(?!\S)\s*(.*))?", re.DOTALL)
+_WORD = re.compile(r"(?<!\S)(before|per|in)(?!\S)")
 
 
 class Operator(Enum):
@@ -52,7 +54,10 @@ class BoundScope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CallBound:
-    """An assertion in parts; ``root`` is None if it is of the whole run."""
+    """An assertion in parts; ``root`` is None if it is of the whole run.
+
+    If there is an ``earlier`` probe, the calls are counted that none of it had ended before.
+    """
 
     text: str
     probe: str
@@ -60,6 +65,12 @@ class CallBound:
     number: int
     scope: BoundScope = BoundScope.RUN
     root: str | None = None
+    earlier: str | None = None
+
+    @property
+    def probes(self) -> Sequence[str]:
+        """Return all functions and patterns that it is about, but for the root."""
+        return (self.probe,) if self.earlier is None else (self.probe, self.earlier)
 
     def holds(self, count: int) -> bool:
         """Return whether a number of calls is as it is asserted."""
@@ -87,8 +98,10 @@ class CallBound:
 def parse_assertion(text: str) -> CallBound:
     """Parse an assertion. Raises UsageError."""
     words = text.strip()
-    at = next(_operators(words), None)
+    at = next(_found(_OPERATOR, words), None)
     if at is None:
+        if (ordered := _ordered(words)) is not None:
+            return ordered
         raise UsageError(f"{quote(words)} asserts nothing: give a bound, {_EXAMPLE}")
     found = _OPERATOR.match(words, at)
     assert found is not None
@@ -105,7 +118,7 @@ def parse_assertion(text: str) -> CallBound:
     number, scope, root = int(bound[1]), BoundScope(bound[2] or ""), bound[3]
     if scope is not BoundScope.RUN and not root:
         raise UsageError(f"{quote(words)}: the root is missing after {scope.value}, {_EXAMPLE}")
-    if root and next(_operators(root), None) is not None:
+    if root and next(_found(_OPERATOR, root), None) is not None:
         raise UsageError(f"{quote(words)} has two bounds: give an assertion for each")
     if by_text[relation] is Operator.AT_LEAST and number == 0:
         raise UsageError(f"{quote(words)} always holds: give a bound above 0")
@@ -132,8 +145,25 @@ def read_assertions(path: str) -> list[CallBound]:
     return found
 
 
-def _operators(text: str) -> Iterator[int]:
-    """Yield where relations begin that are in no bracket and no string."""
+def _ordered(text: str) -> CallBound | None:
+    """Return ``FIRST before PROBE per ROOT`` in parts, None if it is not one."""
+    words = [(at, word[0]) for at in _found(_WORD, text) if (word := _WORD.match(text, at))]
+    if "before" not in [word for _, word in words]:
+        return None
+    example = "as in 'main.(*Cache).Get before main.load per main.handle'"
+    if [word for _, word in words] not in (["before", "per"], ["before", "in"]):
+        what = "give two functions, and the root in which that is their order"
+        raise UsageError(f"{quote(text)}: {what}, {example}")
+    (first, _), (second, scope) = words
+    parts = text[:first], text[first + len("before") : second], text[second + len(scope) :]
+    earlier, probe, root = (part.strip() for part in parts)
+    if not (earlier and probe and root):
+        raise UsageError(f"{quote(text)}: a function is missing, {example}")
+    return CallBound(text, probe, Operator.AT_MOST, 0, BoundScope(scope), root, earlier)
+
+
+def _found(pattern: re.Pattern[str], text: str) -> Iterator[int]:
+    """Yield where a pattern is found that is in no bracket and no string."""
     at = 0
     while at < len(text):
         character = text[at]
@@ -143,7 +173,7 @@ def _operators(text: str) -> Iterator[int]:
         elif character in QUOTES:
             end = text.find(character, at + 1)
             at = at if end < 0 else end
-        elif found := _OPERATOR.match(text, at):
+        elif found := pattern.match(text, at):
             yield at
             at = found.end() - 1
         at += 1

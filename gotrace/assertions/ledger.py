@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from gotrace.assertions.grammar import BoundScope, CallBound
 from gotrace.assertions.plan import AssertionPlan
@@ -19,7 +19,7 @@ from gotrace.assertions.verdicts import BoundOutcome, BoundVerdict, Seen, decide
 from gotrace.errors import said
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
-from gotrace.records import dataclass, field
+from gotrace.records import dataclass, field, replace
 from gotrace.requests.assemble import Assembler
 from gotrace.requests.edges import FIRST
 from gotrace.requests.model import Node, Request
@@ -41,22 +41,44 @@ _MAX_ROOTS = 1 << 20
 _Key = tuple[int, int, int, str]
 
 
+class _OfRoot(NamedTuple):
+    """The calls that count for a root, its beginning, and its goroutine.
+
+    If these are to lack an earlier call, of ``unordered`` it is not known. It ``is_partial`` if
+    goroutines still worked for the root.
+    """
+
+    calls: int
+    began: int
+    goid: int
+    is_partial: bool
+    unordered: int = 0
+
+
 @dataclass(slots=True)
 class _Asked:
     """An assertion on a root's calls, and what was seen of it.
 
-    ``calls`` and ``wanted`` are the bits of the probes of what is counted, and of the root with its
-    predicate. ``found`` has each root's count, beginning, goroutine, and whether goroutines still
-    worked for it.
+    ``calls``, ``wanted`` and ``earlier`` are the bits of the probes of what is counted, of the root
+    with its predicate, and of those that are to be earlier. ``calls_seen`` is how many of the first
+    were made for roots.
     """
 
     assertion: CallBound
     calls: int
     wanted: int
-    found: list[tuple[int, int, int, bool]] = field(default_factory=list)
+    earlier: int
+    found: list[_OfRoot] = field(default_factory=list)
+    calls_seen: int = 0
     beyond: int = 0
     excess: int = 0
-    worst: Request[DecodedCall] | None = None
+    worst: tuple[_OfRoot, Request[DecodedCall]] | None = None
+
+
+def _is_ordered(asked: _Asked) -> bool:
+    """Return whether it is about the order of calls of several goroutines."""
+    one = asked.assertion
+    return one.earlier is not None and one.scope is BoundScope.PER
 
 
 class RootCalls:
@@ -67,7 +89,7 @@ class RootCalls:
         self.asked = asked
         self._bits = 0
         for one in asked:
-            self._bits |= one.calls | one.wanted
+            self._bits |= one.calls | one.wanted | one.earlier
         self._pending: OrderedDict[_Key, int] = OrderedDict()
         #: Calls that are known of no goroutine or time, by their bits: these were too many, or
         #: do not return, and are seen at their entry alone.
@@ -134,22 +156,67 @@ class RootCalls:
             if not root_bits & one.wanted:
                 continue
             is_in = one.assertion.scope is BoundScope.IN
-            of_it = [node for node, bits in (within if is_in else others) if bits & one.calls]
-            count = len(of_it)
+            nodes = within if is_in else others
+            of_it, unordered = [node for node, bits in nodes if bits & one.calls], 0
+            one.calls_seen += len(of_it)
+            earlier = [node for node, bits in nodes if bits & one.earlier]
+            if one.earlier:
+                of_it, unordered = _without(of_it, earlier)
+            of_root = _OfRoot(len(of_it), began, root.goid, is_partial and not is_in, unordered)
             if len(one.found) < _MAX_ROOTS:
-                one.found.append((count, began, root.goid, is_partial and not is_in))
+                one.found.append(of_root)
             else:
                 one.beyond += 1
-            if (excess := one.assertion.excess(count)) > one.excess:
-                one.excess, one.worst = excess, pruned(request, of_it)
+            if (excess := one.assertion.excess(len(of_it))) > one.excess:
+                one.excess = excess
+                one.worst = of_root, pruned(request, [*of_it, *earlier])
 
-    def loose(self, calls: int) -> list[tuple[int, int]]:
-        """Return when, and in which goroutines, calls of these bits were made for no request."""
-        return [(start, goid) for (_, goid, start, _), one in self._pending.items() if one & calls]
+    def loose(self, calls: int) -> _Loose:
+        """Return the calls of these bits that were made for no request."""
+        return _Loose(
+            (start, goid) for (_, goid, start, _), one in self._pending.items() if one & calls
+        )
 
     def unplaced(self, calls: int) -> int:
         """Return how many calls of these bits there were that any request may have."""
         return sum(count for bits, count in self._unplaced.items() if bits & calls)
+
+
+class _Loose:
+    """Calls of no request: when each was made, and in which goroutine."""
+
+    def __init__(self, calls: Iterable[tuple[int, int]] = ()) -> None:
+        self.starts: list[int] = []
+        self._by_goroutine: dict[int, list[int]] = {}
+        for start, goid in sorted(calls):
+            self.starts.append(start)
+            self._by_goroutine.setdefault(goid, []).append(start)
+
+    def may_be_of(self, root: _OfRoot) -> int:
+        """Return how many may have been made for a root: later ones of other goroutines."""
+        own = self._by_goroutine.get(root.goid, [])
+        later = len(self.starts) - bisect_left(self.starts, root.began)
+        return later - len(own) + bisect_left(own, root.began)
+
+
+def _without(
+    nodes: Sequence[Node[DecodedCall]], earlier: Sequence[Node[DecodedCall]]
+) -> tuple[list[Node[DecodedCall]], int]:
+    """Return the calls before which no earlier one had ended, and of how many it is not known."""
+    ends: dict[int, int] = {}
+    for node in earlier:
+        end = node.start_ns + node.duration_ns
+        ends[node.goid] = min(end, ends.get(node.goid, end))
+    first, lacking, unordered = min(ends.values(), default=None), [], 0
+    for node in nodes:
+        if first is None or first > node.start_ns:
+            lacking.append(node)
+        elif not any(
+            goid in ends and ends[goid] <= until
+            for goid, until in ((node.goid, node.start_ns), *node.handed)
+        ):
+            unordered += 1
+    return lacking, unordered
 
 
 def pruned(
@@ -197,12 +264,15 @@ class Ledger:
             if plan.why_missing(one) is not None:
                 continue
             if one.root is not None:
-                calls = of_text.get(one.probe, 0)
-                by_root.setdefault(one.root, []).append(_Asked(one, calls, of_text[one.root]))
+                calls, root = of_text.get(one.probe, 0), of_text[one.root]
+                earlier = of_text.get(one.earlier or "", 0)
+                by_root.setdefault(one.root, []).append(_Asked(one, calls, root, earlier))
             elif one.probe not in plan.counted:
                 self._whole[one.probe] = of_text[one.probe]
         self._roots = {
-            root: RootCalls(Assembler(decoders, plan.roots[root]), asked)
+            root: RootCalls(
+                Assembler(decoders, plan.roots[root], (), any(map(_is_ordered, asked))), asked
+            )
             for root, asked in by_root.items()
         }
 
@@ -321,26 +391,42 @@ class Ledger:
             return BoundVerdict(one, outcome, why=(why, *unknown))
         unplaced = root.unplaced(asked.calls)
         doubts = missed[one.probe].plus(unplaced, _UNPLACED.format(one.probe))
-        if one.scope is BoundScope.IN:
-            seen = [Seen(count, doubts.most_of(count)) for count, *_ in asked.found]
-            return decide(one, seen, hidden, doubts.texts, asked.worst, self._place(text))
-        doubts = doubts.plus(self._open_of(one.probe, text, run), _OPEN.format(one.probe))
-        loose = [] if lax else root.loose(asked.calls)
-        later, by_goroutine = sorted(start for start, _ in loose), dict[int, list[int]]()
-        for start, goid in sorted(loose):
-            by_goroutine.setdefault(goid, []).append(start)
-        seen, texts = [], dict.fromkeys(doubts.texts)
+        first, firsts, loose = _Doubts(), _Loose(), _Loose()
+        if one.earlier is not None:
+            first = missed[one.earlier].plus(
+                root.unplaced(asked.earlier), _UNPLACED.format(one.earlier)
+            )
+            first = replace(first, texts=(*first.texts, *self._hidden(one.earlier, unknown)))
+        if one.scope is BoundScope.PER:
+            doubts = doubts.plus(self._open_of(one.probe, text, run), _OPEN.format(one.probe))
+            if not lax:
+                loose, firsts = root.loose(asked.calls), root.loose(asked.earlier)
+        seen, texts = [], dict.fromkeys((*doubts.texts, *first.texts))
         apart = said("--allow-unattributed", "lax")
-        for count, began, goid, is_partial in asked.found:
-            own = by_goroutine.get(goid, [])
-            others = len(later) - bisect_left(later, began) - len(own) + bisect_left(own, began)
-            most = None if is_partial else doubts.most_of(count)
-            seen.append(Seen(count, None if most is None else most + others))
-            if others:
-                texts[_calls(len(later), _LOOSE.format(one.probe, apart))] = None
-            if is_partial:
+        for one_root in asked.found:
+            others, ahead = loose.may_be_of(one_root), firsts.may_be_of(one_root)
+            count, unordered = one_root.calls, one_root.unordered
+            most = None if one_root.is_partial else doubts.most_of(count + unordered)
+            most = None if most is None else most + others
+            seen.append(Seen(count, most, bool(ahead or first.texts)))
+            for calls, number, probe in (
+                (loose, others, one.probe),
+                (firsts, ahead * count, one.earlier),
+            ):
+                if number:
+                    texts[_calls(len(calls.starts), _LOOSE.format(probe, apart))] = None
+            if one_root.is_partial:
                 texts[f"some work for {text} had not ended 10 s after it"] = None
-        return decide(one, seen, hidden, list(texts), asked.worst, self._place(text))
+        if unordered := sum(one_root.unordered for one_root in asked.found):
+            texts[_calls(unordered, _UNORDERED.format(one.probe, one.earlier))] = None
+        worst = None
+        if asked.worst is not None and not firsts.may_be_of(asked.worst[0]):
+            worst = asked.worst[1]
+        verdict = decide(one, seen, hidden, list(texts), worst, self._place(text))
+        if one.earlier and not asked.calls_seen and verdict.outcome is BoundOutcome.HOLDS:
+            why = f"no call of {one.probe} was made for one of {text}"
+            return BoundVerdict(one, BoundOutcome.MISSING, why=(why,))
+        return verdict
 
     def _hidden(self, text: str, unknown: Sequence[str]) -> list[str]:
         found = self._plan.unseen.get(text)
@@ -396,6 +482,7 @@ class Ledger:
 
 _OPEN = "of {} had not ended"
 _LOOSE = "of {} of no request that is known: {} leaves them out"
+_UNORDERED = "of {}: one of {} had ended before, in a goroutine from which no edge leads there"
 _UNPLACED = "of {} that do not return, or were too many"
 _INLINED = "of {} where it is inlined: it is not seen for which root"
 

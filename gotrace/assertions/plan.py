@@ -56,7 +56,7 @@ class AssertionPlan:
 
     def why_missing(self, assertion: CallBound) -> str | None:
         """Return why an assertion is about nothing, None if it is about something."""
-        texts = [assertion.probe, *filter(None, [assertion.root])]
+        texts = [*assertion.probes, *filter(None, [assertion.root])]
         return next((self.missing[text] for text in texts if text in self.missing), None)
 
 
@@ -71,7 +71,7 @@ def plan_assertions(
     specs = {
         text: plan.specs(text)
         for one in assertions
-        for text in (one.probe, *filter(None, [one.root]))
+        for text in (*one.probes, *filter(None, [one.root]))
     }
     traced: dict[str, Sequence[ProbeSpec]] = {}
     roots: dict[str, Sequence[ProbeSpec]] = {}
@@ -81,7 +81,7 @@ def plan_assertions(
             roots.setdefault(one.root, [_plain(spec) for spec in specs[one.root]])
             traced[one.root] = specs[one.root]
         if one.scope is not BoundScope.RUN or not all(map(_is_plain, specs[one.probe])):
-            traced[one.probe] = specs[one.probe]
+            traced.update((text, specs[text]) for text in one.probes)
         else:
             plan.add_counted(one.probe, specs[one.probe])
             whole.add(one.probe)

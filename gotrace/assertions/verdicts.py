@@ -72,11 +72,18 @@ def status_of(verdicts: Sequence[BoundVerdict], allow_missing: bool = False) -> 
 class Seen:
     """Calls that were seen for one root, or in the run, and how many there may be at most.
 
-    ``most`` is None if that is not known.
+    ``most`` is None if that is not known. If it ``is_unproven`` that they count, there may be none
+    at all.
     """
 
     count: int
     most: int | None
+    is_unproven: bool = False
+
+    @property
+    def least(self) -> int:
+        """Return how many there are at least."""
+        return 0 if self.is_unproven else self.count
 
 
 def decide(
@@ -93,12 +100,12 @@ def decide(
     why calls may be more than those seen, for numbers of which that is so.
     """
     counts = [one.count for one in seen]
-    broken = sum(not assertion.can_hold(one.count, None if unknown else one.most) for one in seen)
+    broken = sum(not assertion.can_hold(one.least, None if unknown else one.most) for one in seen)
     is_run = assertion.root is None
     why: tuple[str, ...] = ()
     if broken:
         outcome = BoundOutcome.FAILS
-    elif all(assertion.must_hold(one.count, one.most) for one in seen):
+    elif all(assertion.must_hold(one.least, one.most) for one in seen):
         # What is not known of the run is more calls; what is not known of roots may be fewer.
         is_enough = is_run and assertion.operator is Operator.AT_LEAST
         outcome = BoundOutcome.HOLDS

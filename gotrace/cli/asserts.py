@@ -11,6 +11,7 @@ An assertion is a function or a pattern, perhaps with a predicate, and a bound:
   PROBE == N, PROBE <= N, PROBE >= N   calls of the whole run
   PROBE <= N per ROOT                  calls made for each call of ROOT, in any goroutine
   PROBE <= N in ROOT                   calls made within each call of ROOT, in its goroutine
+  FIRST before PROBE per ROOT          each call of PROBE has one of FIRST that had ended before it
 
 exit status: 0 all hold; 4 one does not; 5 one cannot be decided; 3 one is about nothing that is
 there or was called; that of the command if it fails

@@ -109,12 +109,14 @@ class Assembler:
         decoders: Sequence[CallDecoder],
         roots: Sequence[ProbeSpec],
         reasons: Sequence[str] = (),
+        is_ordered: bool = False,
     ) -> None:
         """Take the decoders of functions by number, and the probes whose calls begin requests.
 
         ``reasons`` are Go's words for why goroutines wait, by number, where critical paths are
-        asked for.
+        asked for. ``is_ordered``: nodes say through which goroutines their work has come.
         """
+        self._is_ordered = is_ordered
         self._reasons = reasons
         self._states = States()
         self._decoders = decoders
@@ -386,6 +388,7 @@ class Assembler:
         wanted = [call for spec, call in probes if id(spec) in self._roots]
         if not wanted:
             return None
+        handed: dict[Span, tuple[tuple[int, int], ...]] = {}
         made: dict[int, list[Node[DecodedCall]]] = {}
         for place in reversed(tree.order()):
             below = tree.children.get(id(place), ())
@@ -399,7 +402,12 @@ class Assembler:
                 made[id(place)] = children
                 continue
             edge, start = tree.edges[id(place)].value, place.start - root.start
-            made[id(place)] = [Node(call, edge, start, tuple(children))]
+            way: tuple[tuple[int, int], ...] = ()
+            if self._is_ordered and place.span is not None:
+                if place.span not in handed:
+                    handed[place.span] = _handed(place.span, root.start)
+                way = handed[place.span]
+            made[id(place)] = [Node(call, edge, start, tuple(children), way)]
             self.tally.nodes += 1
         new = self.tally.unattributed + self.tally.late - self._reported
         self._reported += new
@@ -439,6 +447,15 @@ class Assembler:
 
         of = (work.root.goroutine, root.start, root.end)
         return critical_path(self._states, of, span_at, pieces, self._reasons)
+
+
+def _handed(span: Span, since: int) -> tuple[tuple[int, int], ...]:
+    """Return the goroutines through which a span's work has come, and when each let go of it."""
+    found = []
+    while span.above is not None:
+        found.append((span.above.goroutine[1], span.handed - since))
+        span = span.above
+    return tuple(found)
 
 
 _UNWANTED = 512  # CallFlag.UNWANTED, which is slow

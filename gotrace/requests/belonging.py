@@ -117,12 +117,13 @@ class Span:
     and of one whose work a ``context`` shows: of which process, and its address. If it
     ``is_wrong``, something that the goroutine has done says that it worked for another request.
     ``code`` is that of the function of the timer that has begun it, 0 if none has; ``channel`` is
-    what has brought its item.
+    what has brought its item. ``handed`` is when ``above`` has let go of the work: it started the
+    goroutine, sent the item, or set the timer.
     """
 
     __slots__ = (
-        *("above", "begin", "channel", "code", "context", "depth", "end", "goroutine", "is_wrong"),
-        *("link", "work"),
+        *("above", "begin", "channel", "code", "context", "depth", "end", "goroutine", "handed"),
+        *("is_wrong", "link", "work"),
     )
 
     def __init__(
@@ -136,7 +137,7 @@ class Span:
     ) -> None:
         self.work = work
         self.goroutine = goroutine
-        self.begin = begin
+        self.begin = self.handed = begin
         self.end: int | None = None
         self.link = link
         self.above = above
@@ -326,7 +327,7 @@ class _Item:
     """An item that was sent: for whom, by whom, and its first word.
 
     ``doubtful`` is what is to be doubted if that answers another request. It ``is_lent`` if it is
-    given back to where it was taken.
+    given back to where it was taken. It was sent ``at`` a time.
     """
 
     span: Span | None
@@ -334,6 +335,7 @@ class _Item:
     sender: Task
     word: int
     is_lent: bool
+    at: int
 
 
 @dataclass(slots=True)
@@ -384,13 +386,15 @@ class _Lent:
 class _Timer:
     """A closure that is to be called: for whom, and how often the collector had run before.
 
-    ``code`` is that of the closure. It ``is_after`` the end of a context, whoever ends that.
+    It was set ``at`` a time. ``code`` is that of the closure. It ``is_after`` the end of a context,
+    whoever ends that.
     """
 
     span: Span | None
     collected: int
     code: int
     is_after: bool
+    at: int
 
 
 #: Of which process, and its address.
@@ -935,27 +939,24 @@ class Belonging:
         self.acts((edge.tgid, edge.goid), edge.at)
         key = (edge.tgid, edge.first)
         made, above = self._timers.get(key), self._current((edge.tgid, edge.goid))
-        code = 0
+        code, handed = 0, edge.at
         # A timer that is due runs as well where another goroutine stops or resets it. Once the
         # collector has run, that may be another closure, at the address of a stopped timer's.
         is_new = made is not None and made.collected == self.contexts.collected
         if made is not None and made.is_after and made.code == edge.second:
             # Whoever ends a context that several have does not begin what the others want then.
             is_own = above is not None and made.span is not None and above.work is made.span.work
-            above = made.span if is_own else None
+            above, handed = made.span if is_own else None, made.at
         elif made is not None and not made.is_after and (not edge.goid or is_new):
-            above, code = made.span, made.code
+            above, code, handed = made.span, made.code, made.at
             del self._timers[key]
         if above is not None:
-            self._started((edge.tgid, edge.other), edge.at, above, code)
-
-    def _started(self, task: Task, at: int, above: Span, code: int) -> None:
-        span = Span(above.work, task, at, Link.GO, above)
-        span.code = code
-        goroutine = self._of(task)
-        goroutine.given.starter, goroutine.given.is_new = above.work, True
-        goroutine.holding.received = at
-        self._set(goroutine, at, _Mode.STARTED, span)
+            span = Span(above.work, (edge.tgid, edge.other), edge.at, Link.GO, above)
+            span.code, span.handed = code, handed
+            goroutine = self._of(span.goroutine)
+            goroutine.given.starter, goroutine.given.is_new = above.work, True
+            goroutine.holding.received = edge.at
+            self._set(goroutine, edge.at, _Mode.STARTED, span)
 
     def _timer(self, edge: Edge) -> None:
         """A goroutine makes a timer, or resets one, or wants something done after a context."""
@@ -978,7 +979,7 @@ class Belonging:
         if is_after and before is not None and before.is_after:
             others = before.span.work if before.span is not None else None
             span = span if span is not None and span.work is others else None
-        self._timers[key] = _Timer(span, self.contexts.collected, edge.other, is_after)
+        self._timers[key] = _Timer(span, self.contexts.collected, edge.other, is_after, edge.at)
         self._timers.move_to_end(key)
         if len(self._timers) > self._limits.timers:
             self._timers.popitem(last=False)
@@ -1038,21 +1039,21 @@ class Belonging:
         is_lent = self._sends(task, edge, edge.other)
         key = (edge.tgid, edge.first)
         self._lost(self._items.pop(key, None))
-        item = self._items[key] = self._item(task, edge.other, is_lent)
+        item = self._items[key] = self._item(task, edge.other, is_lent, edge.at)
         if item.span is not None and edge.other != NOTHING:
             item.span.work.sent += 1
         if len(self._items) > self._limits.items:
             self._lost(self._items.popitem(last=False)[1])
 
-    def _item(self, task: Task, word: int, is_lent: bool) -> _Item:
+    def _item(self, task: Task, word: int, is_lent: bool, at: int) -> _Item:
         """Return the item that a goroutine sends."""
         goroutine = self._goroutines.get(task) if task[1] else None
         if goroutine is None:
-            return _Item(None, None, task, word, is_lent)
+            return _Item(None, None, task, word, is_lent, at)
         span = goroutine.current
         is_known = span is not None and span.depth < self._limits.depth
         doubtful = span or goroutine.working.left
-        return _Item(span if is_known else None, doubtful, task, word, is_lent)
+        return _Item(span if is_known else None, doubtful, task, word, is_lent, at)
 
     def _lost(self, item: _Item | None) -> None:
         """Note that nobody takes an item any more, or that somebody has begun to work on it."""
@@ -1074,7 +1075,7 @@ class Belonging:
     def _passes(self, edge: Edge, sender: Task, task: Task) -> None:
         """One gives another an item without a buffer between."""
         is_lent = self._sends(sender, edge, edge.first)
-        self._receives(task, edge, self._item(sender, edge.first, is_lent))
+        self._receives(task, edge, self._item(sender, edge.first, is_lent, edge.at))
 
     def _sent(self, edge: Edge) -> None:
         self._of((edge.tgid, edge.other)).holding.is_answered = True
@@ -1158,6 +1159,7 @@ class Belonging:
             holding.queue, holding.second = edge.second, 0
             span = Span(above.work, task, edge.at, Link.ITEM, above)
             span.channel = channel
+            span.handed = item.at if item is not None else 0
             self._set(goroutine, edge.at, _Mode.ITEM, span)
             above = None
         elif work is not None:

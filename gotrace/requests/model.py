@@ -53,13 +53,15 @@ class Node(Generic[C]):
     ``edge`` says what makes it one: "call", in the goroutine of the call above it; "go", in a
     goroutine that was started there; "item", by a goroutine that has received something from there;
     "context", by its own argument. ``start_ns`` is when it was entered, since the root was.
-    ``children`` are in the order in which they were.
+    ``children`` are in the order in which they were. ``handed`` has, if that was asked for, the
+    goroutines through which the work has come to its own, and when each let go of it.
     """
 
     call: C
     edge: str
     start_ns: int
     children: tuple[Node[C], ...] = ()
+    handed: tuple[tuple[int, int], ...] = ()
 
     @property
     def goid(self) -> int:
@@ -94,7 +96,9 @@ class Node(Generic[C]):
         made: dict[int, Node[D]] = {}
         for each in reversed(list(self.walk())):
             children = tuple(made.pop(id(child)) for child in each.children)
-            made[id(each)] = Node(made_of(each.call), each.edge, each.start_ns, children)
+            made[id(each)] = Node(
+                made_of(each.call), each.edge, each.start_ns, children, each.handed
+            )
         return made[id(self)]
 
 

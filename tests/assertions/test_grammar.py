@@ -42,9 +42,23 @@ def test_an_assertion_has_parts(text: str, parts: tuple[object, ...]) -> None:
     assert (found.probe, found.operator, found.number, found.scope, found.root) == parts
 
 
+@pytest.mark.parametrize("scope", ["per", "in"])
+def test_an_order_is_a_bound_on_the_calls_that_lack_an_earlier_one(scope: str) -> None:
+    text = f'main.before (s == " before b per c ") before {_GENERIC} {scope} main.R (id > 7)'
+    found = parse_assertion(text)
+    assert (found.earlier, found.probe) == ('main.before (s == " before b per c ")', _GENERIC)
+    assert (found.scope, found.root) == (BoundScope(scope), "main.R (id > 7)")
+    assert (found.operator, found.number) == (Operator.AT_MOST, 0)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("main.a before main.b", "and the root in which that is their order"),
+        ("main.a before main.b per main.R in main.S", "give two functions, and the root"),
+        ("main.a before main.b before main.c per main.R", "give two functions, and the root"),
+        ("before main.b per main.R", "a function is missing"),
+        ("main.a before main.b per ", "a function is missing"),
         ("main.f", "asserts nothing: give a bound, as in"),
         ("", "asserts nothing"),
         ("<= 3", "the function is missing before <="),

@@ -19,6 +19,7 @@ ODD = 7
 HOLDS, FAILS = (0, "holds"), (4, "does not hold")
 UNDECIDED, MISSING = (5, "cannot be decided"), (3, "nothing matched")
 _PER = "per main.handle"
+_ASKED = "main.(*cache).Get before main.query"
 _SQL = "database/sql.(*DB).QueryContext"
 
 
@@ -56,6 +57,11 @@ _KNOWN = [
     ("panics", f"main.query <= 1 {_PER}", FAILS, (1, 1, 2)),
     ("cached", f"main.(*cache).Get == 1 {_PER}", HOLDS, (1, 1, 1)),
     ("cached", f"main.query <= 1 {_PER}", HOLDS, (0, 0, 1)),
+    ("asks", f"{_ASKED} {_PER}", FAILS, (0, 0, 1)),
+    ("asks", f"{_ASKED} {_PER} (id != 7)", HOLDS, (0, 0, 0)),
+    ("asks", f"{_ASKED} in main.handle", FAILS, (0, 0, 1)),
+    ("asksAndSpreads", f"{_ASKED} {_PER}", FAILS, (0, 0, 5)),
+    ("asksAndHands", f"{_ASKED} {_PER}", FAILS, (0, 0, 6)),
 ]
 
 
@@ -86,6 +92,14 @@ def test_verdicts_have_the_numbers_that_the_program_knows(way: str, minor: str) 
         ("hidden", (f"main.query >= 1 {_PER}",), UNDECIDED),
         ("hidden", (f"main.query <= 41 {_PER}", "--allow-unattributed"), HOLDS),
         ("hidden", ("main.query == 0 in main.handle",), HOLDS),
+        ("asksElsewhere", (f"{_ASKED} {_PER}",), UNDECIDED),
+        ("asksAfterGo", (f"{_ASKED} {_PER}",), UNDECIDED),
+        ("hidden", (f"main.query before main.(*cache).Get {_PER}",), MISSING),
+        ("hidden", (f"{_ASKED} {_PER}",), UNDECIDED),  # whose queries they are is not known
+        ("asks", (f"{_ASKED} in main.spread",), MISSING),
+        ("retries", (f"{_ASKED} {_PER}",), MISSING),  # no query lacks it, but there is none
+        ("queries", (f"main.none before main.query {_PER}",), MISSING),
+        ("inlines", (f"main.small before main.query {_PER}",), MISSING),
         ("inlines", (f"main.small == 0 {_PER} (id < 7)",), UNDECIDED),
         ("inlines", (f"main.small <= 1 {_PER}",), UNDECIDED),  # one of two is traced
         ("inlines", (f"main.small <= 2 {_PER}",), HOLDS),
