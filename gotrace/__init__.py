@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gotrace.api.checks import TracingWarning as TracingWarning
+    from gotrace.api.rows import Allocations as Allocations
+    from gotrace.api.rows import AllocFunction as AllocFunction
+    from gotrace.api.rows import AllocSamples as AllocSamples
     from gotrace.api.rows import Counts as Counts
     from gotrace.api.rows import CpuFunction as CpuFunction
     from gotrace.api.rows import CpuSamples as CpuSamples
@@ -112,7 +115,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "gotrace.api.checks": "TracingWarning",
     "gotrace.api.rows": (
-        "Counts CpuFunction CpuSamples CpuTime Function Goroutine GoroutineLatencies"
+        "AllocFunction AllocSamples Allocations"
+        " Counts CpuFunction CpuSamples CpuTime Function Goroutine GoroutineLatencies"
         " Goroutines GoroutineState GoroutineTime Group Groups Latencies Syscall Syscalls"
         " Wait WaitedChannel Waits WallTime"
     ),

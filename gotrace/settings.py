@@ -461,13 +461,10 @@ class WaitSettings(ProgramSettings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnCpuSettings(ProgramSettings):
-    """Settings of bpf/oncpu.c."""
-
-    source: ClassVar[str] = "oncpu.c"
+class SampleSettings(ProgramSettings):
+    """Settings of bpf/samples.h."""
 
     tasks: TaskSettings = field(default_factory=TaskSettings, metadata=_part(TaskSettings))
-    kernel: bool = _value()
     rows: int = _size(sample_rows=1)
     label_rows: int = _size(1, label_values=1)
     stacks: int = _size(kept_stacks=1)
@@ -478,6 +475,26 @@ class OnCpuSettings(ProgramSettings):
     labels: bool = _value(False, calls=("find_label",))
     g_labels: int = _value(0)
     labels_are_map: bool = _value(False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnCpuSettings(SampleSettings):
+    """Settings of bpf/oncpu.c."""
+
+    source: ClassVar[str] = "oncpu.c"
+
+    kernel: bool = _value()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocSettings(SampleSettings):
+    """Settings of bpf/allocs.c."""
+
+    source: ClassVar[str] = "allocs.c"
+
+    size_argument: int = _value()
+    arguments_on_stack: bool = _value(False)
+    rate_distance: int = _value()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -245,6 +245,7 @@ def test_places_in_the_clone_are_there(page: Path) -> None:
         "README.md",
         "Makefile",
         "docs/support.md",
+        "docs/man/goalloc.8",
         "docs/man/gofunccount.8",
         "docs/man/gofunclatency.8",
         "docs/man/gooffcpu.8",
@@ -284,7 +285,7 @@ def test_command_lines_parse(command: Command) -> None:
     is_form = command.words[1] in _FORMS
     parser = subcommand_parser(command.words[1]) if is_form else parser_of(command.tool)
     options = parse(parser, command.words[1 + is_form :])
-    if command.tool in ("gooffcpu", "gooncpu"):
+    if command.tool in ("goalloc", "gooffcpu", "gooncpu"):
         for text in [*options.inside, *getattr(options, "functions", ())]:
             Pattern(text)
         return

@@ -130,6 +130,7 @@ def test_documents_say_what_is_declared() -> None:
         ("gotrace", trials._trace_settings),
         ("gooffcpu", trials._wait_settings),
         ("gooncpu", trials._oncpu_settings),
+        ("goalloc", trials._alloc_settings),
     ],
 )
 def test_programs_use_what_their_release_has_and_nothing_newer(

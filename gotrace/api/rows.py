@@ -31,6 +31,7 @@ from gotrace.session.key_stacks import STACK, key_profile, stack_of
 from gotrace.session.keys import KeyMeter, KeyPeriod, KeyRequest
 from gotrace.session.latency import Measurement
 from gotrace.session.latency_rows import Interval, key_counts, key_groups, key_values
+from gotrace.session.oncpu.allocs import AllocMeter
 from gotrace.session.oncpu.groups import WALL_FORM, wall_groups, wall_head
 from gotrace.session.oncpu.meter import SampleMeter, SamplePeriod
 from gotrace.session.oncpu.naming import SampleNames, function_rows, samples_head
@@ -279,7 +280,7 @@ class CpuTime(list[CpuSamples], Table, Recordable, _Profiled):
                 one.work.value,
                 one.group,
                 one.samples,
-                one.samples * of.period,
+                one.amount,
                 tuple(map(_stack_frame, one.frames)),
                 None if one.label is None else to_python(one.label),
             )
@@ -288,14 +289,13 @@ class CpuTime(list[CpuSamples], Table, Recordable, _Profiled):
         self.others = period.others
         self.clock_ns = period.clock_ns
         self.samples = period.others + sum(one.samples for one in rows)
-        self.cpu_ns = self.samples * of.period
+        self.cpu_ns = period.others_amount + sum(one.amount for one in rows)
         functions = function_rows(rows, of)
         self.functions = [
             CpuFunction(row["func"], row["self_ns"], row["total_ns"]) for row in functions
         ]
         self._rows = [*functions, *(one.row(of, by) for one in rows)]
-        clock_ns = None if inside else period.clock_ns
-        self._head = samples_head(rows, period.others, of, clock_ns, {})
+        self._head = samples_head(rows, period, of, bool(inside), {})
         found, now = names.profile_rows(rows), time.time_ns()
         self._profile = StackProfile(names.form(), found, "CPU time", names.mappings(), now)
 
@@ -310,6 +310,89 @@ class CpuTime(list[CpuSamples], Table, Recordable, _Profiled):
         """Return a row for each of the functions: its own time, with what it calls, its name."""
         rows = ((one.self_ns, one.total_ns, one.function) for one in self.functions)
         return ("self_ns", "total_ns", "function"), rows
+
+
+@dataclass(frozen=True, slots=True)
+class AllocSamples:
+    """Sampled allocations that are alike: so many ``samples`` stand for ``bytes`` and ``objects``.
+
+    ``group``, ``stack`` and ``label`` are as of ``CpuSamples``. The stack begins at the function
+    that has called the runtime.
+    """
+
+    group: str
+    samples: int
+    bytes: int
+    objects: int
+    stack: tuple[StackFrame, ...]
+    label: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllocFunction:
+    """The bytes that a function allocates: its own, and with the functions that it calls.
+
+    The errors are standard errors of these, as a part of the sum.
+    """
+
+    function: str
+    self_bytes: int
+    total_bytes: int
+    self_error: int
+    total_error: int
+
+
+class Allocations(list[AllocSamples], Table, Recordable, _Profiled):
+    """Who has allocated memory, the most bytes first.
+
+    ``samples`` and ``bytes`` are the sums, with ``others``: samples for which there was no row.
+    ``sampled`` are the bytes that samples alone stand for, ``counter`` those by the runtime's own
+    counter, None if it is not known; if it is, ``bytes`` are these. ``functions`` are all that were
+    on a stack.
+    """
+
+    def __init__(
+        self,
+        meter: AllocMeter,
+        period: SamplePeriod,
+        inside: Sequence[str] = (),
+        by: str | None = None,
+    ) -> None:
+        """Name the frames of a period's rows; ``by`` is the expression of their label."""
+        names, of = SampleNames(meter), meter.event
+        rows = names.named(period.rows, inside)
+        super().__init__(
+            AllocSamples(
+                one.group,
+                one.samples,
+                one.amount,
+                one.objects,
+                tuple(map(_stack_frame, one.frames)),
+                None if one.label is None else to_python(one.label),
+            )
+            for one in rows
+        )
+        self._head = samples_head(rows, period, of, bool(inside), {})
+        self.others, self.samples = period.others, self._head["samples"]
+        self.bytes = self._head["alloc_bytes"]
+        self.sampled, self.counter = period.sampled, period.counter
+        functions = function_rows(rows, of)
+        fields = ("func", "self_bytes", "total_bytes", "self_error", "total_error")
+        self.functions = [AllocFunction(*(row[name] for name in fields)) for row in functions]
+        self._rows = [*functions, *(one.row(of, by) for one in rows)]
+        found, now = names.profile_rows(rows), time.time_ns()
+        self._profile = StackProfile(names.form(), found, of.rows.text, names.mappings(), now)
+
+    def result_rows(self, reading: Reading) -> Iterable[Json]:
+        return [self._head | _head_fields(reading), *self._rows]
+
+    def __repr__(self) -> str:
+        return f"<gotrace.Allocations: {self.samples:,} samples, {self.bytes:,} bytes>"
+
+    def table(self) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
+        """Return a row for each of the functions: its own bytes, with what it calls, its name."""
+        rows = ((one.self_bytes, one.total_bytes, one.function) for one in self.functions)
+        return ("self_bytes", "total_bytes", "function"), rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from gotrace.api.checks import (
     warn_of_unwound,
 )
 from gotrace.api.rows import (
+    Allocations,
     Counts,
     CpuTime,
     Function,
@@ -67,6 +68,7 @@ from gotrace.session.count import CallCounter, CountRequest, InlinedScope
 from gotrace.session.keys import KeyMeter, KeyOptions, KeyRequest, key_of
 from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest
 from gotrace.session.latency_rows import LatencyChoice, interval_of
+from gotrace.session.oncpu.allocs import AllocMeter, AllocRequest
 from gotrace.session.oncpu.meter import SampleMeter, SampleRequest
 from gotrace.session.oncpu.wall import WallMeter, WallRequest
 from gotrace.session.probing import Probing
@@ -876,6 +878,40 @@ class Session:
             return partial(CpuTime, run.meter, run.meter.take(), inside, by)
 
         asked = {"in": list(inside), "kernel": kernel, "off": False, "hertz": hertz}
+        return self._result(request, read, asked, lossy, seconds, ready, interval)
+
+    @overload
+    def allocations(
+        self, *inside: str, by: str | None = None, **options: Unpack[_RunOptions]
+    ) -> Allocations: ...
+
+    @overload
+    def allocations(
+        self, *inside: str, interval: float, by: str | None = None, **options: Unpack[_RunOptions]
+    ) -> IntervalStream[Allocations]: ...
+
+    @_in_use
+    def allocations(
+        self,
+        *inside: str,
+        seconds: float | None = None,
+        by: str | None = None,
+        lossy: bool = False,
+        ready: Callable[[], object] | None = None,
+        interval: float | None = None,
+    ) -> Allocations | IntervalStream[Allocations]:
+        """Sample which functions allocate, for some ``seconds``, or until the target ends.
+
+        Or until ``stop``. The target's runtime chooses what is sampled. For the parameters, and for
+        what is raised, see ``on_cpu``; GotraceError also where the target samples nothing.
+        """
+        check_numbers(seconds)
+        request = AllocRequest(target=self._target, inside=inside, by=by)
+
+        def read(run: Run[AllocMeter, Any]) -> Callable[[], Allocations]:
+            return partial(Allocations, run.meter, run.meter.take(), inside, by)
+
+        asked: Row = {"in": list(inside)}
         return self._result(request, read, asked, lossy, seconds, ready, interval)
 
     @overload

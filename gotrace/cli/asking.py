@@ -22,7 +22,7 @@ from gotrace.hosts.run import HostResult, HostRuns
 from gotrace.hosts.ssh import Ssh
 from gotrace.profiles.write import write_profile
 from gotrace.report.output import JsonOutput, Patience, TextOutput
-from gotrace.results.kinds import TOOLS
+from gotrace.results.kinds import SAMPLING, TOOLS
 from gotrace.results.merging import Merged, merge
 from gotrace.target.wait import Interrupts
 from gotrace.text import counted, printable
@@ -42,7 +42,8 @@ _ELSEWHERE = {
     **dict.fromkeys(("-f", "--folded"), "gofleet -o x.folded writes all stacks"),
     **dict.fromkeys(("-l", "--list", "--diff", "--heat", "--watch"), "it has nothing to add up"),
     **dict.fromkeys(
-        ("gooncpu -g", "gooncpu --goroutines", "gooncpu --stacks"), "it has functions of all hosts"
+        (f"{tool} {option}" for tool in SAMPLING for option in ("-g", "--goroutines", "--stacks")),
+        "it has functions of all hosts",
     ),
     "gostacks --by": "groups of all hosts are by stack",
     "--top": "gofleet --top N has the largest of all hosts",

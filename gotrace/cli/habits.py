@@ -44,7 +44,8 @@ _ELSEWHERE: dict[str, str] = {
     "-L": "--tid N is for one thread, -p PID for a process",
     "-V": "--version prints the version",
     "-a": "a program's path is for all processes that run it, as in ./shop:main.handle",
-    "-i": "-i TIME is for the tools that add up: gofunccount, gofunclatency, gooffcpu, gooncpu",
+    "-i": "-i TIME is for the tools that add up: goalloc, gofunccount, gofunclatency, gooffcpu,"
+    " gooncpu",
     "-s": "-Z BYTES shows more of strings, --stack-depth N prints N frames",
     "-u": "--uid USER is for the processes of a user",
 }
@@ -75,6 +76,10 @@ _OF_TOOLS: dict[str, dict[str, str]] = {
         **dict.fromkeys(("-K", "-U", "-k", "-u"), _GOROUTINES),
         "-m": "--top N prints the longest",
         "-t": "-p PID is for one process",
+    },
+    "goalloc": {
+        **dict.fromkeys(("-K", "-U", "-k", "-u"), _GOROUTINES),
+        "-F": "the program's runtime chooses what is sampled: leave it out",
     },
     "gooncpu": {
         **dict.fromkeys(("-U", "-a", "-k", "-u"), "-K shows the kernel's functions as well"),
@@ -138,7 +143,7 @@ _COMMANDS = frozenset(
     )
 )
 #: Of these a pattern chooses what is printed, and all is read without any.
-_READING = ("gooncpu", "gostacks")
+_READING = ("goalloc", "gooncpu", "gostacks")
 _ALIKE = 0.75  # one letter of four, or two of a longer word
 _LEAST_PID = 300  # kernel threads have those below it; nobody asks for as many seconds
 _NUMBER = re.compile(r"\d+(?:\.\d*)?(?:ms|s|m)?")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of gooncpu: where CPU time goes."""
+"""Runs of gooncpu and goalloc: where CPU time goes, and who allocates."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import ClassVar, TypeVar
 from gotrace.cli.pace import pace, running
 from gotrace.cli.run import process_of, run_output
 from gotrace.cli.stack_files import StackWriter, begin_table, say_begun, say_lost, write_stacks
-from gotrace.cli.stack_options import GooncpuOptions
-from gotrace.cli.why import PriceWatch
+from gotrace.cli.stack_options import GoallocOptions, GooncpuOptions, SampledOptions
+from gotrace.cli.why import PriceWatch, say_price
 from gotrace.profiles.rows import StackProfile
 from gotrace.report.output import JsonOutput, Output
 from gotrace.report.samples import write_samples
 from gotrace.report.wall import write_wall
+from gotrace.session.oncpu.allocs import AllocRequest
 from gotrace.session.oncpu.groups import WALL_FORM, wall_groups, wall_head
 from gotrace.session.oncpu.meter import (
     SampleMeter,
@@ -68,6 +69,31 @@ def _run_on(options: GooncpuOptions, request: SampleRequest, output: Output) -> 
         say_lost(output, run.meter.lost())
 
 
+def allocations(options: GoallocOptions) -> int:
+    """Add up which functions allocate memory, and return the exit status."""
+    output = run_output(options)
+    with process_of(options, "goalloc samples") as target:
+        request = AllocRequest(
+            target=target,
+            forced=options.attach,
+            budget=options.budget,
+            inside=[*options.inside, *options.functions],
+            by=options.label,
+        )
+        if (price := request.price()) is not None:
+            what = "has {} allocations sampled a second: goalloc"
+            say_price(options, output, price, what)
+        with running(request, output) as run:
+            writer = _Writer(options, run.meter, run.target, output)
+            asked = {"in": options.inside, "attach": run.attached.method.value}
+            say_begun(run, output, "Sampling allocations of {}", **asked)
+            for length in pace(options, run, output):
+                writer.write(run.meter.take(), length)
+            writer.finish()
+            say_lost(output, run.meter.lost())
+    return 0
+
+
 def _run_off(options: GooncpuOptions, request: SampleRequest, output: Output) -> None:
     """Add up all of the time, and write it at the end."""
     asked = WallRequest(target=request.target, forced=request.forced, cpu=request, is_priced=True)
@@ -106,14 +132,14 @@ def _begun(options: GooncpuOptions, run: Run[_M, None], output: Output) -> None:
     say_begun(run, output, f"Sampling {{}} at {hertz} Hz", **asked)
 
 
-class _Writer(StackWriter[GooncpuOptions, SampleRow, NamedSamples]):
+class _Writer(StackWriter[SampledOptions, SampleRow, NamedSamples]):
     """The samples of a run."""
 
-    SUMS: ClassVar = {"samples": add}
+    SUMS: ClassVar = dict.fromkeys(("samples", "amount", "objects", "variance"), add)
 
     def __init__(
         self,
-        options: GooncpuOptions,
+        options: SampledOptions,
         meter: SampleMeter,
         target: Target,
         output: Output,
@@ -130,8 +156,8 @@ class _Writer(StackWriter[GooncpuOptions, SampleRow, NamedSamples]):
             return
         functions = function_rows(samples, self._event, options.functions)
         rows = [one.row(self._event, options.label) for one in samples]
-        clock_ns = None if options.inside else period.clock_ns
-        head = samples_head(samples, period.others, self._event, clock_ns, self.fields(length))
+        inside = bool(options.inside)
+        head = samples_head(samples, period, self._event, inside, self.fields(length))
         by = "GROUP" if options.goroutines else options.label
         few = not (options.functions or by or options.stacks)
         top = options.top or (_FUNCTIONS if few else None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of gooffcpu and gooncpu, whose results are stacks."""
+"""The options of goalloc, gooffcpu and gooncpu, whose results are stacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StackOptions(ForceOptions, SummaryOptions):
 
     inside: list[str] = Heading.CHOICE.option(
         "--in PATTERN",
-        "only time within calls of such functions; only * is special (may be repeated)",
+        "only within calls of such functions; only * is special (may be repeated)",
     )
     timestamp: bool = Heading.OUTPUT.option("-T --timestamp", "print the time above each table")
 
@@ -84,32 +84,21 @@ class GooffcpuOptions(StackOptions, BudgetOptions):
     force: bool = Heading.EXPERT.option("--force", "run whatever it takes of the program's time")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class GooncpuOptions(StackOptions):
-    """The options of gooncpu."""
+#: Of what chooses between functions, groups and stacks.
+_TABLE_CONFLICTS = (
+    Conflict("-g", "--stacks", ONE_OF),
+    Conflict("-g", "--by", ONE_OF),
+    Conflict("-g --stacks", "-o=stacks -f", "{2} has all stacks of the run: leave out {1}"),
+    Conflict("-g --stacks", "-o=rows", "{2} has functions, and all stacks: leave out {1}"),
+)
 
-    CONFLICTS = (
-        *STACK_CONFLICTS,
-        Conflict("-g", "--stacks", ONE_OF),
-        Conflict("-g", "--by", ONE_OF),
-        Conflict(
-            "--off",
-            "--in PATTERN --stacks --by -i -g",
-            "--off is for all of the run, by group: leave out {2}",
-        ),
-        Needs("--force --attach", "--off", "{1} is for --off: give both, or leave it out"),
-        Conflict("-g --stacks", "-o=stacks -f", "{2} has all stacks of the run: leave out {1}"),
-        Conflict("-g --stacks", "-o=rows", "{2} has functions, and all stacks: leave out {1}"),
-    )
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class SampledOptions(StackOptions):
+    """Of commands whose results are samples."""
 
     functions: list[str] = Heading.CHOICE.option(
         "PATTERN", "only such functions in the table; only * is special"
-    )
-    frequency: int = Heading.RUN.option(
-        "-F --frequency HERTZ",
-        f"samples a second of each CPU (default {HERTZ})",
-        positive,
-        default=HERTZ,
     )
     goroutines: bool = Heading.VALUES.option(
         "-g --goroutines", "by group of goroutines, not by function"
@@ -119,6 +108,30 @@ class GooncpuOptions(StackOptions):
         "by a pprof label of the goroutines, such as '$label(\"user\")', not by function",
     )
     stacks: bool = Heading.VALUES.option("--stacks", "by stack, not by function")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class GooncpuOptions(SampledOptions):
+    """The options of gooncpu."""
+
+    CONFLICTS = (
+        *STACK_CONFLICTS,
+        *_TABLE_CONFLICTS[:2],
+        Conflict(
+            "--off",
+            "--in PATTERN --stacks --by -i -g",
+            "--off is for all of the run, by group: leave out {2}",
+        ),
+        Needs("--force --attach", "--off", "{1} is for --off: give both, or leave it out"),
+        *_TABLE_CONFLICTS[2:],
+    )
+
+    frequency: int = Heading.RUN.option(
+        "-F --frequency HERTZ",
+        f"samples a second of each CPU (default {HERTZ})",
+        positive,
+        default=HERTZ,
+    )
     kernel: bool = Heading.CHOICE.option("-K --kernel", "with the kernel's own functions")
     off: bool = Heading.VALUES.option(
         "--off",
@@ -127,3 +140,12 @@ class GooncpuOptions(StackOptions):
     force: bool = Heading.EXPERT.option(
         "--force", "use --off whatever it takes of the program's time"
     )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class GoallocOptions(SampledOptions, BudgetOptions):
+    """The options of goalloc."""
+
+    CONFLICTS = (*STACK_CONFLICTS, *_TABLE_CONFLICTS)
+
+    force: bool = Heading.EXPERT.option("--force", "run whatever it takes of the program's time")

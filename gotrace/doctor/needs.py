@@ -49,9 +49,10 @@ class Need:
     buffers: bool = False
 
 
-#: The releases with uprobe events, process_vm_readv(2), pidfd_open(2), BPF atomics that return a
-#: value, and registers of a task for BPF programs.
-UPROBES, READS, PIDFD, ATOMICS, REGISTERS = "4.17", "3.2", "5.3", "5.12", "5.15"
+#: The releases with uprobe events, process_vm_readv(2), pidfd_open(2), reads of user memory by BPF
+#: programs, BPF atomics that return a value, and registers of a task for BPF programs.
+UPROBES, READS, PIDFD, USER_READS, ATOMICS = "4.17", "3.2", "5.3", "5.5", "5.12"
+REGISTERS = "5.15"
 
 #: In README's order.
 NEEDS = (
@@ -69,6 +70,7 @@ NEEDS = (
     Need("gooffcpu", ATOMICS, "1.15", Rights.BPF, Btf.STACKS, "--names"),
     Need("gooncpu", REGISTERS, "1.15", Rights.BPF, Btf.NEEDED),
     Need("gooncpu", REGISTERS, "1.19", Rights.UPROBES, Btf.NEEDED, "--off"),
+    Need("goalloc", USER_READS, "1.15", Rights.UPROBES, Btf.NEEDED),
     Need("gotop", PIDFD, "1.15", Rights.NONE, Btf.NONE),
     Need("gotop", ATOMICS, "1.19", Rights.UPROBES, Btf.NONE, "-w"),
     Need("gotop", ATOMICS, "1.15", Rights.UPROBES, Btf.IN_PART, "-f"),

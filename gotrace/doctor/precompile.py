@@ -37,6 +37,7 @@ from gotrace.kernel.program_cache import (
 from gotrace.records import replace
 from gotrace.session.scheduler import KernelOffsets, kernel_offsets
 from gotrace.settings import (
+    AllocSettings,
     CountSettings,
     EdgeSettings,
     ExecutionSettings,
@@ -60,7 +61,8 @@ def common_settings() -> Iterator[ProgramSettings]:
     """Yield the settings of the programs that most runs load; values and sizes are any.
 
     Calls of any functions are counted, measured and traced until they return, with any predicate,
-    waits are added up, and threads sampled, by the best way to attach; ``gotrace doctor`` runs.
+    waits are added up, threads and allocations sampled, by the best way to attach; ``gotrace
+    doctor`` runs.
     Others are compiled when they are needed.
     """
     yield from _usual()
@@ -75,7 +77,7 @@ def common_settings() -> Iterator[ProgramSettings]:
 def _usual() -> Iterator[ProgramSettings]:
     programs: tuple[type[ProgramSettings], ...]
     programs = (CountSettings, LatencySettings, OnCpuSettings, TraceSettings, WaitSettings)
-    for program in (*programs, SyscallSettings, ExecutionSettings):
+    for program in (*programs, AllocSettings, SyscallSettings, ExecutionSettings):
         yield from program.usual()
     yield TrialSettings(fetch=1)
     yield TrialSettings(signal=1)
@@ -122,7 +124,8 @@ def _packaged() -> Iterator[ProgramSettings]:
     yield from _traces()
     yield from _keyed()
     yield from _states()
-    for program in (LatencySettings, OnCpuSettings, SyscallSettings, TraceSettings, WaitSettings):
+    sampled = (AllocSettings, OnCpuSettings)
+    for program in (*sampled, LatencySettings, SyscallSettings, TraceSettings, WaitSettings):
         for settings in program.usual():
             yield replace(settings, site=_IN_CONTAINER)
             if program is not TraceSettings:

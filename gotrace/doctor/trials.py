@@ -31,6 +31,7 @@ from gotrace.kernel.syscalls import CPU_CLOCK
 from gotrace.records import dataclass
 from gotrace.session.trace import buffer_pages
 from gotrace.settings import (
+    AllocSettings,
     CountSettings,
     HistogramSettings,
     LatencySettings,
@@ -220,6 +221,18 @@ def _oncpu_settings() -> OnCpuSettings:
     )
 
 
+def _alloc_settings() -> AllocSettings:
+    return AllocSettings(
+        site=_here(),
+        tasks=_callers(),
+        rows=1 << 13,
+        stacks=1 << 13,
+        g_status=0,
+        size_argument=1,
+        rate_distance=0,
+    )
+
+
 def _buffers(program: BpfProgram) -> Finding:
     """Map event buffers of the size that gotrace uses."""
     name = "event buffers"
@@ -348,6 +361,7 @@ _TRIALS = (
         _oncpu_settings,
         use=lambda program: program.attach_events("on_event", CPU_CLOCK, 10**7),
     ),
+    _program_trial("goalloc", _alloc_settings, ["on_sample"]),
     _Trial("attach", _rungs),
     _Trial("atomic fetch", _fetch),
     _Trial("signals from BPF", _signal),

@@ -400,7 +400,7 @@ def allgs_of(binary: Binary) -> int:
                 for address in addressed
                 if address % 8 == 0
                 and {address + 8, address + 16} <= addressed
-                and _is_writable(binary, address)
+                and is_writable(binary, address)
             }
     if len(candidates) != 1:
         raise GotraceError(
@@ -410,7 +410,8 @@ def allgs_of(binary: Binary) -> int:
     return candidates.pop()
 
 
-def _is_writable(binary: Binary, address: int) -> bool:
+def is_writable(binary: Binary, address: int) -> bool:
+    """Return whether the program may write the three words at an address."""
     return any(
         segment.type == PT_LOAD
         and segment.flags & PF_W

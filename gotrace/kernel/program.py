@@ -415,6 +415,7 @@ _CLOCK_CURES = {
 #: Functions that begin again by a tail call: enum again of bpf/calls.h.
 _BEGIN_AGAIN = ("on_recovery", "on_goexit")
 _TOOLS = {
+    "allocs.c": "goalloc",
     "count.c": "gofunccount",
     "latency.c": "gofunclatency",
     "oncpu.c": "gooncpu",

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from gotrace.records import dataclass, field
-from gotrace.report.durations import duration, four_digits
+from gotrace.report.durations import duration, four_digits, size
 from gotrace.report.output import JsonOutput, Output, TextOutput
 from gotrace.report.page import page
 from gotrace.report.table import columns_of, fitted
 from gotrace.results.changes import Amount, Change, Diff, Rates
+from gotrace.results.kinds import SAMPLING
 from gotrace.text import counted, encodable, printable
 
 _TOP = 20
@@ -32,7 +33,7 @@ def write_diff(output: Output, found: Diff, top: int | None, stacks: bool = Fals
     by_function = bool(found.functions) and not stacks
     output.heading(f"{_lengths(found)}\n\n")
     _write_changes(output, found, found.functions if by_function else found.changes, top)
-    if by_function and found.a.tool == "gooncpu":
+    if by_function and found.a.tool in SAMPLING:
         output.out.write("--stacks compares stacks\n")
     elif by_function:
         output.out.write("\n")
@@ -95,6 +96,8 @@ def _lengths(found: Diff) -> str:
 
 
 def _amount(found: Diff, rate: float) -> str:
+    if found.a.unit == "bytes":
+        return size(rate)
     return duration(rate) if found.a.unit == "ns" and rate else four_digits(rate)
 
 
@@ -150,7 +153,7 @@ def _write_json(output: JsonOutput, found: Diff, top: int | None, stacks: bool) 
     }
     unit = found.a.unit or None
     output.write("diff", {"of": found.a.tool, "per": found.per, "unit": unit, **sides})
-    name = "function_change" if found.a.tool == "gooncpu" else "name_change"
+    name = "function_change" if found.a.tool in SAMPLING else "name_change"
     kinds = {} if stacks else {name: found.functions}
     kinds["change"] = found.changes
     for kind, changes in kinds.items():

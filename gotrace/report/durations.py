@@ -21,9 +21,21 @@ def duration(nanoseconds: float) -> str:
     return f"{four_digits(nanoseconds)}ns"
 
 
-def amount(value: int, unit: str) -> str:
-    """Write a time in ns, or a number of anything else."""
-    return f"{value:,}" if unit != "ns" else duration(value) if value else "0s"
+def amount(value: float, unit: str) -> str:
+    """Write a time in ns, a size in bytes, or a number of anything else."""
+    if unit == "bytes":
+        return size(value)
+    return f"{value:,.0f}" if unit != "ns" else duration(value) if value else "0s"
+
+
+def size(count: float) -> str:
+    """Write a number of bytes, in powers of 1024."""
+    number = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if number < 1024:
+            return f"{number:.0f}{unit}" if unit == "B" else f"{number:.1f}{unit}"
+        number /= 1024
+    return f"{number:.1f}TB"
 
 
 def four_digits(number: float) -> str:

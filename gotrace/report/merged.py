@@ -26,7 +26,7 @@ from gotrace.report.samples import write_samples
 from gotrace.report.syscalls import write_syscalls
 from gotrace.report.waits import write_waits
 from gotrace.report.wall import write_wall
-from gotrace.results.kinds import HEADS, KINDS, SAMPLED, TOOLS, frames_of
+from gotrace.results.kinds import HEADS, KINDS, SAMPLED, SAMPLING, TOOLS, frames_of
 from gotrace.results.merging import Merged, times_of
 from gotrace.results.rows import Json, Row
 from gotrace.session.latency_rows import Interval, LatencyGroup
@@ -189,11 +189,11 @@ def _write_waits(out: TextIO, rows: Mapping[str, list[Row]], what: str, top: int
 
 
 def _write_samples(out: TextIO, rows: Mapping[str, list[Row]], what: str, top: int | None) -> None:
-    for head in (head for name in SAMPLED for head in rows[name]):
+    for head in (head for name in SAMPLED for head in rows.get(name, ())):
         functions, samples = (rows[f"{head['kind']}_{what}"] for what in ("function", "stack"))
         by = next((text for row in samples if "by" in row for text in row["by"].values), None)
         write_samples(out, head, functions, samples, what, top or _FUNCTIONS, by)
-    for head in rows["wall"]:
+    for head in rows.get("wall", ()):
         write_wall(out, head, rows["wall_group"], what, top)
 
 
@@ -223,7 +223,11 @@ def _write_goroutines(
         out.write(f"\n{rest_of_groups(count, len(rest))}\n")
 
 
-_WRITERS = {"gooffcpu": _write_waits, "gooncpu": _write_samples, "gostacks": _write_goroutines}
+_WRITERS = {
+    "gooffcpu": _write_waits,
+    "gostacks": _write_goroutines,
+    **dict.fromkeys(SAMPLING, _write_samples),
+}
 
 #: The second value of profiles, by the unit of what is compared.
 _TYPES = {"ns": ValueType("time", "nanoseconds"), "bytes": ValueType("space", "bytes")}

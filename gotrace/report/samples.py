@@ -45,7 +45,9 @@ def write_samples(
             text.table("FOR", works, None)
         text.functions(functions, top)
     if others := head["others"]:
-        found = text.amount(others * head[text.of.field("period")])
+        found = text.amount(
+            head["others_bytes"] if text.of.is_estimate else others * head[text.of.field("period")]
+        )
         what = counted("{:,} sample{s}", others)
         out.write(f"\n{found} in {what}: there was no room for their stacks\n")
     out.flush()
@@ -72,7 +74,7 @@ class _Text:
         self.of = SAMPLED[head["kind"]]
         self._all = head[self.of.amount] or 1
 
-    def amount(self, value: int) -> str:
+    def amount(self, value: float) -> str:
         return amount(value, self.of.unit)
 
     def sums(self, key: Callable[[Json], Any]) -> list[tuple[Any, int]]:
@@ -87,10 +89,14 @@ class _Text:
         head, of = self._head, self.of
         found, seconds = head[of.amount], head["seconds"]
         rate = found / seconds if seconds else 0.0
-        each = f"{rate / 1e9:.2f} CPUs" if of.unit == "ns" else f"{rate:,.0f} a second"
+        each = f"{rate / 1e9:.2f} CPUs" if of.unit == "ns" else f"{self.amount(rate)} a second"
         samples = counted("{:,} sample{s}", head["samples"])
-        clock = head.get("clock_ns")
-        own = f"; {self.amount(clock)} by its own clock" if clock else ""
+        own = ""
+        if clock := head.get("clock_ns"):
+            own = f"; {self.amount(clock)} by its own clock"
+        elif head.get("counter_bytes") is not None and head["sampled_bytes"] is not None:
+            by_samples, counter = (self.amount(head[f"{n}_bytes"]) for n in ("sampled", "counter"))
+            own = f"; {by_samples} by these alone, {counter} by the runtime's counter"
         text = f"{self.amount(found)} {'of ' if of.unit else ''}{of.text} of {what}"
         self._out.write(f"{text}: {each}, {samples}{own}\n")
 
@@ -108,10 +114,12 @@ class _Text:
     def functions(self, rows: Sequence[Json], top: int | None) -> None:
         """Write a line for each function, with its own amount and that with its callees."""
         names = self.of.field("self"), self.of.field("total")
-        self._out.write(f"\n{'SELF':>10} {'TOTAL':>10} {'SHARE':>7}  FUNCTION\n")
+        error = f" {'ERROR':>7}" if any("self_error" in row for row in rows) else ""
+        self._out.write(f"\n{'SELF':>10} {'TOTAL':>10} {'SHARE':>7}{error}  FUNCTION\n")
         for row in rows[:top]:
             own, total = (row[name] for name in names)
-            sums = f"{self.amount(own):>10} {self.amount(total):>10} {self._share(own):>7}  "
+            sums = f"{self.amount(own):>10} {self.amount(total):>10} {self._share(own):>7}"
+            sums += f" {self._share(row['self_error']):>7}  " if error else "  "
             self._out.write(f"{ending(sums, printable(row['func']), self._columns)}\n")
         self._rest([row[names[0]] for row in rows[top:]] if top else [], "functions")
 

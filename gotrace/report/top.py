@@ -22,7 +22,7 @@ from gotrace.live.model import (
     WaitGroupRow,
 )
 from gotrace.records import dataclass
-from gotrace.report.durations import duration
+from gotrace.report.durations import duration, size
 from gotrace.report.goroutines import awaited_text, span, spoken, where
 from gotrace.report.output import JsonOutput
 from gotrace.report.table import LEAST, fitted, narrowed, without_middle
@@ -68,15 +68,6 @@ def spark(history: Sequence[int], width: int, is_ascii: bool = False) -> str:
     return drawn.rjust(width)
 
 
-def _size(count: int) -> str:
-    number = float(count)
-    for unit in ("B", "KB", "MB", "GB"):
-        if number < 1024:
-            return f"{number:.0f}{unit}" if unit == "B" else f"{number:.1f}{unit}"
-        number /= 1024
-    return f"{number:.1f}TB"
-
-
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}%"
 
@@ -90,7 +81,7 @@ def head_lines(head: Head) -> list[str]:
     return [
         f"{printable(head.program)} (process {head.pid}), {version}, up {up}",
         f"CPU {head.cpu:.2f}{quota}{procs}, {counted('{:,} thread{s}', head.threads)},"
-        f" memory {_size(head.rss)}",
+        f" memory {size(head.rss)}",
         _goroutines_line(head),
         _heap_line(head),
         _attached_line(head),
@@ -114,9 +105,9 @@ def _heap_line(head: Head) -> str:
     if head.cycles_s is not None:
         share, pause = _percent(head.gc_share or 0.0), _percent(head.pause_share or 0.0)
         rate = f"GC {head.cycles_s:.2g}/s, {share} of its CPUs, stopped {pause}"
-    goal = _size(heap.goal) if heap.goal is not None else "off"
-    limit = f", limit {_size(heap.limit)}" if heap.limit is not None else ""
-    return f"{rate}; heap {_size(heap.in_use)}, goal {goal}{limit}"
+    goal = size(heap.goal) if heap.goal is not None else "off"
+    limit = f", limit {size(heap.limit)}" if heap.limit is not None else ""
+    return f"{rate}; heap {size(heap.in_use)}, goal {goal}{limit}"
 
 
 def _attached_line(head: Head) -> str:
@@ -179,7 +170,7 @@ def declared_lines(found: DeclaredRows, rows: Sequence[Json], width: int) -> Tab
 
 def _amount(number: float, unit: str) -> str:
     if unit == "bytes":
-        return _size(round(number))
+        return size(round(number))
     return duration(number) if unit == "ns" else f"{number:,.4g}"
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare two recordings: what changed from one to the other, the largest change first.
 
-Recordings are what gofunccount, gofunclatency, gooffcpu, gooncpu and gostacks write with
+Recordings are what goalloc, gofunccount, gofunclatency, gooffcpu, gooncpu and gostacks write with
 ``--json``. Each row of theirs becomes an amount under a key, and one mechanism compares these.
 
 Amounts are compared per second, those of goroutines per dump. Noise is what the intervals of the

@@ -156,13 +156,16 @@ class Sampled:
 
     ``name`` is that of its first row, and begins the names of the others. Amounts are in ``unit``:
     ns, bytes, or "" if events are counted. ``text`` is what amounts are of, and ``column`` the head
-    of their column.
+    of their column. ``tool`` prints them. If amounts are an estimate (``is_estimate``), samples do
+    not all stand for as much, and functions have a standard error.
     """
 
     name: str
     unit: str
     text: str
     column: str
+    tool: str = "gooncpu"
+    is_estimate: bool = False
 
     def field(self, what: str) -> str:
         """Return the name of a field that has an amount."""
@@ -175,42 +178,54 @@ class Sampled:
 
 
 #: By the names of their first rows.
-SAMPLED = {one.name: one for one in (Sampled("cpu", "ns", "CPU time", "TIME"),)}
+SAMPLED = {
+    one.name: one
+    for one in (
+        Sampled("cpu", "ns", "CPU time", "TIME"),
+        Sampled("alloc", "bytes", "allocated memory", "BYTES", "goalloc", is_estimate=True),
+    )
+}
+#: The commands that print them.
+SAMPLING = {one.tool for one in SAMPLED.values()}
 
 
 def _sampled(of: Sampled) -> Iterator[RowKind]:
     """Yield the kinds of rows of a measurement by interrupted stacks."""
     stack, period = f"{of.name}_stack", of.field("period")
     sums = total("samples"), total(of.amount, is_sum)
-    clock = (total("clock_ns", maybe(is_sum)),) if of.unit == "ns" else ()
+    more = [total("clock_ns", maybe(is_sum))] if of.unit == "ns" else []
+    if of.is_estimate:
+        more = [total(f"{what}_bytes", maybe(is_sum)) for what in ("sampled", "counter")]
+        more.append(total("others_bytes", is_sum))
     yield RowKind(
         of.name,
-        "gooncpu",
-        keys=(key(period, is_count),),
-        sums=(*sums, *clock, total("others")),
+        of.tool,
+        keys=() if of.is_estimate else (key(period, is_count),),
+        sums=(*sums, *more, total("others")),
         derived=("pid",),
-        asked=lambda row: {"off": False, period: row[period]},
+        asked=lambda row: {} if of.is_estimate else {"off": False, period: row[period]},
         begins=stack,
     )
     own, whole = of.field("self"), of.field("total")
     yield RowKind(
         f"{of.name}_function",
-        "gooncpu",
+        of.tool,
         keys=(key("func"),),
         sums=(total(own, is_sum), total(whole, is_sum)),
+        derived=("self_error", "total_error") if of.is_estimate else (),
         order=(f"-{own}", f"-{whole}"),
     )
     yield RowKind(
         stack,
-        "gooncpu",
+        of.tool,
         keys=(
             key("work", is_one_of("program", "garbage collection", "GC assist", "scheduler")),
             key("group"),
             key("by", _is_by, needed=False),
             _STACK,
         ),
-        sums=sums,
-        order=("-samples",),
+        sums=(*sums, *((total("objects", is_sum),) if of.is_estimate else ())),
+        order=(f"-{of.amount}",),
         compared=("samples", of.amount) if of.unit else (of.amount,),
         unit=of.unit,
         events="samples" if of.unit else of.text,

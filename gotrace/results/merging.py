@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Add up recordings of several hosts: the results of each command on all of them together.
 
-Recordings are what gofunccount, gofunclatency, gooffcpu, gooncpu and gostacks write with
+Recordings are what goalloc, gofunccount, gofunclatency, gooffcpu, gooncpu and gostacks write with
 ``--json``. Counts, sums, histograms and parts are added, and percentiles are those of the histogram
 that comes of it. Figures that cannot be added are left out (percentiles without a histogram), or
 stay with the name of their host (slow calls, goroutines by number). Whatever the order of

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold what Python takes for the layout of bpf/oncpu.c to what a C compiler makes of it."""
+"""Hold what Python takes for the layout of bpf/samples.h to what a C compiler makes of it."""
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,17 @@ from gotrace.session.oncpu import meter
 from tests.bpf.c import CLayout
 
 
-@pytest.fixture
-def c(tmp_path: Path) -> CLayout:
-    return CLayout("oncpu.c", tmp_path)
+@pytest.fixture(params=["oncpu.c", "allocs.c"])
+def c(tmp_path: Path, request: pytest.FixtureRequest) -> CLayout:
+    return CLayout(request.param, tmp_path)
 
 
 def test_structs(c: CLayout) -> None:
-    row, values = c.fields("sample_row", "stack", "kernel", "created_by", "status", "label")
+    names = ("stack", "kernel", "created_by", "status", "label", "size", "rate")
+    row, values = c.fields("sample_row", *names)
     assert values == list(meter._ROW.unpack(row))
+    row, values = c.fields("sample_sums", "samples", "bytes")
+    assert values == list(struct.unpack("=2Q", row))
     row, values = c.fields("label_content", "length", "words[0]", "words[31]")
     length, text = meter._LABEL.unpack(row)
     words = [int.from_bytes(text[at : at + 8], "little") for at in (0, 31 * 8)]

@@ -11,6 +11,7 @@ import pytest
 from gotrace.kernel.compiler import bpf_directory, joined_source
 from gotrace.settings import (
     HIT_KINDS,
+    AllocSettings,
     CountSettings,
     ExecutionSettings,
     LatencySettings,
@@ -26,6 +27,7 @@ from gotrace.settings import (
 )
 
 RECORDS: tuple[type[ProgramSettings], ...] = (
+    AllocSettings,
     CountSettings,
     LatencySettings,
     OnCpuSettings,
@@ -41,6 +43,7 @@ COMMENT = re.compile(r"/\*.*?\*/", re.S)
 MAP = re.compile(r"\bBPF_[A-Z_]+\((?:\"\w+\", [^;]*?, [^;]*?, )?(\w+), (?:[^;]*?, )?([^,;]+)\);")
 #: What a source is given with others, though it has no use for it.
 UNREAD: dict[type[ProgramSettings], set[str]] = {
+    AllocSettings: {"g_startpc", "g_sched_sp", "g_waitreason"},
     OnCpuSettings: {"g_startpc", "g_sched_sp", "g_waitreason"},
     SyscallSettings: {
         *("g_startpc", "g_gopc", "g_sched_sp", "g_waitreason", "histogram_rows"),

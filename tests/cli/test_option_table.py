@@ -41,6 +41,6 @@ def test_a_spelling_means_the_same_in_all_commands() -> None:
     several = {one for one, by_tool in table.items() if len({*by_tool.values()}) > 1}
     assert several <= _SEVERAL.keys() | {"--by"}
     assert _SEVERAL.keys() - {"-Z", "--state", "-v"} <= several
-    assert len(table["-o"]) == 7 and len({*table["-d"].values(), *table["-i"].values()}) == 2
+    assert len(table["-o"]) == 8 and len({*table["-d"].values(), *table["-i"].values()}) == 2
     # A label is an expression.
     assert {metavar for _, metavar in table["--by"].values()} == {"EXPR[,EXPR]", "LABEL"}

@@ -246,6 +246,7 @@ def test_packaged_shapes_are_distinct_and_as_many_as_are_kept() -> None:
             "waits.c",
             "states.c",
             "oncpu.c",
+            "allocs.c",
             "syscalls.c",
             "executions.c",
             "doctor.c",

@@ -127,6 +127,27 @@ _TOOLS: dict[str, st.SearchStrategy[Row]] = {
     )
     | rows("waits", ts=_ENDS, seconds=st.just(1.5), count=_COUNTS, delay_ns=_COUNTS, others=_OTHERS)
     | _SYSCALL,
+    "goalloc": rows(
+        "alloc",
+        ts=_ENDS,
+        seconds=st.just(2.5),
+        samples=_COUNTS,
+        alloc_bytes=_COUNTS,
+        sampled_bytes=st.none() | _COUNTS,
+        counter_bytes=st.none() | _COUNTS,
+        others_bytes=_COUNTS,
+        others=_COUNTS,
+    )
+    | rows("alloc_function", func=_NAMES, self_bytes=_COUNTS, total_bytes=_COUNTS)
+    | rows(
+        "alloc_stack",
+        work=_WORK,
+        group=_NAMES,
+        samples=_COUNTS,
+        alloc_bytes=_COUNTS,
+        objects=_COUNTS,
+        stack=_STACKS,
+    ),
     "gooncpu": rows(
         "cpu",
         ts=_ENDS,

@@ -258,7 +258,8 @@ class Running(Process):
         environment = {"GOTRACE_DRAIN": "30", **options.pop("env", os.environ)}
         super().__init__(command, env=environment, **options)
         self.as_json = "--json" in command
-        does = "Sampling " if Path(command[0]).name == "gooncpu" else "Tracing "
+        is_sampling = Path(command[0]).name in ("goalloc", "gooncpu")
+        does = "Sampling " if is_sampling else "Tracing "
         start = '{"kind":"attached"' if self.as_json else does
         rest, self.head = self.read_until(start)
         self.head.append(f"{start}{rest}\n")

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import add
 from typing import TYPE_CHECKING
 
 from gotrace.goroutines.groups import stacks_with
@@ -23,7 +25,7 @@ from gotrace.profiles.rows import (
 )
 from gotrace.records import dataclass
 from gotrace.results.rows import Row
-from gotrace.session.oncpu.meter import SampleEvent, SampleMeter, SampleRow
+from gotrace.session.oncpu.meter import SampleEvent, SampleMeter, SamplePeriod, SampleRow
 from gotrace.session.row_cells import RowBy, RowStack
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 #: pprof's words for units of amounts.
 _UNITS = {"ns": "nanoseconds", "bytes": "bytes"}
 _KERNEL = "[kernel]"
+_RUNTIME = ("runtime.", "internal/runtime/")
 #: The maker of the main goroutine: runtime.rt0_go, since Go 1.17 through a wrapper.
 _STARTS = frozenset({"runtime.rt0_go", "runtime.newproc"})
 #: Makers of the collector's goroutines: marking, sweeping, scavenging, and starting a cycle.
@@ -45,7 +48,7 @@ class NamedSamples:
     ``group`` is whose they are: a go statement's goroutines, the main goroutine, or what the
     runtime works for. ``frames`` are the logical ones, innermost first, the kernel's included;
     ``locations`` the physical ones; ``is_cut``: there are more than could be kept. ``created_by``,
-    ``status`` and ``label`` are as in rows, but that the runtime's work has no empty label.
+    ``status`` and what follows it are as in rows, but that the runtime's work has no empty label.
     """
 
     work: WorkKind
@@ -56,7 +59,10 @@ class NamedSamples:
     locations: tuple[PprofLocation, ...]
     is_cut: bool
     samples: int
+    amount: int
     label: Value | None = None
+    objects: int = 0
+    variance: int = 0
 
     def labelled(self) -> str:
         """Return the label's value, quoted, or the group of those that can have none."""
@@ -79,7 +85,8 @@ class NamedSamples:
             "group": self.group,
             **({} if by is None else {"by": RowBy({by: self.label})}),
             "samples": self.samples,
-            of.rows.amount: self.samples * of.period,
+            of.rows.amount: self.amount,
+            **({"objects": self.objects} if of.rows.is_estimate else {}),
             "stack": RowStack(self.frames, self.is_cut),
         }
 
@@ -104,9 +111,10 @@ class SampleNames:
     def form(self) -> ProfileForm:
         """Return the types of a profile: of CPU time those of runtime/pprof's."""
         of = self._meter.event.rows
-        return ProfileForm(
-            (ValueType("samples", "count"), ValueType(of.name, _UNITS.get(of.unit, "count")))
-        )
+        estimated = "alloc_objects", "alloc_space"  # those of runtime/pprof
+        names = estimated if of.is_estimate else ("samples", of.name)
+        unit = _UNITS.get(of.unit, "count")
+        return ProfileForm((ValueType(names[0], "count"), ValueType(names[1], unit)))
 
     def named(self, rows: Iterable[SampleRow], inside: Sequence[str] = ()) -> list[NamedSamples]:
         """Return samples by their names, the most frequent first.
@@ -120,13 +128,14 @@ class SampleNames:
         if inside:
             wanted = stacks_with(self.program, {stack for _, stack in made}, inside)
             made = [(row, stack) for row, stack in made if stack in wanted]
-        sums: dict[tuple[int, int, Stack, Stack, Value | None], int] = {}
+        sums: dict[tuple[int, int, Stack, Stack, Value | None], list[int]] = {}
         for row, stack in made:
             key = row.created_by, row.status, stack, row.kernel, row.label
-            sums[key] = sums.get(key, 0) + row.samples
-        named = [self._name(*key, samples, self._stacks) for key, samples in sums.items()]
+            figures = row.samples, row.amount, row.objects, row.variance
+            sums[key] = list(map(add, sums.get(key, [0] * len(figures)), figures))
+        named = [self._name(*key, figures, self._stacks) for key, figures in sums.items()]
         return sorted(
-            named, key=lambda one: (-one.samples, one.group, one.locations, repr(one.label))
+            named, key=lambda one: (-one.amount, one.group, one.locations, repr(one.label))
         )
 
     def _name(
@@ -136,13 +145,16 @@ class SampleNames:
         stack: Stack,
         kernel: Stack,
         label: Value | None,
-        samples: int,
+        figures: Sequence[int],
         stacks: InterruptedStacks,
     ) -> NamedSamples:
+        samples, amount, objects, variance = figures
         names = [(pc, self._kernel.name(pc)) for pc in kernel]
         inner = [Frame(name, _KERNEL, 0, None, False, False, True) for _, name in names]
         located = [PprofLocation(pc, (Line(name, _KERNEL, 0),)) for pc, name in names]
-        frames = stacks.frames(stack)
+        frames, locations = stacks.frames(stack), stacks.profiled(stack)
+        if self._meter.event.rows.is_estimate:
+            frames, locations = _of_callers(frames, locations)
         work = work_of([frame.function for frame in frames])
         if work is not WorkKind.PROGRAM and not getattr(label, "text", b"?"):
             label = None  # the runtime's own time is not that of goroutines without the label
@@ -152,10 +164,13 @@ class SampleNames:
             created_by,
             status,
             (*inner, *frames),
-            (*located, *stacks.profiled(stack)),
+            (*located, *locations),
             len(stack) >= MAX_FRAMES - 1,
             samples,
+            amount,
             label,
+            objects,
+            variance,
         )
 
     def group(self, work: WorkKind, created_by: int) -> str:
@@ -175,15 +190,56 @@ class SampleNames:
 
     def profile_rows(self, samples: Iterable[NamedSamples]) -> list[ProfileRow]:
         """Return samples for a profile."""
-        key, period, rows = self._meter.label, self._meter.event.period, []
+        key, of, rows = self._meter.label, self._meter.event.rows, []
         for one in samples:
             labels, note = {"group": one.group}, ""
             if key is not None:
                 note = f"[{one.labelled()}]"
                 labels |= {key: text} if (text := one.label_text()) else {}
-            values = one.samples, one.samples * period
+            values = one.objects if of.is_estimate else one.samples, one.amount
             rows.append(ProfileRow(one.locations, values, labels, note))
         return rows
+
+
+def _of_callers(
+    frames: list[Frame], locations: list[PprofLocation]
+) -> tuple[list[Frame], list[PprofLocation]]:
+    """Return a stack without the runtime's own functions at its inner end, as runtime/pprof does.
+
+    If it has no others, all of it.
+    """
+    inner = 0
+    while inner < len(frames) and frames[inner].function.startswith(_RUNTIME):
+        inner += 1
+    if inner == len(frames):
+        return frames, locations
+    lines = [(place, line) for place, one in enumerate(locations) for line in one.lines]
+    kept: list[PprofLocation] = []
+    for place, line in lines[inner:]:
+        if place and kept and kept[-1].address == locations[place].address:
+            kept[-1] = PprofLocation(kept[-1].address, (*kept[-1].lines, line))
+        else:
+            kept.append(PprofLocation(locations[place].address, (line,)))
+    return frames[inner:], kept
+
+
+class _Sum:
+    """The amounts of a function, and their variance."""
+
+    __slots__ = ("amount", "variance")
+
+    def __init__(self) -> None:
+        self.amount = self.variance = 0
+
+    def add(self, one: NamedSamples) -> None:
+        self.amount += one.amount
+        self.variance += one.variance
+
+    def error(self, whole: _Sum) -> int:
+        """Return the standard error of the amount as a part of the whole, which is known."""
+        share = self.amount / whole.amount if whole.amount else 0.0
+        rest = whole.variance - self.variance
+        return round(math.sqrt(self.variance * (1 - share) ** 2 + rest * share**2))
 
 
 def function_rows(
@@ -193,47 +249,60 @@ def function_rows(
 
     Only those that a pattern matches, if there are any. Raises UsageError for a bad pattern.
     """
-    own: Counter[str] = Counter()
-    total: Counter[str] = Counter()
+    own: defaultdict[str, _Sum] = defaultdict(_Sum)
+    total: defaultdict[str, _Sum] = defaultdict(_Sum)
+    whole = _Sum()
     for one in samples:
+        whole.add(one)
         names = [frame.function for frame in one.frames]
         for name in names[:1]:
-            own[name] += one.samples
+            own[name].add(one)
         for name in set(names):
-            total[name] += one.samples
+            total[name].add(one)
     wanted: Iterable[str] = total
     if patterns:
         from gotrace.probes.pattern import NameList, Pattern
 
         listed = NameList(found := list(total))
         wanted = {found[row] for text in patterns for row in Pattern(text).match(listed).rows}
-    ranked = sorted(wanted, key=lambda name: (-own[name], -total[name], name))
-    return [
-        {
+    ranked = sorted(wanted, key=lambda name: (-own[name].amount, -total[name].amount, name))
+    rows = []
+    for name in ranked:
+        row: Row = {
             "kind": f"{of.rows.name}_function",
             "func": name,
-            of.rows.field("self"): own[name] * of.period,
-            of.rows.field("total"): total[name] * of.period,
+            of.rows.field("self"): own[name].amount,
+            of.rows.field("total"): total[name].amount,
         }
-        for name in ranked
-    ]
+        if of.rows.is_estimate:
+            row |= {"self_error": own[name].error(whole), "total_error": total[name].error(whole)}
+        rows.append(row)
+    return rows
 
 
 def samples_head(
-    samples: Iterable[NamedSamples],
-    others: int,
+    samples: Sequence[NamedSamples],
+    period: SamplePeriod,
     of: SampleEvent,
-    clock_ns: int | None,
+    inside: bool,
     fields: Mapping[str, object],
 ) -> Row:
-    """Return the sums of a reading, with ``fields``; ``others`` are samples that found no row."""
-    count = others + sum(one.samples for one in samples)
-    return {
-        "kind": of.rows.name,
+    """Return the sums of a reading, with ``fields``.
+
+    ``inside``: it is of some functions only, and what the target says is of all.
+    """
+    rows = of.rows
+    head: Row = {
+        "kind": rows.name,
         **fields,
-        of.rows.field("period"): of.period,
-        "samples": count,
-        of.rows.amount: count * of.period,
-        **({"clock_ns": clock_ns} if of.rows.unit == "ns" else {}),
-        "others": others,
+        **({} if rows.is_estimate else {rows.field("period"): of.period}),
+        "samples": period.others + sum(one.samples for one in samples),
+        rows.amount: period.others_amount + sum(one.amount for one in samples),
     }
+    if rows.unit == "ns":
+        head["clock_ns"] = None if inside else period.clock_ns
+    if rows.is_estimate:
+        head["sampled_bytes"] = None if inside else period.sampled
+        head["counter_bytes"] = None if inside else period.counter
+        head["others_bytes"] = period.others_amount
+    return {**head, "others": period.others}

@@ -64,7 +64,7 @@ class WallMeter(Probing):
         """Load and attach. Raises AttachError, LoadError, or ProcessError if it has ended."""
         assert isinstance(prepared.scheduler, WaitProbes) and prepared.tasks is not None
         target, self._reasons = request.target, prepared.scheduler.reasons
-        self.cpu = SampleMeter(request.cpu, prepared.tasks)
+        self.cpu: SampleMeter = request.cpu.attach(prepared)
         try:
             settings = prepared.scheduler.settings(_OPEN, _STACKS, _ROWS)
             if prepared.counts_hits:

@@ -87,7 +87,7 @@ def test_all_is_checked(here: Checks) -> None:
         ),
         *("program of gofunccount", "program of gofunclatency", "program of gotrace"),
         *("event buffers", "program of gooffcpu", "program of --names"),
-        "program of gooncpu",
+        *("program of gooncpu", "program of goalloc"),
         *(f"attach: {method}" for method in METHODS),
         *("atomic fetch", "signals from BPF"),
     ]

@@ -17,8 +17,10 @@ import pytest
 
 import gotrace
 from gotrace.goroutines.interrupted import WorkKind
+from gotrace.records import replace
 from gotrace.session.oncpu.meter import SampleMeter, SampleRequest
 from gotrace.session.tasks import Tasks
+from gotrace.settings import OnCpuSettings
 from gotrace.target.target import Target
 from tests.profiles.raw import raw_profile
 from tests.toolchains import (
@@ -351,7 +353,8 @@ def test_what_finds_no_row_is_in_the_sum() -> None:
         target = Target.of(fixture.ready, None)
         request = SampleRequest(target=target, hertz=997)
         binary = target.binary(None)
-        with SampleMeter(request, Tasks((binary,), binary.runtime), rows=1) as meter:
+        settings = request.settings(OnCpuSettings, Tasks((binary,), binary.runtime), kernel=False)
+        with SampleMeter(request, replace(settings, rows=1)) as meter:
             fixture.work("hot 1s")
             meter.stop()
             period, lost = meter.take(), meter.lost()["stacks"]

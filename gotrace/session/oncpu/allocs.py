@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Allocations that Go's runtime samples for its own profile, added up by stack (bpf/allocs.c).
+
+The runtime draws a number of bytes for each processor, exponentially distributed with the mean of
+runtime.MemProfileRate, and samples the allocation that reaches it (nextSample in src/runtime,
+releases 1.15 to 1.27). So an object of a size is sampled with the probability ``1 - exp(-size /
+rate)``, whatever was sampled before, and stands for as many objects as the inverse of that.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+
+from gotrace.elf.functions import FuncInfo
+from gotrace.elf.symtab import symbol_value
+from gotrace.errors import GotraceError
+from gotrace.goroutines.live import GoFiles
+from gotrace.goroutines.memory import ProcessMemory, words_at
+from gotrace.goroutines.program import is_writable
+from gotrace.gotypes.binary import Binary
+from gotrace.gotypes.heap import heap_variables
+from gotrace.kernel.attach import Attached, ProbeGroup, attach
+from gotrace.records import dataclass, replace
+from gotrace.results.kinds import SAMPLED
+from gotrace.session.budget import counting_hits
+from gotrace.session.oncpu.meter import (
+    SampledRequest,
+    SampleEvent,
+    SampleMeter,
+    SamplePeriod,
+    SampleRow,
+    Sampling,
+)
+from gotrace.session.plan import ProbePlan
+from gotrace.session.probing import Prepared
+from gotrace.session.request import Accept
+from gotrace.session.tasks import Tasks, runtime_group
+from gotrace.session.why.price import Price
+from gotrace.settings import AllocSettings, SampleSettings
+from gotrace.sites.machine import machine_code
+from gotrace.sites.sites import Site, function_sites
+from gotrace.target.target import TargetBinary
+
+_SAMPLES = "runtime.mProf_Malloc"
+#: What the runtime's counter may lack at any time: it is written once a span is used up.
+_COUNTED_LATE = 4 << 20
+#: For how long it is read to know the price of a run, and the cost of a hit.
+_COUNTED_SECONDS, _HIT_NS = 0.2, 1900
+#: Since then the first of its arguments is an m.
+_HAS_M = (1, 23)
+
+
+def estimated(found: Sampling) -> tuple[float, float, float]:
+    """Return the bytes and the objects that sampled ones stand for, and the bytes' variance.
+
+    These are of one row, whose objects are of about one size.
+    """
+    if not found.samples or not found.rate:
+        return 0.0, 0.0, 0.0
+    size = found.size / found.samples
+    seen = -math.expm1(-size / found.rate) if found.rate > 1 else 1.0
+    return found.size / seen, found.samples / seen, found.samples * (1 - seen) * (size / seen) ** 2
+
+
+def rate_address(binary: Binary) -> int:
+    """Return the link-time address of ``runtime.MemProfileRate``.
+
+    By its symbol, or in stripped programs from code: it is the one variable that both
+    ``runtime.profilealloc`` and ``runtime.allocmcache`` read, to know the next sample
+    (src/runtime/malloc.go and mcache.go of Go 1.15 to 1.27). Raises GotraceError where it is not
+    found.
+    """
+    symbol = symbol_value(binary.image, "runtime.MemProfileRate")
+    if symbol is not None:
+        return symbol
+    read = [set(_variables(binary, f"runtime.{name}")) for name in ("profilealloc", "allocmcache")]
+    found = set.intersection(*read)
+    if len(found) == 1:
+        return found.pop()
+    raise GotraceError(
+        f"{binary.image.display}: cannot find how often allocations are sampled"
+        " (runtime.MemProfileRate): the program has no symbol for it, and runtime.profilealloc is"
+        " not as in Go 1.15 to 1.27"
+    )
+
+
+def _variables(binary: Binary, name: str) -> Iterator[int]:
+    """Yield the addresses of words that a function's code may access, as far as it can write."""
+    for row in binary.functions.rows_named(name):
+        function = binary.functions.function(row)
+        code = binary.image.read(function.entry, function.end - function.entry)
+        for address in machine_code(binary.image.arch).addressed(code, function.entry):
+            if address % 8 == 0 and is_writable(binary, address):
+                yield address
+
+
+def _sampling(binary: Binary) -> tuple[FuncInfo, Site]:
+    """Return the function that is called for a sampled allocation, and its site."""
+    for row in binary.functions.rows_named(_SAMPLES):
+        function = binary.functions.function(row)
+        sites = function_sites(binary.image, function, returns=False, stack=False)
+        if sites.entry is not None:
+            return function, sites.entry
+    raise GotraceError(f"{binary.image.display}: has no {_SAMPLES} that can be probed")
+
+
+class AllocMeter(SampleMeter):
+    """The probe at sampled allocations; a context manager that detaches."""
+
+    #: A stack is followed and hashed, and a label looked for.
+    program_ns = 700
+
+    def __init__(self, request: AllocRequest, prepared: Prepared) -> None:
+        """Load and attach. Raises AttachError or LoadError."""
+        assert prepared.tasks is not None
+        file = prepared.tasks.files[0]
+        _, self._site = _sampling(file)
+        self._prepared, self._file = prepared, file
+        self._opened = ExitStack()
+        self._memory: ProcessMemory | None = None
+        self._counter: int | None = None
+        self._rate = 0  # the latest known
+        if request.target.process is not None and request.target.has_started:
+            self._memory = ProcessMemory(request.target.process)
+            self._opened.callback(self._memory.close)
+            self._counter = _counter_of(file)
+        try:
+            super().__init__(request, request.alloc_settings(prepared.tasks, self._site))
+        except BaseException:
+            self._opened.close()
+            raise
+
+    def _attach(self, settings: SampleSettings) -> Attached:
+        prepared, file = self._prepared, self._file
+        assert prepared.tasks is not None
+        kind = prepared.tasks.runtime_kind(file)
+        groups: list[ProbeGroup] = [
+            runtime_group("on_sample", prepared.target, file, [self._site], kind)
+        ]
+        if prepared.counts_hits:
+            settings = counting_hits(settings)
+        return attach(settings, groups, prepared.forced, self._fill, prepared.announce)
+
+    def _clock(self) -> int | None:
+        """Return the bytes of all objects so far by the runtime's counter, None if not known."""
+        if self._memory is None or self._counter is None:
+            return None
+        content = self._memory.read(self._counter + (self._file.find_bias() or 0), 8)
+        return int.from_bytes(content, "little") if content else None
+
+    def take(self) -> SamplePeriod:
+        """Return the samples since the last take, with the bytes that they stand for.
+
+        The sum is that of the runtime's counter, if it is known well enough, and samples divide it:
+        they are random, and it is not.
+        """
+        counter = self._since()
+        found = []
+        for sampling, row in self._taken():
+            self._rate = sampling.rate
+            found.append((row, *estimated(sampling)))
+        samples, size = self._others.take()
+        others = estimated(Sampling(samples, size, self._rate))[0]
+        whole = others + sum(amount for _, amount, _, _ in found)
+        scale = 1.0
+        if counter is not None and counter > _COUNTED_LATE and whole:
+            scale = counter / whole
+        rows: list[SampleRow] = [
+            replace(
+                row,
+                amount=round(amount * scale),
+                objects=round(objects * scale),
+                variance=round(variance * scale * scale),
+            )
+            for row, amount, objects, variance in found
+        ]
+        return SamplePeriod(rows, samples, round(others * scale), None, counter, round(whole))
+
+    def __exit__(self, *error: object) -> None:
+        self._opened.close()
+        super().__exit__(*error)
+
+
+def _counter_of(file: TargetBinary) -> int | None:
+    """Return the link-time address of the bytes of all objects, None if it is not known."""
+    try:
+        known = heap_variables(file)
+    except GotraceError:
+        return None
+    return known.controller + known.layout.allocated
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocRequest(SampledRequest[AllocMeter]):
+    """Add up which functions of one process allocate memory."""
+
+    @property
+    def event(self) -> SampleEvent:
+        return SampleEvent(SAMPLED["alloc"], 0, 0)
+
+    def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
+        """Find the runtime, and whether it samples. Raises GotraceError, UsageError among these."""
+        tasks, problems = self.find_tasks()
+        file = tasks.files[0]
+        _sampling(file)
+        if self.target.has_started and not self._rate(file):
+            raise GotraceError(f"process {self.target.pid} {_OFF}")
+        return self.prepared(ProbePlan((), tuple(problems)), announce, tasks)
+
+    def _rate(self, file: TargetBinary) -> int:
+        """Return in how many bytes one allocation is sampled on average, 0 if none is."""
+        assert self.target.process is not None
+        with closing(ProcessMemory(self.target.process)) as memory:
+            address = rate_address(file) + GoFiles(self.target).module(file).bias
+            return words_at(memory, address, 1)[0]
+
+    def price(self) -> Price | None:
+        """Return the cost of the probe, None if it is not known. Raises GotraceError."""
+        process = self.target.process
+        if process is None or not self.target.has_started:
+            return None
+        file = GoFiles(self.target).runtime()
+        counter = _counter_of(file)
+        rate = self._rate(file)
+        if counter is None or not rate:
+            return None
+        address = counter + GoFiles(self.target).module(file).bias
+        with closing(ProcessMemory(process)) as memory:
+            before, began = words_at(memory, address, 1)[0], time.monotonic()
+            time.sleep(_COUNTED_SECONDS)
+            passed = time.monotonic() - began
+            return Price((words_at(memory, address, 1)[0] - before) / passed / rate, _HIT_NS)
+
+    def attach(self, prepared: Prepared) -> AllocMeter:
+        """Attach. Raises AttachError or LoadError."""
+        return AllocMeter(self, prepared)
+
+    def alloc_settings(self, tasks: Tasks, site: Site) -> AllocSettings:
+        """Return the settings of bpf/allocs.c."""
+        file = tasks.files[0]
+        version = file.go_version
+        release = version.release if version is not None else _HAS_M
+        return self.settings(
+            AllocSettings,
+            tasks,
+            size_argument=2 if release >= _HAS_M else 1,
+            arguments_on_stack=release < file.image.arch.register_abi,
+            rate_distance=(rate_address(file) - site.address) % (1 << 64),
+        )
+
+
+_OFF = (
+    "samples no allocations: its MemProfileRate is 0. Go's linker sets that in programs that do not"
+    " use runtime.MemProfile: import net/http/pprof, and build it again"
+)

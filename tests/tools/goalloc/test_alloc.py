@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who allocates memory: as the program's own counters have it, within the error that is printed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gotrace
+from tests.profiles.raw import raw_text
+from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain, newest, program_of
+from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool
+
+pytestmark = pytest.mark.live
+
+program = program_of("live_alloc")
+
+#: Standard errors that one of ten numbers exceeds once in two thousand times.
+SIGMAS = 4
+ROUNDS = 4000
+
+
+def sampled(path: Path, *words: str | Path, rounds: int = ROUNDS) -> tuple[dict[str, int], Result]:
+    """Return the bytes of the fixture's functions, and the samples of the same time."""
+    with Fixture([path]) as fixture:
+        with tool("goalloc", "-p", str(fixture.ready), *words) as sampling:
+            truth = fixture.work(str(rounds))
+            result = sampling.end()
+        assert fixture.finish() == 0
+    assert result.status == 0, result.errors
+    return truth, result
+
+
+def check_shares(truth: dict[str, int], result: Result) -> dict[str, Any]:
+    """Hold functions to the program's own counters and return the head of the reading."""
+    (head,) = of_kind(result, "alloc")
+    rows = {row["func"]: row for row in of_kind(result, "alloc_function")}
+    whole = sum(truth.values())
+    for name, size in truth.items():
+        row, share = rows[name], size / whole
+        error = row["self_error"] / head["alloc_bytes"]
+        assert row["self_bytes"] / head["alloc_bytes"] == pytest.approx(
+            share, abs=SIGMAS * error + 0.002
+        ), name
+        assert error <= 2 * share / math.sqrt(share * head["samples"]) + 0.002
+    assert head["sampled_bytes"] == pytest.approx(whole, rel=SIGMAS / math.sqrt(head["samples"]))
+    return head
+
+
+@each_toolchain
+def test_shares_are_those_of_the_program(toolchain: Toolchain) -> None:
+    truth, result = sampled(program(toolchain), "--json")
+    head = check_shares(truth, result)
+    if head["counter_bytes"] is not None:
+        assert head["alloc_bytes"] == pytest.approx(head["counter_bytes"], rel=1e-6)
+        assert head["counter_bytes"] == pytest.approx(sum(truth.values()), rel=0.02)
+    stacks = of_kind(result, "alloc_stack")
+    assert sum(row["samples"] for row in stacks) == head["samples"]
+    objects = sum(row["objects"] for row in stacks if row["stack"][0]["func"] == "main.left")
+    assert objects == pytest.approx(truth["main.left"] / 64, rel=0.5)
+
+
+@pytest.mark.parametrize("mode", ["stripped", "pie"])
+def test_a_program_without_symbols_or_at_any_address(mode: str) -> None:
+    head = check_shares(*sampled(program(mode=mode), "--json"))
+    assert (head["counter_bytes"] is None) is (mode == "stripped")
+
+
+def test_labels_keep_goroutines_apart(tmp_path: Path) -> None:
+    file = tmp_path / "x.pb.gz"
+    _, result = sampled(program(), "--json", "--by", '$label("worker")', "-o", file)
+    sums: Counter[str] = Counter()
+    for row in of_kind(result, "alloc_stack"):
+        sums[row["by"]['$label("worker")']] += row["alloc_bytes"]
+    (head,) = of_kind(result, "alloc")
+    for worker in ("0", "1", "2"):
+        assert sums[worker] / head["alloc_bytes"] == pytest.approx(1 / 3, abs=0.08)
+    assert "alloc_space" in raw_text(file)
+
+
+def test_text_says_the_error_and_what_the_runtime_has_counted() -> None:
+    _, result = sampled(program(), "--top", "3")
+    text = "\n".join(result.lines)
+    assert "by the runtime's counter" in text
+    assert "SHARE   ERROR  FUNCTION" in text
+    assert "main.large" in text
+
+
+def test_a_program_that_samples_nothing_is_refused() -> None:
+    with Fixture([build(FIXTURES / "live_count", newest())]) as fixture:
+        result = run_tool("goalloc", "-p", str(fixture.ready), "-d", "1")
+        fixture.finish()
+    assert result.status == 1
+    assert "MemProfileRate is 0" in result.errors
+
+
+def test_a_script_gets_the_same() -> None:
+    with Fixture([program()]) as fixture:
+        with gotrace.attach(fixture.ready) as go:
+            found = go.allocations(ready=lambda: fixture.say(str(ROUNDS)), seconds=3)
+        truth = fixture.answer()
+        fixture.finish()
+    own = {one.function: one for one in found.functions}
+    assert found.samples and own["main.large"].self_bytes
+    assert own["main.large"].self_error < own["main.large"].self_bytes
+    assert own["main.large"].self_bytes / found.bytes == pytest.approx(
+        truth["main.large"] / sum(truth.values()), abs=0.1
+    )
