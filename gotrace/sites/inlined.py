@@ -72,6 +72,8 @@ class Unproven(Enum):
 _RELEASES = ((1, 21), (1, 27))
 #: From this one on marks do not keep the compiler from executing a block that is not asked for.
 _SPECULATES = (1, 26)
+#: In these a store that also checks a pointer for nil keeps its own position (``nilcheckelim2``).
+_KEEPS_POSITION = ((1, 25), (1, 26))
 
 
 def is_known(version: GoVersion | None, arch: Architecture) -> bool:
@@ -101,6 +103,9 @@ _WIDE = frozenset(
 _UNSIGNED_CONSTANT = re.compile(r"(?:e\w\w|r\d+d), 0x[89a-f][0-9a-f]{7}\Z")
 _ON_STACK = re.compile(r"\b[re][sb]p\b")
 _INDEXED = re.compile(r"\[\w+ \+ r\w+")
+_BASE = re.compile(r"\[(r\w+)")
+#: Writes that have the position of what they check, in each release.
+_HAS_RESULT = re.compile(r"xchg|xadd")
 #: Conditions of signed numbers: no comparison that the compiler makes of two has such a one.
 _SIGNED = frozenset({"jl", "jle", "jg", "jge", "js", "jns"})
 
@@ -138,11 +143,16 @@ class _Call:
         self.pins = {at: pin for at in self.own if (pin := code.pin(at)) is not None}
         self.mark = code.tree.marks[index]
 
-    def prove(self, speculates: bool) -> _Places:
+    def prove(self, release: tuple[int, ...]) -> _Places:
         """Return the instructions that are executed as often as the call.
 
         There are none, or they are executed at most as often, if a reason is given.
         """
+        found = self._prove(release >= _SPECULATES)
+        keeps = _KEEPS_POSITION[0] <= release <= _KEEPS_POSITION[1]
+        return self._after_checks(found, keeps) if found.offsets else found
+
+    def _prove(self, speculates: bool) -> _Places:
         code, graph = self._code, self._code.graph
         if code.is_mark(self.mark):
             block = graph.blocks[graph.block_of[self.mark]]
@@ -215,6 +225,28 @@ class _Call:
         is_exact &= not any(_may_fault(one) and one[0] in self.own for one in rest[: reads[-1]])
         after.sort(key=self._code.is_emulated, reverse=True)
         return _Places(after, None if is_exact else Unproven.FAULTS)
+
+    def _after_checks(self, places: _Places, keeps_position: bool) -> _Places:
+        """Return those places that a nil pointer of an argument keeps from being reached.
+
+        The compiler has the next write check such a pointer, if it uses that: the call's first one.
+        The write gets the position of the check, unless it ``keeps_position``.
+        """
+        code, graph = self._code, self._code.graph
+        block = graph.blocks[graph.block_of[places.offsets[0]]]
+        is_mark = code.is_mark(self.mark)
+        for number, one in enumerate(block.instructions):
+            at = one[0]
+            is_first = at > self.mark if is_mark else at in self.own
+            if not is_first or code.pin(at) is not _Pin.ACCESS:
+                continue
+            keeps_position &= _HAS_RESULT.search(one[2]) is None
+            is_of_check = (at in self.own) is keeps_position and _may_check(one)
+            if not is_of_check or _is_checked(block.instructions[:number], one):
+                return places
+            after = self._up_to_call(block.instructions[number + 1 :])
+            return _Places(after, places.unproven or Unproven.FAULTS)
+        return places
 
     def _is_entered(self, block: Block) -> bool:
         """Return whether the call begins within a block, after something of its caller's.
@@ -302,15 +334,19 @@ class _Call:
 
         A call before it may never come back, and so may one within it.
         """
-        addresses = [each[0] for each in block.instructions]
-        first = next(number for number, at in enumerate(addresses) if at in self.pins)
-        after = []
-        for each in block.instructions[first:]:
-            after.append(each[0])
-            if each[2] == "call":
-                break
+        instructions = block.instructions
+        first = next(n for n, each in enumerate(instructions) if each[0] in self.pins)
+        after = self._up_to_call(instructions[first:])
         yield from (at for at in after if self._code.is_emulated(at))
-        yield addresses[first]
+        yield instructions[first][0]
+
+    def _up_to_call(self, instructions: Sequence[Instruction]) -> list[int]:
+        """Return instructions up to the first call, those first that the kernel emulates."""
+        calls = (number for number, each in enumerate(instructions) if each[2] == "call")
+        end = next(calls, len(instructions)) + 1
+        return sorted(
+            (one[0] for one in instructions[:end]), key=self._code.is_emulated, reverse=True
+        )
 
 
 class _Code:
@@ -465,6 +501,35 @@ def _has_index(each: Instruction) -> bool:
     return _INDEXED.search(each[3]) is not None
 
 
+def _may_check(each: Instruction) -> bool:
+    """Return whether a write may be what checks a pointer for nil that is used before."""
+    return each[2] != "call" and _may_fault(each) and not _has_index(each)
+
+
+def _is_checked(before: Sequence[Instruction], access: Instruction) -> bool:
+    """Return whether what comes before an access in its block says that its pointer is not nil."""
+    found = _BASE.search(access[3])
+    register = found[1] if found else ""
+    for each in reversed(before):
+        _, _, mnemonic, operands = each
+        written, _, source = operands.partition(", ")
+        if not _LEAVES_OTHERS.match(mnemonic):
+            return False
+        if mnemonic in ("cmp", "nop") or "[" in written or written in _WIDE - {register}:
+            used = _BASE.search(operands)
+            if used and used[1] == register and not _has_index(each) and _may_fault(each):
+                return True
+            continue
+        if written != register:
+            return False
+        if mnemonic == "lea":
+            return "rip" in source or _ON_STACK.search(source) is not None
+        if mnemonic != "mov" or source not in _WIDE:
+            return False
+        register = source
+    return False
+
+
 def _is_nil_check(each: Instruction) -> bool:
     """Return whether an instruction only faults: its position may be another statement's."""
     return each[2] == "test" and "[" in each[3]
@@ -501,7 +566,7 @@ class InlinedSites:
         self._taken: set[int] = set()
         self._image = table.image
         version = table.go_version
-        self._speculates = version is None or version.release >= _SPECULATES
+        self._release = _RELEASES[1] if version is None else version.release
         self._is_known = is_known(version, table.image.arch)
         self._names: dict[int, bool] = {}
 
@@ -530,7 +595,7 @@ class InlinedSites:
     def _place(self, function: FuncInfo, code: _Code, index: int) -> Proof:
         if index not in code.tree.marks:
             return Proof(None, Unproven.UNPINNED)
-        offsets, unproven = _Call(code, index).prove(self._speculates)
+        offsets, unproven = _Call(code, index).prove(self._release)
         if not offsets:
             return Proof(None, unproven)
         at = next((at for at in offsets if function.entry + at not in self._taken), None)
