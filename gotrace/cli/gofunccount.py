@@ -14,7 +14,7 @@ examples:
   gofunccount -p 1234 'main.*'                    count the program's own functions
   gofunccount -p 1234 'net/http.(*Transport).*'   the methods of a type
   gofunccount -i 1 -T -p 1234 main.handle         print every second
-  gofunccount -d 10 --top 20 /usr/bin/dockerd:'*' all processes that run this file
+  gofunccount -d 10 --top 20 /usr/bin/dockerd:'*'  all processes that run this file
   gofunccount 'main.*' -- ./server -listen :8080  start a program and count from its first call
   gofunccount -p 1234 --by key 'main.(*Store).Get'   one row for each key
   gofunccount -p 1234 -f runtime.mallocgc > x.folded   who calls it, for a flame graph

@@ -12,14 +12,14 @@ from gotrace.cli.options import OptionParser, new_parser, parse
 
 _EPILOG = """\
 examples:
+  gofunclatency -m --why -d 10 -p 1234 @http.server  how slow is each endpoint, and why
   gofunclatency -p 1234 main.handle               one histogram
   gofunclatency -F -p 1234 'main.*'               one for each function
   gofunclatency -g -p 1234 main.worker            one for each goroutine, the busiest ten
   gofunclatency -i 5 -u -p 1234 main.handle       every five seconds, in microseconds
   gofunclatency --why -p 1234 main.handle         and what the time went into
-  gofunclatency --slower 10ms -p 1234 main.handle print each call of 10 ms and more as well
-  gofunclatency --by r.Method -p 1234 main.handle one for each value of an argument
-  gofunclatency --why -p 1234 @http.server        one for each endpoint, and what the time went into
+  gofunclatency --slower 10ms -p 1234 main.handle  print each call of 10 ms and more as well
+  gofunclatency --by r.Method -p 1234 main.handle  one for each value of an argument
   gofunclatency --of 'len(p)' -p 1234 os.(*File).Write  of sizes instead of times
   gofunclatency -i 1 -o x.html -p 1234 main.handle  latency over time as a picture, for any browser
   gofunclatency main.parse -- ./tool file.txt     start a program and measure from its first call

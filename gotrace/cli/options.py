@@ -96,6 +96,14 @@ class OptionParser(argparse.ArgumentParser, Generic[_O]):
     def error(self, message: str) -> NoReturn:
         raise UsageError(mistake(self, message))
 
+    def format_help(self) -> str:
+        """Return the help, which fits a small terminal."""
+        from gotrace.cli.help import fit_help
+
+        self.description = fit_help(self.description or "")
+        self.epilog = fit_help(self.epilog or "")
+        return super().format_help()
+
 
 def new_parser(name: str, description: str, epilog: str, kind: type[_O]) -> OptionParser[_O]:
     """Return a parser of the options that ``kind`` declares, which shows ``epilog`` as it is."""

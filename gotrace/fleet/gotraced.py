@@ -28,9 +28,9 @@ log = logging.getLogger("gotraced")
 
 _EPILOG = """\
 examples:
-  gotraced --check /etc/gotraced.yaml     validate it, and say what would be traced here
-  gotraced --config /etc/gotraced.yaml    trace until SIGTERM; SIGHUP reads the file again
-  gotraced ctl start slow.yaml --ttl 10m  ask a running gotraced (--control) for more, for a while
+  gotraced --check /etc/gotraced.yaml     validate it, say what would be traced
+  gotraced --config /etc/gotraced.yaml    trace until SIGTERM; SIGHUP reads it again
+  gotraced ctl start slow.yaml --ttl 10m  have a running gotraced trace more
 """
 _OTLP = "opentelemetry-exporter-otlp-proto-"
 #: Modules of other packages, and what pip calls these.

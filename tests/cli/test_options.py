@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import re
 from dataclasses import MISSING, FrozenInstanceError, fields
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 
 import gotrace.cli
 from gotrace.cli.gofunclatency import _parser
+from gotrace.cli.habits import SUBCOMMANDS, module_of
+from gotrace.cli.help import fit_help
 from gotrace.cli.latency_options import GofunclatencyOptions
 from gotrace.cli.options import Files, Heading, duration, parse, seconds
 from gotrace.cli.stream import ResultFile
@@ -135,6 +138,31 @@ def test_help_has_the_same_headings_in_one_order(tool: str) -> None:
     headings = [heading.value for heading in Heading]
     assert titles[0] == "options"
     assert titles[1:] == [title for title in headings if title in titles]
+
+
+@pytest.mark.parametrize("tool", [*TOOLS, *SUBCOMMANDS])
+def test_help_fits_a_small_terminal(tool: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    module = importlib.import_module(module_of(tool))
+    parser = module.parser() if tool in SUBCOMMANDS else module._parser()
+    for line in parser.format_help().splitlines():
+        # Commands without a note can be copied.
+        assert len(line) <= 80 or re.match(rf"  {parser.prog} .*\S -?-\S.*\Z", line), line
+        assert "  " not in line[80:].strip()
+
+
+def test_lists_of_help_have_notes_in_one_column() -> None:
+    text = f"examples:\n  one -p 1  {'a note ' * 12}\n  {'two ' * 12} it is long\n  three -x"
+    assert fit_help(text).splitlines() == [
+        "examples:",
+        "  one -p 1  a note a note a note a note a note a note a note a note a note a",
+        "            note a note a note",
+        f"  {'two ' * 11}two",
+        "            it is long",
+        "  three -x",
+    ]
+    text = f"{'word ' * 12}\nand {'word ' * 12}"
+    assert fit_help(text).split() == text.split() and len(fit_help(text).splitlines()) == 2
 
 
 def test_options_are_not_changed() -> None:
