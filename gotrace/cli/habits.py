@@ -99,6 +99,22 @@ _OF_TOOLS: dict[str, dict[str, str]] = {
     },
 }
 
+#: Options of the commands that add calls up, and their advice where calls are shown one by one.
+_ADDED = {
+    **dict.fromkeys(
+        (
+            *("--by", "--diff", "--function", "--goroutine", "--interval", "--rows"),
+            *("--sort", "--top"),
+        ),
+        "gofunccount and gofunclatency, which add calls up, have it",
+    ),
+    **dict.fromkeys(
+        ("--heat", "--of", "--outermost"), "gofunclatency, which adds calls up, has it"
+    ),
+    **dict.fromkeys(("--inlined", "--places"), "only gofunccount counts inlined calls"),
+    **dict.fromkeys(("--microseconds", "--milliseconds"), "durations have units: leave it out"),
+}
+
 #: First words of gotrace that trace nothing, and those that give calls another form.
 _PLAIN, _FORMS = ("compile", "doctor", "recipes"), ("flight", "record", "tree")
 #: First words of gotrace that are commands of their own, each with a module of this package.
@@ -108,13 +124,14 @@ _ONCE = {
     **dict.fromkeys(("--when", "--memory"), "type gotrace flight TIME"),
     "--critical": "type gotrace tree ROOT",
 }
-_OF_TOOLS["gotrace"].update(_ONCE)
+_OF_TOOLS["gotrace"] |= {**_ADDED, **_ONCE}
 #: Those that had a value, and its name.
 _OLD = {"--flight": "TIME", "--tree": "ROOT"}
 _ALL = "all calls are needed to know what belongs together: leave it out"
 for _word in _FORMS:
     _OF_TOOLS[f"gotrace {_word}"] = {
         **_SLOW,
+        **_ADDED,
         **_ONCE,
         **dict.fromkeys(("--goid", "--tid", "--budget"), _ALL),
         **dict.fromkeys(("-C", "--cpu", "--entry"), "it is of gotrace alone: leave it out"),
@@ -264,6 +281,7 @@ def _check_patterns(
     tool: str, patterns: Sequence[str], has_process: bool, has_interval: bool
 ) -> None:
     first, *others = patterns
+    _check_files(patterns)
     if first in ("help", "version"):
         raise UsageError(f"type {tool} --{first}")
     if tool == "gotrace":
@@ -292,6 +310,19 @@ def _check_patterns(
             )
         if others and not has_process and word.isidentifier() and _is_process(word):
             raise UsageError(f"{quote(word)} is not a function: -p {word} is for the process")
+
+
+def _check_files(patterns: Sequence[str]) -> None:
+    """Raise UsageError for names of files that a shell has put in place of a pattern."""
+    files = [word for word in patterns if os.path.basename(word) == word and os.path.isfile(word)]
+    sources = [word for word in files if word.endswith(".go")]
+    others = len(files) > 1 and all(map(os.path.exists, patterns))
+    if sources or others:
+        pattern = "*" if others else f"{sources[0].removesuffix('go')}*"
+        raise UsageError(
+            f"{quote((sources or files)[0])} is a file: the shell puts files in place of {pattern}:"
+            f" type {quote(pattern)} in quotes"
+        )
 
 
 def _check_subcommands(patterns: Sequence[str]) -> None:

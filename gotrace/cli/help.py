@@ -29,7 +29,8 @@ def fit_help(text: str) -> str:
             lines += _list(given)
         else:
             for is_blank, paragraph in groupby(given, lambda line: not line):
-                lines += paragraph if is_blank else textwrap.wrap(" ".join(paragraph), WIDTH)
+                text = "\n".join(paragraph)
+                lines += text.split("\n") if is_blank else textwrap.wrap(text, WIDTH)
     return "\n".join(lines)
 
 

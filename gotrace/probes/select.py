@@ -466,7 +466,7 @@ class _Explanation:
         else:
             one = f"the calls of one by its whole name{without}"
             return f"{said('gofunccount', 'count()')} counts {one}, or {build}"
-        return f"{typed}{without} counts {its} calls, or {build}"
+        return f"{typed}{without} counts {its} calls where that is exact, or {build}"
 
     def _inlined_names(self, names: NameList) -> list[str]:
         """Return those of ``names`` that are meant: by the pattern, else by another spelling.
@@ -530,10 +530,9 @@ class _Explanation:
         return names
 
     def _in_other_packages(self) -> list[int]:
-        wanted = "." + self.typed.removeprefix(package_of(self.typed)).lstrip(".")
-        names = enumerate(self.names.all_spoken)
-        rows = [row for row, name in names if name.endswith(wanted)]
-        return [row for row in rows if self._package(row) + wanted == self.names.all_spoken[row]]
+        wanted = "." + _key(self.typed.removeprefix(package_of(self.typed)).lstrip("."))
+        rows = [row for row, key in enumerate(self.keys) if key.endswith(wanted)]
+        return [row for row in rows if _key(self._package(row)) + wanted == self.keys[row]]
 
     def _package(self, row: int) -> str:
         names = self.names.all_spoken if self.names.gccgo else self.names.names

@@ -485,7 +485,7 @@ def _place_line(name: str, call: InlinedCall, place: Proof | None) -> str:
     is_counted = "counted"
     if place is not None and place.unproven is not None:
         how = "not counted" if place.site is None else "counted, perhaps not always"
-        is_counted = f"{how}: {place.unproven.value}"
+        is_counted = f"{how}: {place.unproven.text}"
     at = f"{name} in {call.caller} at {_position(call.file, call.line)}"
     return f"    {printable(at)}  {is_counted}\n"
 

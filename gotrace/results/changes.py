@@ -127,6 +127,8 @@ class Rates:
     intervals: dict[float, float] = field(default_factory=dict)
     #: The parts that are missing from it, in words.
     lost: list[str] = field(default_factory=list)
+    #: Whether it has the beginning of a run.
+    is_run: bool = False
 
     @classmethod
     def read(cls, source: Source, name: str = "the recording") -> Rates:
@@ -139,6 +141,8 @@ class Rates:
         except ValueError as error:
             raise GotraceError(f"{name}: not what --json writes: {error}") from error
         if not found.kind:
+            if found.is_run:
+                raise GotraceError(f"{name}: has no results: nothing was seen in that run")
             tools = ", ".join(sorted({kind.tool for kind in KINDS.values()}))
             raise GotraceError(f"{name}: has no results: those of {tools} are compared")
         if found.units <= 0:
@@ -159,6 +163,7 @@ class Rates:
                 self.patterns.update(asked.get("patterns", ()))
                 self._ask(asked)
                 has_end = name == "merged"
+                self.is_run = True
             elif name == "detached":  # of each run, if there are several
                 has_end = True
                 units += checked(DETACHED, row, "detached").get("seconds", 0.0)

@@ -23,7 +23,7 @@ from gotrace.probes.pattern import NoFileError, Pattern, split_target
 from gotrace.probes.select import InlinedScope, Selection, Selector
 from gotrace.records import dataclass, field, replace
 from gotrace.sites.hashed import HASHED
-from gotrace.sites.inlined import InlinedSites, is_known
+from gotrace.sites.inlined import InlinedSites, Unproven, is_known
 from gotrace.sites.records import SiteForm
 from gotrace.sites.sites import FunctionSites, InlinedAt, InlinedPlace, Site, function_sites
 from gotrace.sites.unwind import fault_site
@@ -284,11 +284,11 @@ class Inlined:
         places = counted("{} place{s}", self.places)
         if self.reasons is None:
             return f"{self.function} is also inlined in {places}: not {verb} there"
-        why = _numbers(self.reasons)
         missing = sum(self.reasons.values())
+        where = "where" if missing == self.places else f"and in {missing} of them"
         return (
-            f"{self.function} is inlined in {places}: in {missing} of them"
-            f" not all calls are {verb} ({why})"
+            f"{self.function} is inlined in {places}, {where} not all calls are {verb}:"
+            f" {_why_unproven(self.reasons)}"
         )
 
     @property
@@ -772,9 +772,12 @@ def _with_inlined(
         if sites := _inlined_sites(name, rows_of[name], places):
             functions.append(sites)
         elif selector.spells(name):
-            reasons = _numbers(Counter(place.unproven or "" for place in places))
+            why = _why_unproven(Counter(place.unproven for place in places if place.unproven))
             many = counted("{} place{s}", len(places))
-            unseen.append(f"{name} exists only inlined, in {many}: none is proven ({reasons})")
+            unseen.append(
+                f"{name} exists only inlined, in {many}, and cannot be counted: {why};"
+                " build with -gcflags=all=-l"
+            )
     return functions, unseen
 
 
@@ -808,8 +811,10 @@ def by_place(plan: ProbePlan) -> ProbePlan:
     return replace(plan, binaries=tuple(binaries), whole=plan)
 
 
-def _numbers(reasons: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+def _why_unproven(reasons: Mapping[str, int]) -> str:
+    """Return why places are not proven, with their numbers if there are several reasons."""
+    texts = {Unproven(reason).text: count for reason, count in reasons.items()}
+    return ", ".join(f"{text} ({n})" if len(texts) > 1 else text for text, n in texts.items())
 
 
 def plan_measuring(target: Target, requests: Sequence[BinaryRequest]) -> ProbePlan:

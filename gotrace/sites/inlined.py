@@ -67,6 +67,28 @@ class Unproven(Enum):
     BRANCH = "branch"
     FAULTS = "faults"
 
+    @property
+    def text(self) -> str:
+        """Return the reason as messages have it, after "it cannot be counted there:"."""
+        return _TEXTS[self]
+
+
+_TEXTS = {
+    Unproven.UNPINNED: "no instruction is left that is certainly the call's",
+    Unproven.SPECULATED: "the compiler may run its code without a call",
+    Unproven.HOISTED: "some of its code comes before its beginning",
+    Unproven.NO_HEAD: "its code has no beginning of its own",
+    Unproven.LOOP_HEAD: "it begins with a loop",
+    Unproven.ENTRY_BLOCK: "it begins where its caller does",
+    Unproven.JUMP_TABLE: "its caller's jumps cannot be followed",
+    Unproven.FIPS: "a program in FIPS mode checks this code",
+    Unproven.RELEASE: "this release of Go, or this architecture, is not known well enough",
+    Unproven.REFUSED: "the kernel allows no probe there",
+    Unproven.TAKEN: "another function is counted there",
+    Unproven.BRANCH: "jumps of its own may reach its first instruction",
+    Unproven.FAULTS: "it may fault before the place is reached",
+}
+
 
 #: The releases in which the rules were held against programs that count themselves.
 _RELEASES = ((1, 21), (1, 27))

@@ -15,7 +15,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 COMMANDS = sorted(
     path.stem for path in (Path(__file__).parents[2] / "gotrace" / "cli").glob("go*.py")
 )
-_MOST = 21  # modules of ours that a parser needs
+_MOST = 22  # modules of ours that a parser needs
 _SCRIPT = """\
 import sys
 before = set(sys.modules)

@@ -292,6 +292,7 @@ PROGRAM = FakeTable(
         ("os.(*File).Raed", "os.(*File).Read"),
         ("main.Checkout", "example.com/shop/store.Checkout"),  # another package
         ("main.(*Cart).Total", "example.com/shop/store.(*Cart).Total"),
+        ("main.Cart.Total", "example.com/shop/store.(*Cart).Total"),
         ("net/http", "net/http.*"),  # a package
         ("main.comp*e", "main.computeE"),  # globs
         ("compute*", "*.compute*"),
@@ -351,7 +352,7 @@ def test_a_function_that_is_inlined_everywhere() -> None:
     known = FakeTable(["main.main"], inlined=table.inlined, go_version=GoVersion(1, 27))
     assert explain(known, "main.add", verb="trace") == (
         "main.add is inlined into main.main (functions.go:10): count('main.add') counts its"
-        " calls, or build with -gcflags=-l to trace it"
+        " calls where that is exact, or build with -gcflags=-l to trace it"
     )
     both = FakeTable(
         ["main.main"],
@@ -479,7 +480,7 @@ def test_functions_of_a_program(toolchain: Toolchain) -> None:
             assert len(names_of(table, "main.Map[...]")) == 2
         source = (FIXTURES / "names_forms" / "main.go").read_text()
         line = source[: source.index("// add is inlined here")].count("\n") + 1
-        other = "count('main.add') without by counts its calls, or "
+        other = "count('main.add') without by counts its calls where that is exact, or "
         other = other if minor(toolchain) >= 21 else ""
         with pytest.raises(NoMatchError) as caught:
             Selector(["main.add"]).select(table)

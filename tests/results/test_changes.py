@@ -330,7 +330,8 @@ def test_a_page_shows_stacks_and_escapes_names(
     [
         (gofunclatency.main, [histogram(0)], [], ""),
         (gofunccount.main, [histogram(0)], [], "is of gofunclatency: type gofunclatency --diff"),
-        (gooffcpu.main, [], [], "has no results"),
+        (gooffcpu.main, [], [], "has no results: those of"),
+        (gooffcpu.main, [{"kind": "attached"}], [], "no results: nothing was seen in that run"),
         (gooffcpu.main, [{"kind": "wait"}], [], "not what --json writes"),
         (gofunclatency.main, [histogram(0)], ["-d", "1"], "two files: leave out --duration"),
         (gofunccount.main, [], ["main.*"], "two files: leave out [BINARY:]PATTERN"),
