@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gotrace.cli.conflicts import Conflict
 from gotrace.cli.options import (
     CALLS_CONFLICTS,
@@ -17,6 +19,9 @@ from gotrace.cli.options import (
 )
 from gotrace.records import dataclass, replace
 from gotrace.session.order import Order
+
+if TYPE_CHECKING:
+    from gotrace.report.calls import Columns
 
 _INTERVAL = 1.0  # seconds, of a map without -i
 _ALONE = "-g --slower --outermost"
@@ -104,6 +109,13 @@ class GofunclatencyOptions(CallsOptions, PartsOptions):
     def says_moves(self) -> bool:
         """Return whether it is said that calls are seen returning elsewhere than before."""
         return self.has_json or self.verbose
+
+    @property
+    def columns(self) -> Columns:
+        """Return the columns before a slow call."""
+        from gotrace.report.calls import Columns
+
+        return Columns(not self.named.is_one, self.verbose)
 
     @property
     def is_drawn(self) -> bool:

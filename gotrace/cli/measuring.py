@@ -94,7 +94,7 @@ def _measure(options: GofunclatencyOptions, request: LatencyRequest, output: Out
             for notice in together(plan, options.goroutine):
                 output.notice(notice)
         symbols = Symbolizer.of(run.tasks.files)
-        slow = _SlowCalls(plan, output, tracing, options.short)
+        slow = _SlowCalls(plan, output, tracing, options)
         heat = None
         if options.is_drawn:
             from gotrace.cli.heat import HeatDrawing
@@ -164,11 +164,13 @@ def _choice(options: GofunclatencyOptions, by_function: bool) -> LatencyChoice:
 class _SlowCalls:
     """A writer of slow calls with times of day, and column heads once."""
 
-    def __init__(self, plan: ProbePlan, output: Output, tracing: _Tracing, short: bool) -> None:
+    def __init__(
+        self, plan: ProbePlan, output: Output, tracing: _Tracing, options: GofunclatencyOptions
+    ) -> None:
         self._names = plan.names
         self._output = output
         self._tracing = tracing
-        self._short = short
+        self._short, self._columns = options.short, options.columns
         self._first = True
         self._boot = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
 
@@ -190,7 +192,7 @@ class _SlowCalls:
             for call in calls
         ]
         for form in self._output.forms:
-            write_slow(form, rows, self._first, self._short)
+            write_slow(form, rows, self._first, self._short, self._columns)
         self._first = False
 
 

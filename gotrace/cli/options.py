@@ -304,6 +304,11 @@ class Named(NamedTuple):
         """Return the one process, None if there are several or none."""
         return self.pids[0] if len(self.pids) == 1 else None
 
+    @property
+    def is_one(self) -> bool:
+        """Return whether it is one process, that of a command included."""
+        return self.pid is not None or self.command is not None
+
 
 _NOBODY = Named()
 

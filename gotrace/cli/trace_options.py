@@ -19,6 +19,7 @@ from gotrace.records import dataclass
 from gotrace.session.choices import MAX_STACK_FRAMES, MAX_TEXT_BYTES
 
 if TYPE_CHECKING:
+    from gotrace.report.calls import Columns
     from gotrace.session.trace_plan import TraceChoices
 
 _MAX_ELEMENTS = 64  # of which each may take a block of the payload, and it has 64
@@ -143,6 +144,14 @@ class GotraceOptions(CapturedOptions, BudgetOptions, PartsOptions):
     def wants_stacks(self) -> bool:
         """Return whether stacks are written in place of calls."""
         return self.folded or bool(self.files.profiles)
+
+    @property
+    def columns(self) -> Columns:
+        """Return the columns before a call: its thread, if anything of threads is asked."""
+        from gotrace.report.calls import Columns
+
+        tid = self.verbose or self.cpu or self.tid is not None
+        return Columns(not self.named.is_one, tid, self.cpu)
 
     def prepared(self, parser: OptionParser[GotraceOptions]) -> GotraceOptions:
         """Return the options as they are meant. Raises GotraceError, UsageError among these."""

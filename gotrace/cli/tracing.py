@@ -29,7 +29,7 @@ from gotrace.profiles.folded import folded
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.write import write_profile
 from gotrace.report.call_profile import FORM, CallProfile
-from gotrace.report.calls import CALL_HEADING, CPU_HEADING, Clock, LineStyle, TimeStyle
+from gotrace.report.calls import Clock, LineStyle, TimeStyle
 from gotrace.report.colour import wants_colour
 from gotrace.report.fast_calls import line_of
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
@@ -182,12 +182,12 @@ class _Form:
     ) -> None:
         """Write the heading; ``is_counted``: what cannot be decided is counted here."""
         as_json = isinstance(output, JsonOutput)
-        style = LineStyle(options.width, options.short, wants_colour(output.out), options.cpu)
+        style = LineStyle(options.width, options.short, wants_colour(output.out), options.columns)
         self.line_of = [line_of(one, clock, as_json, style, is_counted) for one in decoders]
         self.lines: list[str] = []
         self._out = output.out
         if isinstance(output, TextOutput):
-            output.heading((CPU_HEADING if options.cpu else "") + CALL_HEADING)
+            output.heading(style.columns.heading("CALL"))
             self._out.flush()
 
     def flush(self) -> None:

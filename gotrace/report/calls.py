@@ -56,21 +56,48 @@ from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import ErrorValue, Value
 from gotrace.values.to_json import to_json
 
-#: The columns' heads, with the newline that every line made here has.
-CALL_HEADING = f"{'TIME':<15} {'PID':<8} {'TID':<8} {'GOID':<10} {'DURATION':<9} CALL\n"
-#: The column that precedes them with ``LineStyle.cpu``.
-CPU_HEADING, CPU_PREFIX = f"{'CPU':<4} ", "%-4s "
-#: The beginning of all lines, to be filled with time, pid, tid and goid. The duration follows.
-TEXT_PREFIX = "%-15s %-8d %-8d %-10d "
 DURATION_WIDTH = 9
-#: Columns before a call, where no number is wider than its own.
-PREFIX_WIDTH = 15 + 1 + 8 + 1 + 8 + 1 + 10 + 1 + DURATION_WIDTH + 1
 #: The DURATION of calls that were seen at their entry only.
 NO_DURATION = "-"
 
 _INDENT = " " * 8
 #: The words in place of the results of a call that did not return.
 _UNWOUND = {Unwinding.PANIC: "panicked", Unwinding.GOEXIT: "ended by runtime.Goexit"}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns before a call: time, goroutine and duration always, the others as they say.
+
+    A terminal has 80 columns: of one process the number says nothing, and threads serve any
+    goroutine.
+    """
+
+    pid: bool = True
+    tid: bool = True
+    cpu: bool = False
+
+    @property
+    def template(self) -> str:
+        """Return the beginning of a line, to be filled with the moment and ``numbers``."""
+        return f"{'%-4s ' * self.cpu}%-15s {'%-8d ' * (self.pid + self.tid)}%-10d "
+
+    def heading(self, last: str) -> str:
+        """Return the heads, with the newline that every line made here has."""
+        names = [("CPU", 4)] * self.cpu + [("TIME", 15)] + [("PID", 8)] * self.pid
+        names += [("TID", 8)] * self.tid + [("GOID", 10), ("DURATION", DURATION_WIDTH)]
+        return "".join(f"{name:<{width}} " for name, width in names) + f"{last}\n"
+
+    def prefix(self, moment: str, pid: int, tid: int, goid: int, cpu: int | None = None) -> str:
+        """Return the beginning of a line; the duration follows."""
+        numbers = [*[pid] * self.pid, *[tid] * self.tid, goid]
+        cpus = ["-" if cpu is None else str(cpu)] * self.cpu
+        return self.template % (*cpus, moment, *numbers)
+
+    @property
+    def width(self) -> int:
+        """Return the columns before a call, where no number is wider than its own."""
+        return len(self.heading("")) - 1
 
 
 class TimeStyle(Enum):
@@ -130,13 +157,12 @@ class LineStyle:
 
     ``width`` is what a call's line may have: values are cut to fit, and pointers to large structs
     not followed; None shows all. ``short``: names without the beginning of import paths.
-    ``cpu``: the CPU is shown in a column of its own, the first.
     """
 
     width: int | None = None
     short: bool = False
     colour: bool = False
-    cpu: bool = False
+    columns: Columns = Columns()
 
     def name(self, name: str) -> str:
         """Return a function's name as Go's stack dumps have it, ``[...]`` for type arguments."""
@@ -161,9 +187,8 @@ def place_of(function: TracedFunction) -> str:
 
 def text_line(call: DecodedCall, clock: Clock, style: LineStyle = PLAIN) -> str:
     """Return a call as a line, and its stack as lines below."""
-    prefix = TEXT_PREFIX % (clock.text(call.end_ns), call.pid, call.tid, call.goid)
-    if style.cpu:
-        prefix = CPU_PREFIX % ("-" if call.cpu is None else call.cpu) + prefix
+    moment = clock.text(call.end_ns)
+    prefix = style.columns.prefix(moment, call.pid, call.tid, call.goid, call.cpu)
     prefix += style.duration(call.duration_ns) + " "
     shown = call_text(call, style)
     lines = [prefix + printable(bracket_of(call)) + shown]
@@ -262,8 +287,7 @@ def _call(call: DecodedCall, style: LineStyle) -> str:
         return _framed(call, texts, style)
     plain = replace(style, colour=False) if style.colour else style
     text = _framed(call, texts, plain)
-    before = PREFIX_WIDTH + (len(CPU_HEADING) if style.cpu else 0)
-    over = 0 if style.width is None else before + len(text) - style.width
+    over = 0 if style.width is None else style.columns.width + len(text) - style.width
     if over > 0:
         texts = cut_to_fit(values, texts, over)
     elif not style.colour:

@@ -28,7 +28,6 @@ from gotrace.report.calls import (
     DURATION_WIDTH,
     NO_DURATION,
     PLAIN,
-    TEXT_PREFIX,
     Clock,
     LineStyle,
     json_line,
@@ -64,7 +63,7 @@ def line_of(
 
     def decoded(record: bytes) -> str:
         calls = [call for _, call in decoder.calls(record, is_counted=is_counted)]
-        if style.cpu:
+        if style.columns.cpu:
             calls = [replace(call, cpu=cpu_of(record)) for call in calls]
         if as_json:
             return "".join([json_line(call, clock) for call in calls])
@@ -75,7 +74,7 @@ def line_of(
     # A predicate that the kernel has decided by registers alone adds nothing to the record.
     if compiled is not None and (compiled.rest is not None or any(traced.paths.values())):
         return decoded
-    if traced.spec.format is not None or len(traced.parts) > 1 or style.cpu:
+    if traced.spec.format is not None or len(traced.parts) > 1 or style.columns.cpu:
         return decoded
     entry = plain_phase(traced.entry, addresses=not as_json)
     result = plain_phase(traced.result, addresses=not as_json) if traced.result else None
@@ -246,11 +245,12 @@ def fast_text_line(
     hole = f"%-{DURATION_WIDTH}s"
     if style.colour:
         took, hole = "DURATION(end - begun)" if result else "DURATION(None)", "%s"
-    template = f"{TEXT_PREFIX}{hole} {name}({', '.join(f'{k}={v}' for k, v in pairs)})"
+    template = f"{style.columns.template}{hole} {name}({', '.join(f'{k}={v}' for k, v in pairs)})"
     if results:
         template += f" = {function.shown_results(results)}"
     template += _text(place_of(function)) + "\n"
-    filled = ["TIME(end)", "tgid", "tid", "goid", took, *_shown("a", entry), *_shown("r", result)]
+    numbers = [*["tgid"] * style.columns.pid, *["tid"] * style.columns.tid, "goid"]
+    filled = ["TIME(end)", *numbers, took, *_shown("a", entry), *_shown("r", result)]
     source = _source(entry, result, header.size, "ascii", filled, style.width is not None)
     names = {
         **_structs(entry, result, header),

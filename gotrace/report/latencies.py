@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gotrace.gotypes.symbols import elide_type_arguments, short_name, shown_names
 from gotrace.histogram import Histogram
+from gotrace.report.calls import DURATION_WIDTH, Columns
 from gotrace.report.durations import (
     PERCENTILES,
     duration,
@@ -91,7 +92,9 @@ def slow_row(
     }
 
 
-def write_slow(output: Output, rows: Sequence[Json], first: bool, short: bool = False) -> None:
+def write_slow(
+    output: Output, rows: Sequence[Json], first: bool, short: bool, columns: Columns
+) -> None:
     """Write slow calls; ``first`` puts the columns' heads above them.
 
     ``short``: names without the beginning of import paths.
@@ -100,7 +103,7 @@ def write_slow(output: Output, rows: Sequence[Json], first: bool, short: bool = 
         output.rows(rows)
         return
     if first:
-        output.heading(f"{'TIME':<15} {'PID':<8} {'TID':<8} {'GOID':<10} {'DURATION':<9} FUNC\n")
+        output.heading(columns.heading("FUNC"))
     for row in rows:
         second, rest = divmod(round(row["ts"] * 1_000_000), 1_000_000)
         clock = f"{time.strftime('%H:%M:%S', time.localtime(second))}.{rest:06d}"
@@ -110,10 +113,8 @@ def write_slow(output: Output, rows: Sequence[Json], first: bool, short: bool = 
         part = tracing_part(cost, ns) if hits and cost else None
         tracing = f" (about {part} of it tracing)" if part else ""
         why = " " + bracket(row["why"]["parts"], ns) if "why" in row else ""
-        output.out.write(
-            f"{clock:<15} {row['pid']:<8} {row['tid']:<8} {row['goid']:<10}"
-            f" {duration(ns):<9} {name}{tracing}{why}\n"
-        )
+        prefix = columns.prefix(clock, row["pid"], row["tid"], row["goid"])
+        output.out.write(f"{prefix}{duration(ns):<{DURATION_WIDTH}} {name}{tracing}{why}\n")
     output.out.flush()
 
 

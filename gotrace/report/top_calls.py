@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from gotrace.calls import StackFrame
 from gotrace.live.model import FunctionCalls, SlowRequest
 from gotrace.report.calls import (
-    PREFIX_WIDTH,
     Clock,
+    Columns,
     LineStyle,
     TimeStyle,
     bracket_of,
@@ -41,7 +41,7 @@ def slow_lines(rows: Sequence[SlowRequest], width: int) -> tuple[str, list[Scree
         at = _clock(row.epoch_ns).text(call.end_ns)[:8]
         text = call.message
         if text is None:
-            text = call_text(call, LineStyle(wide + PREFIX_WIDTH, short=True))
+            text = call_text(call, LineStyle(wide + Columns().width, short=True))
         part, mostly = row.mostly, ""
         if part is not None and row.duration_ns:
             what = part.what.removeprefix("blocked: ")

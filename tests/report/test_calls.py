@@ -12,8 +12,8 @@ import pytest
 
 from gotrace.calls import StackFrame
 from gotrace.report.calls import (
-    CALL_HEADING,
     Clock,
+    Columns,
     LineStyle,
     TimeStyle,
     json_line,
@@ -60,11 +60,33 @@ def get(**changes: object) -> DecodedCall:
 
 
 def test_a_call_is_a_line_of_columns_under_their_heads() -> None:
-    assert CALL_HEADING == "TIME            PID      TID      GOID       DURATION  CALL\n"
+    heading = "TIME            PID      TID      GOID       DURATION  CALL\n"
+    assert Columns().heading("CALL") == heading
     assert text_line(get(), CLOCK) == (
         "03:43:20.250000 1234     1240     18         31.2us    "
         'main.(*Store).Get(n=-3, key="user:42") = ("", true) at store.go:57\n'
     )
+
+
+@pytest.mark.parametrize(
+    ("columns", "heads", "prefix"),
+    [
+        (Columns(False, False), "TIME GOID DURATION CALL", "03:43:20.250000 18 31.2us "),
+        (Columns(False), "TIME TID GOID DURATION CALL", "03:43:20.250000 1240 18 31.2us "),
+        (Columns(True, False), "TIME PID GOID DURATION CALL", "03:43:20.250000 1234 18 31.2us "),
+        (
+            Columns(False, True, True),
+            "CPU TIME TID GOID DURATION CALL",
+            "3 03:43:20.250000 1240 18 31.2us ",
+        ),
+    ],
+)
+def test_columns_that_are_left_out_have_no_room(columns: Columns, heads: str, prefix: str) -> None:
+    style = LineStyle(columns=columns)
+    heading, line = columns.heading("CALL"), text_line(get(cpu=3), CLOCK, style)
+    assert heading.split() == heads.split()
+    assert re.sub(" +", " ", line).startswith(prefix)
+    assert line.index("main.(*Store).Get(") == heading.index("CALL") == columns.width
 
 
 def test_time_can_count_from_the_start() -> None:

@@ -38,6 +38,7 @@ from gotrace.overhead import ProbeCost
 from gotrace.report.calls import PLAIN as PLAIN_STYLE
 from gotrace.report.calls import (
     Clock,
+    Columns,
     LineStyle,
     TimeStyle,
     json_line,
@@ -280,6 +281,8 @@ def test_a_line_that_is_too_long_is_cut_by_the_slow_way() -> None:
     record = Traced(types, []).record((1, b"a" * 16, b"b" * 16))
     length = len(Traced(types, []).fast_text(refuse)(record)) - 1
     assert Traced(types, [], style=LineStyle(length)).fast_text(refuse)(record)
+    few = Traced(types, [], style=LineStyle(columns=Columns(pid=False, tid=False)))
+    assert few.fast_text(refuse)(record) == few.slow_text(record)
     shorter = Traced(types, [], style=LineStyle(length - 1))
     assert shorter.fast_text(lambda record: "slow")(record) == "slow"
     cut = shorter.slow_text(record)

@@ -14,6 +14,7 @@ import pytest
 
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
+from gotrace.report.calls import Columns
 from gotrace.report.durations import duration
 from gotrace.report.latencies import slow_row, write_latencies, write_slow
 from gotrace.report.output import JsonOutput, TextOutput
@@ -240,7 +241,7 @@ SLOW = slow(1700000000.25, 7, 12_000_000)
 
 def slow_text(*rows: Row, first: bool) -> str:
     out = io.StringIO()
-    write_slow(TextOutput(out, io.StringIO()), rows, first)
+    write_slow(TextOutput(out, io.StringIO()), rows, first, False, Columns())
     return out.getvalue()
 
 

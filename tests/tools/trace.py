@@ -13,7 +13,7 @@ from tests.tools.harness import Fixture, Result, of_kind, tool
 
 Json = dict[str, Any]
 
-_LINE = re.compile(r"[\d:.]+ +\d+ +\d+ +\d+ +(?:[0-9.]+[nmu]?s|-) +(.*)\n")
+_LINE = re.compile(r"[\d:.]+ +(?:\d+ +){1,3}(?:[0-9.]+[nmu]?s|-) +(.*)\n")
 
 
 program = program_of("trace_calls")

@@ -37,7 +37,7 @@ def bakery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fixture]:
     program = build(FIXTURES / "live_bakery", newest(), name="bakery")
     shutil.copy(program, directory / "bakery")
     (directory / "gotraced.yaml").write_text("targets: []\n")
-    (directory / "main.go").touch()
+    (directory / "cart.go").touch()
     with Fixture([directory / "bakery"], cwd=directory, patience=900) as fixture:
         yield fixture
 

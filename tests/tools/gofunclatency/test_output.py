@@ -84,9 +84,9 @@ def test_slow_calls_as_text() -> None:
             fixture.read_until("truth ")
             result = measuring.end()
     (head,) = (at for at, line in enumerate(result.lines) if line.startswith("TIME"))
-    assert result.lines[head].split() == ["TIME", "PID", "TID", "GOID", "DURATION", "FUNC"]
+    assert result.lines[head].split() == ["TIME", "GOID", "DURATION", "FUNC"]
     row = re.fullmatch(
-        r"\d\d:\d\d:\d\d\.\d{6} +(\d+) +\d+ +1 +([\d.]+)ms +main\.slow\n", result.lines[head + 1]
+        r"\d\d:\d\d:\d\d\.\d{6} +1 +([\d.]+)ms +main\.slow\n", result.lines[head + 1]
     )
     assert row is not None
-    assert int(row[1]) == fixture.ready and float(row[2]) >= 20
+    assert float(row[1]) >= 20
