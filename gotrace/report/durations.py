@@ -9,6 +9,8 @@ from gotrace.text import in_program, printable
 
 #: The percentiles that are shown, by name.
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+#: The unit of tables whose rows have their own: bounds are ns, and the second that of the next row.
+TIME = "time"
 _STARS = 40
 _COUNT_WIDTH = 8  # bcc's; larger counts widen the column
 
@@ -45,13 +47,16 @@ def four_digits(number: float) -> str:
 
 def table(rows: Sequence[tuple[int, int, int]], unit: str) -> Iterator[str]:
     """Yield rows of (first value, last value, count) below the heads of columns, as bcc does."""
-    width = 20 if any(abs(bound) >> 32 for *bounds, _ in rows for bound in bounds) else 10
+    is_wide = unit != TIME and any(abs(bound) >> 32 for *bounds, _ in rows for bound in bounds)
+    width = 20 if is_wide else 10
     most = max((count for *_, count in rows), default=0)
     digits = max(_COUNT_WIDTH, len(str(most)))
     yield f"{' ' * 5}{unit:<{2 * width - 1}} : {'count':<{digits}}  distribution"
     for low, high, count in rows:
+        bounds = (duration(low), duration(high + 1)) if unit == TIME else (str(low), str(high))
         stars = "*" * (count * _STARS // most if most else 0)
-        yield f"{low:>{width}} -> {high:<{width}} : {count:<{digits}} |{stars:<{_STARS}}|"
+        text = f"{bounds[0]:>{width}} -> {bounds[1]:<{width}}"
+        yield f"{text} : {count:<{digits}} |{stars:<{_STARS}}|"
 
 
 def function_line(program: str | None, function: str | None) -> Iterator[str]:

@@ -12,6 +12,7 @@ from gotrace.histogram import Histogram
 from gotrace.report.calls import DURATION_WIDTH, Columns
 from gotrace.report.durations import (
     PERCENTILES,
+    TIME,
     duration,
     four_digits,
     function_line,
@@ -30,7 +31,7 @@ from gotrace.text import counted, printable
 if TYPE_CHECKING:
     from gotrace.results.rows import Json, Row
 
-_UNITS = {1: "nsecs", 1_000: "usecs", 1_000_000: "msecs"}
+_UNITS = {1: TIME, 1_000: "usecs", 1_000_000: "msecs"}
 
 
 def tracing_part(part: int, whole: int) -> str | None:

@@ -25,7 +25,7 @@ from gotrace.live.model import (
 )
 from gotrace.live.monitor import Monitor
 from gotrace.records import dataclass, field
-from gotrace.report.durations import PERCENTILES, duration, table
+from gotrace.report.durations import PERCENTILES, TIME, duration, table
 from gotrace.report.goroutines import awaited_text
 from gotrace.report.top import (
     FUNCTION_ORDERS,
@@ -789,4 +789,4 @@ def _function_detail(row: FunctionRow) -> list[ScreenLine]:
         for exponent in range(min(octaves), max(octaves) + 1)
     ]
     marks = [f"{mark} = {duration(times.percentile(q))}" for mark, q in PERCENTILES.items()]
-    return [*map(ScreenLine, table(rows, "nsecs")), ScreenLine(""), ScreenLine(", ".join(marks))]
+    return [*map(ScreenLine, table(rows, TIME)), ScreenLine(""), ScreenLine(", ".join(marks))]

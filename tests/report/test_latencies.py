@@ -15,7 +15,7 @@ import pytest
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
 from gotrace.report.calls import Columns
-from gotrace.report.durations import duration
+from gotrace.report.durations import duration, table
 from gotrace.report.latencies import slow_row, write_latencies, write_slow
 from gotrace.report.output import JsonOutput, TextOutput
 from gotrace.results.kinds import KINDS
@@ -78,10 +78,10 @@ def test_a_table_is_bccs_log2_histogram_with_percentiles() -> None:
     assert text(interval(LatencyGroup("main.f", SMALL))) == (
         "\n"
         "Function = main.f\n"
-        "     nsecs               : count     distribution\n"
-        "         0 -> 1          : 1        |*************                           |\n"
-        "         2 -> 3          : 3        |****************************************|\n"
-        "         4 -> 7          : 1        |*************                           |\n"
+        "     time                : count     distribution\n"
+        "       0ns -> 2ns        : 1        |*************                           |\n"
+        "       2ns -> 4ns        : 3        |****************************************|\n"
+        "       4ns -> 8ns        : 1        |*************                           |\n"
         "\n"
         "avg = 2.6ns, total: 13ns, count: 5\n"
         "min = 1ns, p50 = 2ns, p90 = 5ns, p99 = 5ns, p99.9 = 5ns, max = 5ns\n"
@@ -92,11 +92,11 @@ def test_rows_without_calls_between_others_are_shown() -> None:
     times = Histogram(2, 17, 1, 16, Counter({1: 1, 16: 1}))
     lines = text(interval(LatencyGroup(None, times))).splitlines()
     assert lines[2:7] == [
-        "         0 -> 1          : 1        |****************************************|",
-        "         2 -> 3          : 0        |                                        |",
-        "         4 -> 7          : 0        |                                        |",
-        "         8 -> 15         : 0        |                                        |",
-        "        16 -> 31         : 1        |****************************************|",
+        "       0ns -> 2ns        : 1        |****************************************|",
+        "       2ns -> 4ns        : 0        |                                        |",
+        "       4ns -> 8ns        : 0        |                                        |",
+        "       8ns -> 16ns       : 0        |                                        |",
+        "      16ns -> 32ns       : 1        |****************************************|",
     ]
     assert "Function" not in "".join(lines)
 
@@ -104,8 +104,8 @@ def test_rows_without_calls_between_others_are_shown() -> None:
 def test_rows_before_the_first_and_after_the_last_call_are_left_out() -> None:
     times = Histogram(2, 0, 1 << 10, 1 << 11, Counter({(10 - 3) * 16: 1, (11 - 3) * 16: 1}))
     lines = text(interval(LatencyGroup(None, times))).splitlines()
-    assert lines[2].startswith("      1024 -> 2047       : 1 ")
-    assert lines[3].startswith("      2048 -> 4095       : 1 ")
+    assert lines[2].startswith("   1.024us -> 2.048us    : 1 ")
+    assert lines[3].startswith("   2.048us -> 4.096us    : 1 ")
     assert lines[4] == ""
 
 
@@ -136,15 +136,16 @@ def test_a_mean_is_never_shown_with_an_exponent() -> None:
     assert line.startswith("avg = 31.2us")
 
 
-def test_values_past_four_seconds_widen_the_table() -> None:
-    times = Histogram(1, 1 << 33, 1 << 33, 1 << 33, Counter({(33 - 3) * 16: 1}))
-    row = text(interval(LatencyGroup(None, times))).splitlines()[2]
-    assert row.startswith("          8589934592 -> 17179869183          : 1        |***")
-
-
-def test_the_head_of_a_wide_table_stands_above_its_columns() -> None:
-    times = Histogram(1, 1 << 33, 1 << 33, 1 << 33, Counter({(33 - 3) * 16: 1}))
+def test_times_have_their_units_and_never_widen_the_table() -> None:
+    times = Histogram(1, 1 << 43, 1 << 43, 1 << 43, Counter({(43 - 3) * 16: 1}))
     head, row = text(interval(LatencyGroup(None, times))).splitlines()[1:3]
+    assert row.startswith("     8796s -> 17592s     : 1        |***")
+    assert head.index(" : ") == row.index(" : ")
+
+
+def test_values_of_ten_digits_widen_the_table_and_its_head() -> None:
+    head, row = table([(1 << 33, (2 << 33) - 1, 1)], "n")
+    assert row.startswith("          8589934592 -> 17179869183          : 1        |***")
     assert head.index(" : ") == row.index(" : ")
 
 

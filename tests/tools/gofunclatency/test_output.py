@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from gotrace.units import nanoseconds
 from tests.tools.harness import Fixture, Result, of_kind, tool
 from tests.tools.latency import Json, measure, program
 
@@ -19,19 +20,23 @@ def table(lines: list[str], unit: str) -> dict[int, int]:
     (head,) = (at for at, line in enumerate(lines) if re.match(rf" +{unit} +: count", line))
     rows = {}
     for line in lines[head + 1 :]:
-        match = re.fullmatch(r" *(\d+) -> (\d+) +: (\d+) +\|(\**) *\|\n", line)
+        match = re.fullmatch(r" *(\S+) -> (\S+) +: (\d+) +\|(\**) *\|\n", line)
         if match is None:
             break
-        low, high, count = (int(match[group]) for group in (1, 2, 3))
-        assert high == max(2 * low, 2) - 1 or (low, high) == (0, 1)
-        rows[low] = count
+        low, high = match[1], match[2]
+        if unit == "time":
+            low, high = (str(round(nanoseconds(one))) for one in (low, high))
+            assert int(high) == pytest.approx(max(2 * int(low), 2), rel=0.001)
+        else:
+            assert int(high) == max(2 * int(low), 2) - 1
+        rows[int(low)] = int(match[3])
     return rows
 
 
 @pytest.fixture(scope="module")
 def played() -> tuple[Json, dict[str, Result]]:
     """Return the times of slow calls, and what runs with each unit said of them at once."""
-    options = {"nsecs": (), "usecs": ("-u",), "msecs": ("-m",)}
+    options = {"time": (), "usecs": ("-u",), "msecs": ("-m",)}
     with Fixture([program()]) as fixture, ExitStack() as stack:
         words = ("-p", str(fixture.ready), "main.slow")
         runs = {
@@ -42,7 +47,7 @@ def played() -> tuple[Json, dict[str, Result]]:
         return times, {unit: run.end() for unit, run in runs.items()}
 
 
-@pytest.mark.parametrize(("unit", "size"), [("nsecs", 1), ("usecs", 1_000), ("msecs", 1_000_000)])
+@pytest.mark.parametrize(("unit", "size"), [("time", 1), ("usecs", 1_000), ("msecs", 1_000_000)])
 def test_table_in_each_unit(played: tuple[Json, dict[str, Result]], unit: str, size: int) -> None:
     times, results = played
     result = results[unit]

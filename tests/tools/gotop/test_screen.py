@@ -212,7 +212,7 @@ def test_functions_have_calls_and_errors() -> None:
             screen.press("sss")
             screen.until(r"functions? by errors")
             screen.press("p\r")
-            screen.until(r"nsecs +: count|no call has returned since")
+            screen.until(r"time +: count|no call has returned since")
             screen.press("\x1bpd")
             screen.until(r"^nothing is attached")
             screen.press("q")
@@ -232,7 +232,7 @@ def test_a_function_has_callers_parts_and_calls() -> None:
             screen.press("\r")
             price = r"main\.work is called [\d,]+ times a\s+second, and this program changes"
             screen.until(price)
-            screen.until(r"nsecs +: count|no call has returned since")  # which was there before
+            screen.until(r"time +: count|no call has returned since")  # which was there before
             screen.press("n")
             screen.until(r"^not attached$")
             screen.press("\r")
