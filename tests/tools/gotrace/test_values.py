@@ -31,7 +31,7 @@ from tests.tools.harness import Fixture, Json, Result, of_kind, tool
 pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 TAKERS = ("-x", "main.take*.func*", "main.*take*", "main.shapes.func1")
-_LINE = re.compile(r"[\d:.]+ +\d+ +\d+ +\d+ +[0-9.]+[nmu]?s +(.*) at \w+\.go:\d+\n")
+_LINE = re.compile(r"[\d:.]+ +(?:\d+ +){1,3}[0-9.]+[nmu]?s +(.*) at \w+\.go:\d+\n")
 _SHAPES = re.compile(r"^([^ =]*?)\[go\.shape\.[^ =]*?\](?=[(.)])")
 _MAP_CUT = re.compile(r"map\[int\]int\{((?:\d+: \d+, ){4,8})\.\.\. \(len (\d+)\)\}")
 _LEAF = "<unavailable: in a float register that could not be read>"
