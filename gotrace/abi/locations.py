@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from gotrace.abi.assign import (
@@ -28,7 +28,14 @@ from gotrace.elf.buildinfo import GoVersion
 from gotrace.gotypes.from_dwarf import DwarfTypes
 from gotrace.gotypes.releases import ALL_PARAMETERS_LISTED
 from gotrace.gotypes.symbols import NameKind, parse_name
-from gotrace.gotypes.types import GoType, PointerType, Signature, StructType
+from gotrace.gotypes.types import (
+    GoType,
+    Kind,
+    PointerType,
+    Signature,
+    StructType,
+    basic_type,
+)
 from gotrace.records import dataclass, replace
 
 if TYPE_CHECKING:
@@ -59,7 +66,8 @@ class PlacedValue:
     """A parameter or result and its pieces; none for types without size.
 
     ``name`` is empty for blank and unnamed ones. ``pieces`` is None when the place is not known,
-    for the reason in ``problem``.
+    for the reason in ``problem``. ``dictionary_word``: the word of the call's dictionary that has
+    the type by which the value's shape is known to callers.
     """
 
     name: str
@@ -67,6 +75,7 @@ class PlacedValue:
     pieces: tuple[Piece, ...] | None
     problem: str | None = None
     within: StructField | None = None
+    dictionary_word: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +108,8 @@ class FunctionLocations:
     ``size``: bytes that they take of the stack, None where that was not computed. ``source``: if
     it is NOTHING, these are the words where parameters would be, if it is SHAPE, where they are.
     ``parameters_ordered`` and ``results_ordered``: they are in the order of the source.
+    ``dictionary`` is the hidden one of a generic function, or of a closure in one, whose values
+    have types in it.
     """
 
     name: str
@@ -110,6 +121,7 @@ class FunctionLocations:
     source: SignatureSource = SignatureSource.DWARF
     parameters_ordered: bool = True
     results_ordered: bool = True
+    dictionary: PlacedValue | CapturedValue | None = None
 
     @property
     def is_bare(self) -> bool:
@@ -176,15 +188,30 @@ def function_locations(
         _placed(types, variable, pieces[row], row in closed.unsure)
         for row, variable in enumerate(variables)
     ]
+    captured = [_captured(types, variable) for variable in function.captured]
     return FunctionLocations(
         function.name,
         convention,
         tuple(v for v in placed[: len(parameters)] if v.name != _DICTIONARY_NAME),
         tuple(placed[len(parameters) :]),
-        tuple(_captured(types, variable) for variable in function.captured),
+        tuple(value for value in captured if value.name != _DICTIONARY_NAME),
         parameters_ordered=in_order or _is_ordered(parameters, types),
         results_ordered=results_ordered,
+        dictionary=_dictionary(assignment.dictionary, captured, placed),
     )
+
+
+def _dictionary(
+    piece: Piece | None, captured: Iterable[CapturedValue], placed: Iterable[PlacedValue]
+) -> PlacedValue | CapturedValue | None:
+    """Return the dictionary, if values have types in it: a parameter, or captured by a closure."""
+    if all(value.dictionary_word is None for value in placed):
+        return None
+    word = basic_type(Kind.UINTPTR)
+    if piece is not None:
+        return PlacedValue(_DICTIONARY_NAME, word, (piece,))
+    found = (value for value in captured if value.name == _DICTIONARY_NAME)
+    return next((replace(value, type=word) for value in found), None)
 
 
 def _is_ordered(variables: Sequence[Variable], types: DwarfTypes) -> bool:
@@ -287,6 +314,7 @@ def _placed(
         types.parameter(variable).type,
         None if unsure else pieces,
         _SHIFTED if unsure else None,
+        dictionary_word=types.dictionary_word(variable),
     )
 
 

@@ -10,6 +10,7 @@ from gotrace.capture.nodes import StringNode
 from gotrace.capture.ops import Position
 from gotrace.capture.payload import REFUSED, PayloadReader, Reader, int_at, word_at
 from gotrace.gotypes.types import Kind, PointerType, StructType, basic_type
+from gotrace.records import replace
 from gotrace.values.model import StringValue, TextValue, TimeValue, UnavailableValue, Value
 from gotrace.values.stdlib_text import ipv6_text
 
@@ -25,6 +26,17 @@ _time = struct.Struct("<QqQ").unpack_from
 #: Offsets in time.Location (src/time/zoneinfo.go) since Go 1.15; DWARF's are used where they are.
 _LOCATION = {"name": 0, "zone": 16, "cacheStart": 80, "cacheEnd": 88, "cacheZone": 96}
 _ZONE_BYTES = 24
+
+
+def time_of(wall: int, ext: int) -> TimeValue:
+    """Return the time of two fields, as in UTC."""
+    monotonic = None
+    seconds = ext
+    if wall & _HAS_MONOTONIC:
+        seconds = _WALL_TO_INTERNAL + (wall >> 30 & 0x1FFFFFFFF)
+        monotonic = ext
+    nanoseconds = wall & _NANOSECOND_MASK
+    return TimeValue(seconds - _UNIX_TO_INTERNAL, nanoseconds, monotonic=monotonic)
 
 
 class TimeNode(PlanNode):
@@ -86,17 +98,11 @@ class _TimeReader(Reader):
         if payload.lengths[source] < offset + 24:
             return payload.why(source)
         wall, ext, location = _time(payload.data, payload.starts[source] + offset)
-        monotonic = None
-        seconds = ext
-        if wall & _HAS_MONOTONIC:
-            seconds = _WALL_TO_INTERNAL + (wall >> 30 & 0x1FFFFFFFF)
-            monotonic = ext
-        seconds -= _UNIX_TO_INTERNAL
-        nanoseconds = wall & _NANOSECOND_MASK
+        found = time_of(wall, ext)
         if location == 0:
-            return TimeValue(seconds, nanoseconds, "UTC", 0, monotonic)
-        zone, east = self._zone(payload, seconds)
-        return TimeValue(seconds, nanoseconds, zone, east, monotonic)
+            return found
+        zone, east = self._zone(payload, found.seconds)
+        return replace(found, zone=zone, offset=east)
 
     def _zone(self, payload: PayloadReader, seconds: int) -> tuple[str | None, int]:
         block, zone = self.location_block, self.zone_block

@@ -106,6 +106,25 @@ def symbol_names(image: ElfImage, addresses: Container[int]) -> Iterator[tuple[i
             yield found[4], name
 
 
+def object_names(image: ElfImage, part: str) -> dict[int, str]:
+    """Return the addresses of the variables in ``.symtab`` that have a part in their names."""
+    tables = _tables(image, SHT_SYMTAB)
+    if tables is None:
+        return {}
+    symbols, strings = tables
+    data, end = image.data, strings.offset + strings.size
+    starts = {
+        data.rfind(b"\0", strings.offset, at) + 1 - strings.offset
+        for at in find_all(data, part.encode(), strings.offset, end)
+    }
+    chosen = [
+        entry
+        for entry in _entries(image, symbols)
+        if entry[0] in starts and entry[1] & 15 == STT_OBJECT and entry[3] != SHN_UNDEF
+    ]
+    return {entry[4]: name for entry, name in _named(image, strings, chosen)}
+
+
 def object_symbol(image: ElfImage, address: int) -> VariableSymbol | None:
     """Return the variable in ``.symtab`` that has an address in it, None if there is none."""
     tables = _tables(image, SHT_SYMTAB)

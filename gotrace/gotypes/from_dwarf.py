@@ -110,6 +110,13 @@ class DwarfTypes:
             raise DwarfError(f"parameter {variable.name} has no type")
         return Parameter(variable.name, self.at(variable.type_offset))
 
+    def dictionary_word(self, variable: Variable) -> int | None:
+        """Return which word of its call's dictionary describes a variable's type, None if none."""
+        if variable.type_offset is None:
+            return None
+        word = self._reader.die(variable.type_offset).values.get(GoAttribute.DICT_INDEX)
+        return word if isinstance(word, int) else None
+
     def _lazy(self, die: Die, attribute: str | int) -> Lazy[GoType]:
         """Return a reference to the type in an attribute; to nothing, as of C's void, without."""
         offset = die.values.get(attribute)

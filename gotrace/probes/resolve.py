@@ -106,6 +106,7 @@ from gotrace.text import quote
 #: The steps that an operator means, dereferences included, and the type that they lead to.
 Hop = tuple[tuple[PathStep, ...], GoType]
 
+_POINTER_SHAPE = "go.shape.*"
 #: The type of lengths.
 INT = basic_type(Kind.INT)
 #: The type of what an interface holds: nil, as the interface is, or something with a name.
@@ -125,7 +126,17 @@ def deref(of: GoType) -> Hop:
         if of.kind is Kind.UNSAFE_POINTER:
             raise StepError("an unsafe.Pointer does not say what it points to")
         raise StepError(f"{described(of)} is not a pointer: leave the * out")
+    _check_known(of)
     return (PathMark.DEREF,), of.elem
+
+
+def _check_known(of: GoType) -> None:
+    """Raise StepError for the type that stands for all pointers in generic code."""
+    if of.name.startswith(_POINTER_SHAPE):
+        raise StepError(
+            "instances for all pointer types share this code, and only a call says what it points"
+            " to: compare it with nil, or probe a function that is not generic"
+        )
 
 
 def _through_pointers(of: GoType) -> Hop:
@@ -139,6 +150,7 @@ def _through_pointers(of: GoType) -> Hop:
 
 def field_of(of: GoType, name: str) -> Hop:
     """Find a field by name, a promoted one too, through pointers; raises StepError."""
+    _check_known(of)
     steps, target = _through_pointers(of)
     if isinstance(target, StructType):
         found = _promoted(target, name)

@@ -28,6 +28,7 @@ class RootKind(Enum):
     CAPTURED = "captured variable"  # of a closure
     EXIT = "parameter, at the return"  # what it leads to then; itself it is as at the entry
     SAVED = "parameter, for the return"  # its bytes, no value of its own
+    DICTIONARY = "dictionary of a generic function's instance"
     LABEL = "label"  # a pprof label of the goroutine: the name is its key
 
 

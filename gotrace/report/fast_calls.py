@@ -74,7 +74,8 @@ def line_of(
     # A predicate that the kernel has decided by registers alone adds nothing to the record.
     if compiled is not None and (compiled.rest is not None or any(traced.paths.values())):
         return decoded
-    if traced.spec.format is not None or len(traced.parts) > 1 or style.columns.cpu:
+    is_asked = traced.spec.format is not None or style.columns.cpu
+    if traced.has_dictionary or is_asked or len(traced.parts) > 1:
         return decoded
     entry = plain_phase(traced.entry, addresses=not as_json)
     result = plain_phase(traced.result, addresses=not as_json) if traced.result else None

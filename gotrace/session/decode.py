@@ -24,6 +24,7 @@ from gotrace.probes.scope import PART_SPECIALS, STACK_TYPE, Phase, SpecialName
 from gotrace.probes.spec import ProbeSpec, ResolvedProbe
 from gotrace.probes.typed import AccessPath, Operand, Sliced, Typed
 from gotrace.records import dataclass, replace
+from gotrace.session.dictionaries import CallTypes
 from gotrace.session.events import CallRecord, Unwinding, parse_call
 from gotrace.session.symbols import Symbolizer, is_plumbing
 from gotrace.session.tasks import Tasks
@@ -194,6 +195,7 @@ class CallDecoder:
         no_floats = f"in a float register; {said('--no-fp', 'floats=False')}"
         self._no_floats = _FLOATS_MISSED if floats else no_floats
         self._comms: dict[int, str] = {}
+        self._types = CallTypes(traced) if traced.has_dictionary else None
         self._contexts: dict[int, ReadContext] = {}
         self._is_plain = all(
             spec.format is None and probe.predicate is None and not any(probe.extras)
@@ -286,9 +288,12 @@ class CallDecoder:
         if floats is not None and traced.overwritten in floats:
             floats = {number: raw for number, raw in floats.items() if number != traced.overwritten}
         entry = self._values(traced.entry, call.args, floats, call.bias)
-        if traced.result is None or call.unwound is not None:
-            return entry, None
-        return entry, self._values(traced.result, call.results, call.return_floats, call.bias)
+        results = None
+        if traced.result is not None and call.unwound is None:
+            results = self._values(traced.result, call.results, call.return_floats, call.bias)
+        if self._types is not None:
+            self._types.give(entry, results, call.bias)
+        return entry, results
 
     def _decoded(
         self,

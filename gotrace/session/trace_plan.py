@@ -50,7 +50,7 @@ from gotrace.probes.predicate import (
     key_ops,
     measure_ops,
 )
-from gotrace.probes.scope import Phase, RootKind, Scope, SpecialName
+from gotrace.probes.scope import Phase, Root, RootKind, Scope, SpecialName
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import ProbeSpec, ResolvedProbe, parse_probe
 from gotrace.probes.tokens import SpecError, TextRange
@@ -92,6 +92,8 @@ _NESTED_STEPS = 24  # allowed for each interface's subplan
 _MAX_PREDICATE = 40  # operations of one phase
 _CONTAINS = 2  # Op.reg of a STRING_TEST that searches: TEST_CONTAINS of bpf/plan.h
 SEARCH_STEPS = 48  # that a search takes at most: SEARCH_STEPS of bpf/plan.h
+#: The dictionary of a generic function's call, by which its values get their types.
+DICTIONARY = AccessPath(Root(RootKind.DICTIONARY, 0, ".dict"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,11 @@ class TracedCall:
         """Return whether anything is read of the program as a call returns."""
         ops = self.result.ops if self.result is not None else ()
         return any(OpCode.END < op.code < OpCode.PUSH_CONST for op in ops)
+
+    @property
+    def has_dictionary(self) -> bool:
+        """Return whether values get their types from the dictionary of a call."""
+        return DICTIONARY in self.paths[Phase.ENTRY]
 
     def shown(self, phase: Phase) -> int:
         """Return how many values of a phase are shown as the function's own."""
@@ -616,7 +623,7 @@ class _Planner:
         parts: Sequence[tuple[ProbeSpec, ResolvedProbe]],
     ) -> TracedCall:
         text_bytes = self._text_bytes(probe)
-        paths = _paths(probe)
+        paths = _paths(probe, places, self._spec.key is not None)
         self._check_specials(probe)
         at_entry = self._at_entry(sites)
         if self._choices.return_if_needed and not _needs_return(probe):
@@ -807,6 +814,8 @@ class _Planner:
                 pieces = (Piece(0, value.type.size, Saved(saved[root.index])),)
                 value = replace(value, pieces=pieces)
             return place_value(factory, root.name, value, steps, text_bytes)
+        if root.kind is RootKind.DICTIONARY:
+            return _dictionary_of(factory, places)
         if root.kind is RootKind.LABEL:
             return place_value(factory, root.name, self._label(root.name), steps, text_bytes)
         if root.kind is RootKind.CAPTURED:
@@ -887,6 +896,10 @@ class _Planner:
             if ops is None:
                 raise self._not_in_kernel(rest)
             key[phase_of(rest)] += ops
+        if DICTIONARY in paths[Phase.ENTRY]:
+            # The values of instances are rows of their own, since their types are.
+            types = entry.readers[paths[Phase.ENTRY].index(DICTIONARY)].key()
+            key[Phase.ENTRY] += types or ()
         if probe.of is not None:
             assert self._spec.of is not None
             taken = measure_ops(probe.of, locate, self._constants)
@@ -957,6 +970,22 @@ class _Planner:
 
 def _in_floats(value: PlacedValue) -> bool:
     return any(isinstance(piece.place, FloatReg) for piece in value.pieces or ())
+
+
+def has_type(places: FunctionLocations, path: AccessPath) -> bool:
+    """Return whether an operand is a value, or a part of one, with a type in the dictionary."""
+    own = {RootKind.PARAMETER: places.parameters, RootKind.RESULT: places.results}
+    values = own.get(path.root.kind)
+    return values is not None and values[path.root.index].dictionary_word is not None
+
+
+def _dictionary_of(factory: NodeFactory, places: FunctionLocations) -> PlacedNode:
+    """Return the dictionary of a call, which is copied before its values."""
+    dictionary = places.dictionary
+    if isinstance(dictionary, CapturedValue):
+        return place_captured(factory, dictionary)
+    assert dictionary is not None
+    return place_value(factory, dictionary.name, dictionary)
 
 
 def _saved_at(paths: Sequence[AccessPath], entry: PhasePlan) -> dict[int, int]:
@@ -1082,13 +1111,21 @@ def _recipes_of(function: str) -> list[str]:
     return recipes_of(function)
 
 
-def _paths(probe: ResolvedProbe) -> dict[Phase, tuple[AccessPath, ...]]:
-    """Return the operands of a probe's expressions by phase, each once."""
+def _paths(
+    probe: ResolvedProbe, places: FunctionLocations, is_keyed: bool
+) -> dict[Phase, tuple[AccessPath, ...]]:
+    """Return the operands of a probe's expressions by phase, each once.
+
+    And the dictionary, if values have types in it: all that are shown, or those of a key.
+    """
     found = dict.fromkeys(
         operand.path for expression in probe.expressions for operand in operands(expression)
     )
     for root in {path.root: None for path in found if path.root.kind is RootKind.EXIT}:
         found[AccessPath(replace(root, kind=RootKind.SAVED))] = None
+    is_shown = not is_keyed or any(has_type(places, path) for path in found)
+    if places.dictionary is not None and is_shown:
+        found[DICTIONARY] = None
     return {phase: tuple(path for path in found if path.root.phase is phase) for phase in Phase}
 
 

@@ -26,6 +26,7 @@ from gotrace.probes.evaluate import Specials
 from gotrace.probes.scope import Scope, SpecialName
 from gotrace.probes.spec import parse_probe
 from gotrace.probes.typed import Typed
+from gotrace.records import replace
 
 
 def basic(name: str, kind: Kind | None = None) -> GoType:
@@ -99,6 +100,7 @@ SCOPE = Scope(
             Parameter("u32", basic("uint32")),
             Parameter("opaque", OpaqueType("C.thing", Kind.INVALID, 8, 8)),
             Parameter("addr", slice_of(basic("uint8"), "net.IP")),
+            Parameter("generic", replace(pointer_to(basic("uint8")), name="go.shape.*uint8")),
             Parameter("_", basic("int")),
         ),
         (Parameter("~r0", basic("int")), Parameter("err", ERROR)),
