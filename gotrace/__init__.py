@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gotrace.api.rows import Allocations as Allocations
     from gotrace.api.rows import AllocFunction as AllocFunction
     from gotrace.api.rows import AllocSamples as AllocSamples
+    from gotrace.api.rows import AssertionVerdict as AssertionVerdict
     from gotrace.api.rows import Counts as Counts
     from gotrace.api.rows import CpuFunction as CpuFunction
     from gotrace.api.rows import CpuSamples as CpuSamples
@@ -115,7 +116,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "gotrace.api.checks": "TracingWarning",
     "gotrace.api.rows": (
-        "AllocFunction AllocSamples Allocations"
+        "AllocFunction AllocSamples Allocations AssertionVerdict"
         " Counts CpuFunction CpuSamples CpuTime Function Goroutine GoroutineLatencies"
         " Goroutines GoroutineState GoroutineTime Group Groups Latencies Syscall Syscalls"
         " Wait WaitedChannel Waits WallTime"

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gotrace.assertions.grammar import parse_assertion
+from gotrace.assertions.grammar import parse_assertion, parse_open
 from gotrace.cli.habits import _FORMS, SUBCOMMANDS, module_of
 from gotrace.cli.options import OptionParser, parse, parse_plain
 from gotrace.doctor.precompile import packaged_settings
@@ -277,8 +277,9 @@ def test_command_lines_parse(command: Command) -> None:
             Pattern(text)
         return
     if command.words[1] == "assert":
-        for text in parse(subcommand_parser("assert"), command.words[2:]).patterns:
-            bound = parse_assertion(text)
+        asserted = parse(subcommand_parser("assert"), command.words[2:])
+        for text in asserted.patterns:
+            bound = parse_open(text) if asserted.record else parse_assertion(text)
             for probe in (*bound.probes, bound.root or "main.main"):
                 assert parse_probe(probe).pattern
         return

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gotrace.calls import StackFrame
+from gotrace.assertions.verdicts import BoundOutcome, BoundVerdict
+from gotrace.calls import Call, StackFrame
 from gotrace.errors import UsageError
 from gotrace.goroutines.details import NO_DETAILS, ChannelWait, WaitsByG
 from gotrace.goroutines.dump import Dump
@@ -23,6 +24,7 @@ from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
 from gotrace.profiles.write import write_profile
 from gotrace.records import dataclass, field, replace
+from gotrace.requests.model import Request
 from gotrace.results.lines import Reading, Recordable
 from gotrace.results.rows import Json, Row
 from gotrace.session.call_rows import count_rows, inlined_rows, value_row
@@ -68,6 +70,41 @@ class Function:
     line: int | None
     inlined: int
     program: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AssertionVerdict:
+    """The verdict on an assertion; its fields are those of JSON.
+
+    ``place`` is the file and line of the function at fault: the root, else the one that is counted.
+    """
+
+    assertion: str
+    outcome: str
+    roots: int | None
+    broken: int
+    least: int | None
+    median: int | None
+    most: int | None
+    why: tuple[str, ...]
+    place: tuple[str, int] | None
+    worst: Request[Call] | None
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the assertion is known to hold."""
+        return self.outcome == BoundOutcome.HOLDS.value
+
+    @classmethod
+    def _of(cls, found: BoundVerdict, epoch: int) -> AssertionVerdict:
+        worst = found.worst
+        return cls(
+            found.assertion.text,
+            found.outcome.value,
+            None if found.assertion.root is None else found.roots,
+            *(found.broken, found.least, found.median, found.most, found.why, found.place),
+            None if worst is None else worst.mapped(lambda call: call.as_call(epoch)),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from functools import partial, wraps
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 from weakref import WeakSet
 
@@ -29,6 +30,7 @@ from gotrace.api.checks import (
 )
 from gotrace.api.rows import (
     Allocations,
+    AssertionVerdict,
     Counts,
     CpuTime,
     Function,
@@ -53,7 +55,11 @@ from gotrace.api.streams import (
     passed,
 )
 from gotrace.arguments import check_arguments, held_to_annotations
-from gotrace.errors import GotraceError, UsageError
+from gotrace.assertions.grammar import parse_assertion
+from gotrace.assertions.plan import AssertionPlan, plan_assertions
+from gotrace.assertions.run import AssertedRun, all_verdicts, counted_verdicts
+from gotrace.assertions.verdicts import BoundVerdict
+from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import GoroutineFilter
 from gotrace.goroutines.live import GoFiles
@@ -475,6 +481,75 @@ class Session:
                     ready()
                 (recording,) = stream
         return recording
+
+    @_in_use
+    def check(
+        self,
+        *assertions: str,
+        seconds: float | None = None,
+        lax: bool = False,
+        string_size: int = 256,
+        depth: int = 1,
+        floats: bool = True,
+        force: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> list[AssertionVerdict]:
+        """Check for some ``seconds``, or until the target ends, how often functions are called.
+
+        Assertions are those of ``gotrace assert``, as ``"main.query <= 3 per main.handle"``.
+        ``lax``: calls of which it is not known for which root they were made count for none. What
+        was lost, or cannot be seen, leaves verdicts undecided. ``ready`` is called once the probes
+        are attached. Other parameters and errors are as for ``requests``; raises NoMatchError if
+        all assertions are about functions that are not there.
+        """
+        check_numbers(seconds, depth, string_size=string_size)
+        if self._file is not None:
+            raise UsageError("check() is about one program: use attach() or start()")
+        bounds = [parse_assertion(text) for text in some_patterns(assertions)]
+        epoch = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.time_ns()
+        with Opened() as opened, os_errors():
+            with _STARTING:
+                choices = TraceChoices.of(string_size, depth, False, floats)
+                plan = plan_assertions(self._target, bounds, choices)
+            if plan.trace is None and plan.count is None:
+                raise NoMatchError(plan.why_missing(bounds[0]) or "")
+            if plan.trace is None:
+                assert plan.count is not None
+                counting = self._begun(opened, plan.count, seconds)
+                if ready is not None:
+                    ready()
+                passed(counting, math.inf, None)
+                counting.meter.stop()
+                found = counted_verdicts(plan, counting)
+            else:
+                found = self._checked(opened, plan, plan.trace, seconds, force, lax, ready)
+            return [AssertionVerdict._of(one, epoch) for one in all_verdicts(plan, found)]
+
+    def _checked(
+        self,
+        opened: Opened,
+        plan: AssertionPlan,
+        request: TraceRequest,
+        seconds: float | None,
+        force: bool,
+        lax: bool,
+        ready: Callable[[], object] | None,
+    ) -> list[BoundVerdict]:
+        """Return the verdicts on assertions of which some have a root."""
+        counting = None
+        if (count := plan.count) is not None:
+            counting = opened.do(lambda: opened.enter(open_run(count)))
+        run = self._begun(opened, request, seconds, force, "check()")
+        asserted = AssertedRun(plan, request, run)
+        if ready is not None:
+            ready()
+        is_over = False
+        while not is_over:
+            is_over = run.is_over(READING)
+            asserted.take(asserted.reader.turn(), math.inf)
+        for records, until in asserted.reader.rest(repeat(math.inf)):
+            asserted.take(records, until)
+        return asserted.verdicts(counting, lax)
 
     @overload
     def count(self, *patterns: str, **options: Unpack[_PlainCountOptions]) -> Counts: ...

@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
-from gotrace.errors import GotraceError, UsageError
+from gotrace.errors import GotraceError, UsageError, said
 from gotrace.probes.pattern import CLOSING, QUOTES, closing
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.text import quote
 
 _EXAMPLE = "as in 'main.query <= 3 per main.handle'"
@@ -56,7 +56,8 @@ class BoundScope(Enum):
 class CallBound:
     """An assertion in parts; ``root`` is None if it is of the whole run.
 
-    If there is an ``earlier`` probe, the calls are counted that none of it had ended before.
+    If there is an ``earlier`` probe, the calls are counted that none of it had ended before. If it
+    ``is_open``, the number is the most that will have been seen.
     """
 
     text: str
@@ -66,6 +67,13 @@ class CallBound:
     scope: BoundScope = BoundScope.RUN
     root: str | None = None
     earlier: str | None = None
+    is_open: bool = False
+
+    def closed(self, number: int) -> CallBound:
+        """Return the same with a number, of one that is open."""
+        of_root = "" if self.root is None else f" {self.scope.value} {self.root}"
+        text = f"{self.probe} {self.operator.value} {number}{of_root}"
+        return replace(self, text=text, number=number, is_open=False)
 
     @property
     def probes(self) -> Sequence[str]:
@@ -92,7 +100,7 @@ class CallBound:
 
     def excess(self, count: int) -> int:
         """Return how far a number of calls is from what is asserted, 0 if it holds."""
-        return 0 if self.holds(count) else abs(count - self.number)
+        return 0 if self.is_open or self.holds(count) else abs(count - self.number)
 
 
 def parse_assertion(text: str) -> CallBound:
@@ -102,7 +110,8 @@ def parse_assertion(text: str) -> CallBound:
     if at is None:
         if (ordered := _ordered(words)) is not None:
             return ordered
-        raise UsageError(f"{quote(words)} asserts nothing: give a bound, {_EXAMPLE}")
+        what = f"give a bound, {_EXAMPLE}{said(', or find it with --record FILE', '')}"
+        raise UsageError(f"{quote(words)} asserts nothing: {what}")
     found = _OPERATOR.match(words, at)
     assert found is not None
     probe, relation = words[:at].strip(), found[0]
@@ -125,7 +134,26 @@ def parse_assertion(text: str) -> CallBound:
     return CallBound(words, probe, by_text[relation], number, scope, root or None)
 
 
-def read_assertions(path: str) -> list[CallBound]:
+def parse_open(text: str) -> CallBound:
+    """Parse an assertion whose bound is to be found: ``PROBE per ROOT``. Raises UsageError."""
+    words = text.strip()
+    scopes = [(at, word[0]) for at in _found(_WORD, words) if (word := _WORD.match(words, at))]
+    has_bound = next(_found(_OPERATOR, words), None) is not None
+    if has_bound or len(scopes) > 1 or "before" in [word for _, word in scopes]:
+        what = "the bound is to be found: give a function alone, as in 'main.query per main.handle'"
+        raise UsageError(f"{quote(words)}: {what}")
+    at, scope = scopes[0] if scopes else (len(words), "")
+    probe, root = words[:at].strip(), words[at + len(scope) :].strip()
+    if not probe or (scope and not root):
+        raise UsageError(f"{quote(words)}: a function is missing: 'main.query per main.handle'")
+    return CallBound(
+        words, probe, Operator.AT_MOST, 0, BoundScope(scope), root or None, is_open=True
+    )
+
+
+def read_assertions(
+    path: str, parse: Callable[[str], CallBound] = parse_assertion
+) -> list[CallBound]:
     """Return the assertions of a file, of which each has a line. Raises GotraceError."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -137,7 +165,7 @@ def read_assertions(path: str) -> list[CallBound]:
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.lstrip().startswith("#"):
             try:
-                found.append(parse_assertion(line))
+                found.append(parse(line))
             except UsageError as error:
                 raise UsageError(f"{path}:{number}: {error}") from error
     if not found:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gotrace.assertions.grammar import BoundScope, CallBound
+from gotrace.elf.buildinfo import main_module
 from gotrace.errors import NoMatchError, UsageError
 from gotrace.kernel.methods import AttachMethod
 from gotrace.probes.select import InlinedScope
@@ -40,7 +41,8 @@ class AssertionPlan:
     the functions that are counted, and ``inlined`` those of them that are traced as well, where
     they are not inlined. ``missing`` says why
     a text comes to nothing, ``unseen`` why calls of some of its functions are not seen. Of the
-    texts of ``counted`` that is all that assertions on the whole run need.
+    texts of ``counted`` that is all that assertions on the whole run need. ``module`` is the path
+    of the program's main module, None if that is not known.
     """
 
     assertions: Sequence[CallBound]
@@ -53,6 +55,7 @@ class AssertionPlan:
     missing: Mapping[str, str]
     unseen: Mapping[str, str]
     counted: frozenset[str]
+    module: str | None
 
     def why_missing(self, assertion: CallBound) -> str | None:
         """Return why an assertion is about nothing, None if it is about something."""
@@ -90,6 +93,7 @@ def plan_assertions(
     return AssertionPlan(
         *(assertions, trace, count, traced, roots, plan.names, plan.inlined),
         *(plan.missing, plan.unseen, frozenset(whole)),
+        main_module(target.binary(None).image),
     )
 
 

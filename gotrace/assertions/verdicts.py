@@ -17,6 +17,7 @@ class BoundOutcome(Enum):
     """The kinds of verdicts; the values are those of JSON."""
 
     HOLDS = "holds"
+    FOUND = "recorded"
     FAILS = "does not hold"
     UNDECIDED = "cannot be decided"
     MISSING = "nothing matched"
@@ -29,6 +30,7 @@ class BoundOutcome(Enum):
 
 _STATUS = {
     BoundOutcome.HOLDS: 0,
+    BoundOutcome.FOUND: 0,
     BoundOutcome.FAILS: 4,
     BoundOutcome.UNDECIDED: 5,
     BoundOutcome.MISSING: 3,
@@ -100,15 +102,16 @@ def decide(
     why calls may be more than those seen, for numbers of which that is so.
     """
     counts = [one.count for one in seen]
-    broken = sum(not assertion.can_hold(one.least, None if unknown else one.most) for one in seen)
+    bound = assertion.closed(max(counts)) if assertion.is_open else assertion
+    broken = sum(not bound.can_hold(one.least, None if unknown else one.most) for one in seen)
     is_run = assertion.root is None
     why: tuple[str, ...] = ()
     if broken:
         outcome = BoundOutcome.FAILS
-    elif all(assertion.must_hold(one.least, one.most) for one in seen):
+    elif all(bound.must_hold(one.least, one.most) for one in seen):
         # What is not known of the run is more calls; what is not known of roots may be fewer.
         is_enough = is_run and assertion.operator is Operator.AT_LEAST
-        outcome = BoundOutcome.HOLDS
+        outcome = BoundOutcome.FOUND if assertion.is_open else BoundOutcome.HOLDS
         if unknown and not is_enough:
             outcome, why = BoundOutcome.UNDECIDED, tuple(unknown)
     else:

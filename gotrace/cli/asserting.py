@@ -4,40 +4,41 @@
 from __future__ import annotations
 
 import os
-import time
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
-from gotrace.assertions.grammar import CallBound, parse_assertion, read_assertions
-from gotrace.assertions.ledger import FunctionCounts, Ledger
+from gotrace.assertions.grammar import parse_assertion, parse_open, read_assertions
 from gotrace.assertions.plan import AssertionPlan, plan_assertions
-from gotrace.assertions.verdicts import BoundOutcome, BoundVerdict, status_of
+from gotrace.assertions.run import AssertedRun, all_verdicts, counted_verdicts
+from gotrace.assertions.verdicts import BoundVerdict, status_of
 from gotrace.cli.pace import pace, read, running
 from gotrace.cli.request_options import AssertOptions
 from gotrace.cli.run import attached_notices, run_output, target_of
 from gotrace.cli.why import PriceWatch
 from gotrace.errors import NoMatchError, UsageError
-from gotrace.report.assertions import write_verdicts
+from gotrace.profiles.write import check_place, write_content
+from gotrace.records import replace
+from gotrace.report.assertions import annotation_lines, junit, recorded, write_verdicts
 from gotrace.report.calls import Clock, LineStyle, TimeStyle
 from gotrace.report.colour import wants_colour
-from gotrace.report.output import Output
+from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.count import CountRequest
-from gotrace.session.reading import RecordReader
-from gotrace.session.run import End, open_run
+from gotrace.session.run import open_run
 from gotrace.session.trace import TraceRequest
 from gotrace.target.target import Target
-
-_PIECE = 256  # records between two looks at the clock
-_EARLY = (End.CHANGED, End.GONE, End.BUDGET)
-_EARLIER = "the run ended before the program did"
+from gotrace.text import counted, printable
 
 
 def check(options: AssertOptions) -> int:
     """Check assertions, and return the exit status. Raises GotraceError."""
-    assertions = [parse_assertion(text) for text in options.patterns]
+    parse = parse_assertion if options.record is None else parse_open
+    assertions = [parse(text) for text in options.patterns]
     for path in options.assertions:
-        assertions += read_assertions(path)
+        assertions += read_assertions(path, parse)
     _refuse_go(options.named.command)
+    for file in filter(None, (options.record, options.junit)):
+        check_place(file)
     with target_of(options) as target:
         plan = plan_assertions(target, assertions, options.choices, options.attach)
         whys = [plan.why_missing(one) for one in assertions]
@@ -45,15 +46,36 @@ def check(options: AssertOptions) -> int:
             raise NoMatchError(whys[0] or "")
         output = run_output(options)
         clock = Clock.started_now(TimeStyle.TIME_OF_DAY)
-        found = {id(one.assertion): one for one in _verdicts(options, target, plan, output)}
-        verdicts = [found.get(id(one)) or _missing(plan, one) for one in assertions]
+        verdicts = all_verdicts(plan, _verdicts(options, target, plan, output))
         style = LineStyle(options.width, options.short, wants_colour(output.out))
         write_verdicts(output, verdicts, clock, style)
-        return _failure(target) or status_of(verdicts, options.allow_missing)
+        status = _failure(target) or status_of(verdicts, options.allow_missing)
+        if options.junit is not None:
+            plain = replace(style, colour=False)
+            write_content(options.junit, junit(verdicts, clock, plain, options.allow_missing))
+        if options.github or os.environ.get("GITHUB_ACTIONS") == "true":
+            _annotate(plan, verdicts, options.allow_missing)
+        if options.record is not None:
+            _record(options.record, verdicts, status, output)
+        return status
 
 
-def _missing(plan: AssertionPlan, assertion: CallBound) -> BoundVerdict:
-    return BoundVerdict(assertion, BoundOutcome.MISSING, why=(plan.why_missing(assertion) or "",))
+def _annotate(plan: AssertionPlan, verdicts: Sequence[BoundVerdict], allow_missing: bool) -> None:
+    folder = os.environ.get("GITHUB_WORKSPACE") or os.getcwd()
+    for line in annotation_lines(verdicts, folder, plan.module, allow_missing):
+        sys.stderr.write(line)
+    sys.stderr.flush()
+
+
+def _record(path: str, verdicts: Sequence[BoundVerdict], status: int, output: Output) -> None:
+    """Write the bounds that were found, unless something is not known. Raises GotraceError."""
+    if status:
+        text = f"{printable(path)} is not written: not all is known, or the command has failed"
+        output.notice(Notice(NoticeKind.WARNING, text))
+        return
+    write_content(path, recorded(verdicts))
+    text = f"wrote {counted('{:,} assertion{s}', len(verdicts))} to {printable(path)}"
+    output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "file", "path": path}))
 
 
 def _failure(target: Target) -> int:
@@ -96,8 +118,7 @@ def _counted(
             output.notice(notice)
         for _ in pace(options, run, output):
             pass
-        early = [_EARLIER] if run.end in _EARLY else []
-        return list(FunctionCounts.of(run).verdicts(plan, early))
+        return counted_verdicts(plan, run)
 
 
 def _traced(
@@ -112,37 +133,11 @@ def _traced(
         run = opened.enter_context(running(request, output, accept))
         for notice in attached_notices(options, run):
             output.notice(notice)
-        decoders, _ = request.decoders(run)
-        matching, undecided = request.decoders(run)
-        ledger = Ledger(plan, decoders, matching)
-        reader = RecordReader(run.meter, undecided)
-        read(options, run, output, reader, _taker(ledger, reader), watch=watch)
-        missing = reader.missing()
-        ledger.missing(missing)
-        unknown = ledger.end(run, missing, undecided.calls, reader.complete)
-        unknown += [_EARLIER] if run.end in _EARLY else []
-        counts = FunctionCounts()
-        if counting is not None:
-            counting.meter.stop()
-            counts = FunctionCounts.of(counting)
-        return [
-            *ledger.verdicts(run, counts, unknown, options.allow_unattributed),
-            *counts.verdicts(plan, [_EARLIER] if run.end in _EARLY else []),
-        ]
+        asserted = AssertedRun(plan, request, run)
 
+        def take(records: Iterator[bytes], until: float, _: Callable[[], bool]) -> bool:
+            asserted.take(records, until)
+            return False
 
-def _taker(
-    ledger: Ledger, reader: RecordReader
-) -> Callable[[Iterator[bytes], float, Callable[[], bool]], bool]:
-    """Return a function that takes the records of a turn."""
-
-    def take(records: Iterator[bytes], until: float, is_over: Callable[[], bool]) -> bool:
-        ledger.missing(reader.missing())
-        for number, record in enumerate(records, 1):
-            ledger.add(record)
-            if not number % _PIECE and time.monotonic() >= until:
-                break
-        ledger.take(reader.complete)
-        return False
-
-    return take
+        read(options, run, output, asserted.reader, take, watch=watch)
+        return asserted.verdicts(counting, options.allow_unattributed)

@@ -169,6 +169,16 @@ class AssertOptions(CapturedOptions, ForceOptions):
         "-f --file FILE",
         "check the assertions in this file, one a line, beside comments: # ... (may be repeated)",
     )
+    record: str | None = Heading.OUTPUT.option(
+        "--record FILE",
+        "find the bounds of assertions without one, and write these to this file, for -f",
+    )
+    junit: str | None = Heading.OUTPUT.option(
+        "--junit FILE", "write the verdicts to this file as well, as JUnit's XML"
+    )
+    github: bool = Heading.OUTPUT.option(
+        "--github", "print annotations for GitHub Actions (the default where GITHUB_ACTIONS is set)"
+    )
     allow_missing: bool = Heading.CHOICE.option(
         "--allow-missing", "let assertions hold whose function is not there, or root is not called"
     )

@@ -12,6 +12,7 @@ from gotrace.assertions.grammar import (
     CallBound,
     Operator,
     parse_assertion,
+    parse_open,
     read_assertions,
 )
 from gotrace.errors import GotraceError, UsageError
@@ -78,6 +79,27 @@ def test_an_order_is_a_bound_on_the_calls_that_lack_an_earlier_one(scope: str) -
 def test_anything_else_is_refused(text: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         parse_assertion(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "closed"),
+    [
+        ("main.f", "main.f <= 7"),
+        ("main.f (n < 3) in main.R", "main.f (n < 3) <= 7 in main.R"),
+        (f"{_GENERIC} per main.R (id > 7)", f"{_GENERIC} <= 7 per main.R (id > 7)"),
+    ],
+)
+def test_an_open_assertion_gets_its_number_later(text: str, closed: str) -> None:
+    found = parse_open(text).closed(7)
+    assert found == parse_assertion(closed)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "main.f <= 3", "main.a before main.b per main.R", "main.f per", "per main.R"]
+)
+def test_an_open_assertion_is_a_function_alone(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_open(text)
 
 
 @pytest.mark.parametrize("operator", list(Operator))

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import gotrace
+from gotrace.assertions import ledger
 from tests.toolchains import FIXTURES, build, newest, require
 from tests.tools.harness import Fixture, Result, of_kind, run_tool
 
@@ -166,6 +169,7 @@ def test_the_table_shows_the_worst_root_with_its_arguments() -> None:
     ("words", "why"),
     [
         (("main.query",), "asserts nothing"),
+        (("main.query <= 1", "--record", "x"), "the bound is to be found"),
         (('main.query "%d", id <= 1',), "leave out the format"),
         (("main.query (nuber > 1) <= 1",), "main.query has no 'nuber'"),
         (("runtime.* <= 1 per main.handle",), "takes 200: give a narrower pattern"),
@@ -178,6 +182,76 @@ def test_mistakes_are_refused_before_the_command_starts(words: tuple[str, ...], 
     assert result.status == 2
     assert why in result.errors
     assert not result.lines
+
+
+def test_bounds_that_were_found_hold_until_there_are_more_calls(tmp_path: Path) -> None:
+    path, report = tmp_path / "perf.assert", tmp_path / "x.xml"
+    result = _run("cached", "--record", str(path), f"main.query {_PER}", "main.(*cache).Get")
+    assert [row["outcome"] for row in _verdicts(result)] == ["recorded"] * 2
+    *_, per, whole = path.read_text().splitlines()
+    assert (per, whole) == (f"main.query <= 1 {_PER}", "main.(*cache).Get <= 40")
+    assert _run("cached", "-f", str(path)).status == 0
+    result = _run("queries", "--github", "--junit", str(report), "-f", str(path))
+    assert result.status == FAILS[0]
+    source = FIXTURES / "live_asserted" / "main.go"
+    (line,) = (line for line in result.errors.splitlines() if line.startswith("::error "))
+    at = int(line.split("line=")[1].split(",")[0])
+    assert "func handle(" in source.read_text().splitlines()[at - 1]
+    assert 'failures="1" errors="0"' in report.read_text()
+
+
+def test_bounds_are_not_recorded_that_are_not_known(tmp_path: Path) -> None:
+    path = tmp_path / "perf.assert"
+    path.write_text("as it was")
+    assert _run("hidden", "--record", str(path), f"main.query {_PER}").status == UNDECIDED[0]
+    assert _run("queries", "--record", str(path), "main.query", status="9").status == 9
+    assert path.read_text() == "as it was"
+
+
+def _checked(way: str, *words: str) -> list[gotrace.AssertionVerdict]:
+    with gotrace.start([str(_program()), way, str(REQUESTS)]) as go:
+        return go.check(*words)
+
+
+def test_scripts_get_the_verdicts_of_the_command() -> None:
+    words = ("main.query == 92", f"main.query <= 1 {_PER}", "main.none == 0")
+    found = _checked("queries", *words)
+    names = ("assertion", "outcome", "roots", "broken", "least", "median", "most")
+    for verdict, row in zip(found, _verdicts(_run("queries", *words)), strict=True):
+        assert [getattr(verdict, name) for name in names] == [row[name] for name in names]
+    assert [verdict.holds for verdict in found] == [True, False, False]
+    worst, place = found[1].worst, found[1].place
+    assert worst is not None and worst.root.call.args["id"] == ODD
+    assert place is not None and place[0].endswith("main.go")
+    assert [one.outcome for one in _checked("queries", words[0])] == [HOLDS[1]]
+    with pytest.raises(gotrace.NoMatchError, match=r"main\.none"):
+        _checked("nothing", "main.none == 0")
+
+
+def test_a_script_may_check_a_process_that_runs() -> None:
+    with Fixture([_program(), "served", "0"]) as fixture, gotrace.attach(fixture.ready) as go:
+        (found,) = go.check("main.query >= 1", seconds=1)
+    assert found.holds
+
+
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [
+        ("_MAX_ROOTS", "10 calls of main.handle too many"),
+        ("_MAX_PENDING", r"[\d,]+ calls of main.query that do not return, or were too many"),
+    ],
+)
+def test_beyond_a_limit_nothing_holds(
+    limit: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = f"main.query <= 5 {_PER}"
+    monkeypatch.setattr(ledger, limit, REQUESTS + 300)
+    (found,) = _checked("spread", words)
+    assert found.holds, found
+    monkeypatch.setattr(ledger, limit, REQUESTS - 10)
+    (found,) = _checked("spread", words)
+    assert found.outcome == UNDECIDED[1]
+    assert re.fullmatch(why, found.why[0])
 
 
 def test_go_itself_is_not_traced_in_place_of_the_tests() -> None:
