@@ -127,7 +127,8 @@ class WaitedChannel:
     """A channel that a goroutine waits for.
 
     ``direction`` is "send" or "receive", ``elem`` the type of its elements; both None where that
-    is not known. ``timer``: a timer feeds it, which channels say since Go 1.23.
+    is not known. ``timer``: a timer feeds it, which channels say since Go 1.23. ``field`` is the
+    field that it is in ("main.Queue.jobs"), None where that is not proven.
     """
 
     direction: str | None
@@ -136,6 +137,7 @@ class WaitedChannel:
     length: int
     capacity: int
     timer: bool
+    field: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -798,7 +800,7 @@ def _goroutine_states(
 def _channel(channel: ChannelWait) -> WaitedChannel:
     direction, elem = channel.direction.verb, channel.elem or None
     place = channel.address, channel.length, channel.capacity
-    return WaitedChannel(direction, elem, *place, channel.is_timer)
+    return WaitedChannel(direction, elem, *place, channel.is_timer, channel.field or None)
 
 
 def _wait(row: Row) -> Wait:

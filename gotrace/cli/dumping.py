@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gotrace.cli.dump_options import GostacksOptions
@@ -151,7 +152,7 @@ def _write_form(
     name: str,
     arguments: Arguments | None,
 ) -> None:
-    waits = source.waits().of
+    waits = partial(source.waits().of, everyone=dump.goroutines)
     if isinstance(output, JsonOutput):
         _write_json(options, dump, chosen, output, waits(chosen), arguments)
     elif options.all or options.goroutine or options.args:

@@ -14,7 +14,8 @@ class ChannelWait(NamedTuple):
 
     ``direction`` is that of the wait, BOTH where that is not known. ``elem`` is the type of the
     channel's elements, "" where that is not known. ``is_timer``: a timer feeds it; up to Go 1.22
-    channels do not say so.
+    channels do not say so. ``field`` is the field that it is in, of an object that a function of
+    the goroutine was passed, "" where that is not proven.
     """
 
     direction: ChanDirection
@@ -23,6 +24,7 @@ class ChannelWait(NamedTuple):
     length: int
     capacity: int
     is_timer: bool
+    field: str = ""
 
     @property
     def type(self) -> str:
@@ -37,18 +39,31 @@ class ChannelWait(NamedTuple):
             "len": self.length,
             "cap": self.capacity,
             "timer": self.is_timer,
+            "field": self.field or None,
         }
+
+
+class Holder(NamedTuple):
+    """The one goroutine in a method of the object that a lock is in: it may hold the lock.
+
+    ``goid`` is its number, ``method`` the innermost such method. That it holds the lock is likely,
+    and not proven.
+    """
+
+    goid: int
+    method: str
 
 
 class WaitDetails(NamedTuple):
     """Details of a goroutine's wait beside its object.
 
     ``channels`` are those that it waits for, all of a select. ``lock`` is the variable or the field
-    that its lock is, "" where that is not proven.
+    that its lock is, "" where that is not proven. ``holder`` may hold the lock.
     """
 
     channels: tuple[ChannelWait, ...] = ()
     lock: str = ""
+    holder: Holder | None = None
 
 
 #: By the addresses of g's.

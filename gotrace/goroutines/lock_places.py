@@ -16,8 +16,9 @@ a frame is in. That may be an earlier value of the variable, but it is one of it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from gotrace.elf.dwarf.loclist import PieceKind
 from gotrace.elf.pclntab.functab import FunctionMarks
@@ -28,7 +29,7 @@ from gotrace.goroutines.model import Awaited, Stack
 from gotrace.goroutines.program import TRAPPED, CodeNames, Module, Step
 from gotrace.goroutines.spills import Slots
 from gotrace.gotypes.symbols import NameKind, display_name, parse_name
-from gotrace.gotypes.types import ArrayType, GoType, PointerType, StructType
+from gotrace.gotypes.types import ArrayType, GoType, Kind, PointerType, StructType
 
 #: DWARF's number of the register that the first argument comes in (abi-internal.md): RAX.
 _FIRST_REGISTER = 0
@@ -42,6 +43,20 @@ _MAX_DEPTH = 64
 _MAX_DATA, _MAX_OBJECT = 1 << 20, 4096
 
 
+class LockObject(NamedTuple):
+    """An object by its type and its address."""
+
+    type: str
+    address: int
+
+
+class Method(NamedTuple):
+    """A method of a pointer by the type that it is to, and its own name."""
+
+    type: str
+    name: str
+
+
 class LockPlaces:
     """The names of a program's locks."""
 
@@ -51,6 +66,9 @@ class LockPlaces:
         #: By return address and how they were found.
         self._pointers: dict[tuple[int, str], list[_Pointer]] = {}
         self._types: dict[tuple[int, str], GoType | None] = {}
+        self._methods: dict[int, Method] = {}
+        #: The objects that locks are fields of, as far as they have been looked for.
+        self.objects: dict[Awaited, LockObject] = {}
 
     def variables(self, locks: Iterable[Awaited]) -> dict[Awaited, str]:
         """Return the global variable or its field that each lock is, "" if it is not in one."""
@@ -114,8 +132,55 @@ class LockPlaces:
                 if start <= lock.address < start + goal.size:
                     path = path_to(goal, lock.address - start, lock.type)
                     if path:
-                        return display_name(goal.name) + path
+                        self.objects[lock] = LockObject(display_name(goal.name), start)
+                        return self.objects[lock].type + path
         return ""
+
+    def channels(self, stack: Stack, words: Sequence[int]) -> dict[int, str]:
+        """Return the fields of objects that functions on a stack have, by the channels in them."""
+        found: dict[int, str] = {}
+        for make in (self._receiver, self._parameters):
+            for goal, start in self._pointers_on(stack, words, make):
+                fields = goal.fields if isinstance(goal, StructType) else ()
+                fields = tuple(one for one in fields if one.type.kind is Kind.CHAN)
+                if not fields or not start or goal.size > _MAX_OBJECT:
+                    continue
+                with suppress(GotraceError):
+                    held = words_at(self._memory, start, goal.size >> 3)
+                    for one in fields:
+                        name = f"{display_name(goal.name)}.{one.name}"
+                        found.setdefault(held[one.offset >> 3], name)
+        return found
+
+    def method_of(self, pc: int) -> Method:
+        """Return the method that a return address is in, with empty names if it is in none."""
+        if pc not in self._methods:
+            step, module = self._program.step(pc), self._program.module(pc & ~TRAPPED)
+            function = module.binary.functions.find(pc - module.bias) if step and module else None
+            name = parse_name(function.name) if function is not None else None
+            is_method = name is not None and name.kind is NameKind.METHOD and name.pointer
+            self._methods[pc] = Method("", "")
+            if function is not None and name is not None and is_method:
+                goal = f"{name.package}.{name.receiver}"
+                self._methods[pc] = Method(goal, display_name(function.name))
+        return self._methods[pc]
+
+    def methods_with(self, lock: Awaited, stack: Stack, words: Sequence[int]) -> Iterator[str]:
+        """Yield methods on a stack, of the object that a lock is in, whose frames have the lock.
+
+        A frame keeps a lock's address for a deferred Unlock. That of the object alone says less: a
+        method may have nothing to do with this one of its locks.
+        """
+        goal = self.objects[lock]
+        bases, _ = self._program.frame_places(stack)
+        for pc, start, end in zip(stack, [0, *bases], bases, strict=False):
+            method = self.method_of(pc)
+            if method.type == goal.type and lock.address in words[start:end]:
+                yield method.name
+
+    def has_method(self, stack: Stack, types: Container[str]) -> bool:
+        """Return whether a method of one of these types is on a stack."""
+        return any(self.method_of(pc).type in types for pc in stack)
 
     def _pointers_on(
         self, stack: Stack, words: Sequence[int], make: _Make

@@ -13,14 +13,14 @@ proven to be a field by the stack of a goroutine that waits for it (``lock_place
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, islice, repeat
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from gotrace.errors import GotraceError
-from gotrace.goroutines.details import MAX_WITNESSES, ChannelWait, WaitDetails
+from gotrace.goroutines.details import MAX_WITNESSES, ChannelWait, Holder, WaitDetails
 from gotrace.goroutines.dump import Fields
 from gotrace.goroutines.lock_places import LockPlaces
 from gotrace.goroutines.memory import Memory, words_at
@@ -49,6 +49,10 @@ _OF_CHANNELS = {
 }
 
 _ORDER = attrgetter("type", "address")
+#: Goroutines that are looked at for those that hold locks.
+_MAX_INSIDE = 4096
+
+_Words = Sequence["array[int]"]
 
 
 class _Case(NamedTuple):
@@ -56,6 +60,9 @@ class _Case(NamedTuple):
 
     sudog: int
     channel: int
+
+
+_Note = Callable[[DumpedGoroutine, list[_Case], _Words, "array[int]"], None]
 
 
 def of_channels(goroutine: DumpedGoroutine) -> bool:
@@ -79,11 +86,14 @@ class WaitReader:
         #: Address of a descriptor -> the type's name, "" where it is not known.
         self._names: dict[int, str] = {}
 
-    def of(self, goroutines: Iterable[DumpedGoroutine]) -> dict[int, WaitDetails]:
+    def of(
+        self, goroutines: Iterable[DumpedGoroutine], everyone: Iterable[DumpedGoroutine] = ()
+    ) -> dict[int, WaitDetails]:
         """Return the details of goroutines' waits, by the addresses of their g's.
 
         The channels of those are left out that are not where they were, and that keep moving.
-        Receives are before sends: the order of a select's cases is not known. Raises ProcessError.
+        Receives are before sends: the order of a select's cases is not known. ``everyone`` may hold
+        the locks. Raises ProcessError.
         """
         found: dict[int, WaitDetails] = {}
         locks: dict[Awaited, list[DumpedGoroutine]] = {}
@@ -97,22 +107,51 @@ class WaitReader:
         witnesses = [
             one for lock in locks if not names[lock] for one in locks[lock][:MAX_WITNESSES]
         ]
-        wanted = iter((*channels, *witnesses))
-        while batch := list(islice(wanted, _TOGETHER)):
-            for _ in range(_TRIES):
-                batch = self._read(batch, found, names)
+
+        def note(one: DumpedGoroutine, own: list[_Case], rest: _Words, stack: array[int]) -> None:
+            if own and self._are_own(one, own, rest[: len(own)]):
+                fields = self._places.channels(one.stack, stack)
+                found[one.g] = WaitDetails(self._waits(one, own, rest, fields))
+            elif one.awaited is not None and not names.get(one.awaited, "-"):
+                names[one.awaited] = self._places.field(one.awaited, one.stack, stack)
+
+        self._read_all((*channels, *witnesses), note)
+        holders = self._holders(locks, everyone)
         for lock, waiters in locks.items():
-            details = WaitDetails(lock=names[lock])
+            details = WaitDetails(lock=names[lock], holder=holders.get(lock))
             found |= {one.g: details for one in waiters}
         return found
 
-    def _read(
-        self,
-        batch: Sequence[DumpedGoroutine],
-        found: dict[int, WaitDetails],
-        names: dict[Awaited, str],
-    ) -> list[DumpedGoroutine]:
-        """Read goroutines' channels and locks' names; return goroutines that moved meanwhile.
+    def _holders(
+        self, locks: Iterable[Awaited], everyone: Iterable[DumpedGoroutine]
+    ) -> dict[Awaited, Holder]:
+        """Return who may hold locks: the only one in a method of the object that a lock is in."""
+        fields = [lock for lock in locks if lock in self._places.objects]
+        types = {self._places.objects[lock].type for lock in fields}
+        found: dict[Awaited, dict[int, Holder]] = {}
+
+        def note(one: DumpedGoroutine, _: list[_Case], __: _Words, stack: array[int]) -> None:
+            awaited = one.awaited and self._places.objects.get(one.awaited)
+            for lock in fields:
+                methods = self._places.methods_with(lock, one.stack, stack)
+                is_inside = awaited != self._places.objects[lock]
+                if is_inside and (method := next(methods, None)):
+                    found.setdefault(lock, {})[one.goid] = Holder(one.goid, method)
+
+        inside = (one for one in everyone if self._places.has_method(one.stack, types))
+        if fields:
+            self._read_all(islice(inside, _MAX_INSIDE), note)
+        return {lock: next(iter(by.values())) for lock, by in found.items() if len(by) == 1}
+
+    def _read_all(self, goroutines: Iterable[DumpedGoroutine], note: _Note) -> None:
+        """Pass goroutines that are where they were to ``note``, and try again those that move."""
+        wanted = iter(goroutines)
+        while batch := list(islice(wanted, _TOGETHER)):
+            for _ in range(_TRIES):
+                batch = self._read(batch, note)
+
+    def _read(self, batch: Sequence[DumpedGoroutine], note: _Note) -> list[DumpedGoroutine]:
+        """Read goroutines' sudogs, channels and stacks; return goroutines that moved meanwhile.
 
         The first reads find out where all is, and the last one reads it, within microseconds.
         """
@@ -136,13 +175,8 @@ class WaitReader:
             before, stack, *rest, after = pieces[start:end]
             if self._has_moved(before, after) or self._has_moved(images[one.g], before):
                 again.append(one)
-            elif not self._is_where_it_was(one, before, stack):
-                continue
-            elif own and self._are_own(one, own, rest[: len(own)]):
-                waits = map(self._wait, repeat(one), own, rest[: len(own)], rest[len(own) :])
-                found[one.g] = WaitDetails(tuple(sorted(waits, key=_ORDER)))
-            elif one.awaited is not None and not names.get(one.awaited, "-"):
-                names[one.awaited] = self._places.field(one.awaited, one.stack, stack)
+            elif self._is_where_it_was(one, before, stack):
+                note(one, own, rest, stack)
         return again
 
     def _pieces(self, wanted: Mapping[int, int]) -> dict[int, array[int]]:
@@ -203,6 +237,14 @@ class WaitReader:
             and words[self._layout.sudog_c >> 3] == case.channel != 0
             for case, words, link in zip(cases, sudogs, links, strict=True)
         )
+
+    def _waits(
+        self, one: DumpedGoroutine, own: Sequence[_Case], rest: _Words, fields: Mapping[int, str]
+    ) -> tuple[ChannelWait, ...]:
+        """Return the waits of a goroutine; ``rest`` has the words of sudogs, then of channels."""
+        waits = map(self._wait, repeat(one), own, rest[: len(own)], rest[len(own) :])
+        named = [wait._replace(field=fields.get(wait.address, "")) for wait in waits]
+        return tuple(sorted(named, key=_ORDER))
 
     def _wait(
         self, one: DumpedGoroutine, case: _Case, sudog: array[int], words: array[int]

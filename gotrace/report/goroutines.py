@@ -64,9 +64,11 @@ def rest_of_groups(goroutines: int, groups: int) -> str:
 
 def write_groups(out: TextIO, groups: Iterable[GoroutineGroup], waits: ReadWaits) -> None:
     """Write groups, each with its stack; ``waits`` reads what goroutines wait for."""
+    groups = list(groups)
+    details = _details(groups, waits)
     for group in groups:
         out.write(f"\n{_group_header(group)}:{_named(group.goroutines)}\n")
-        _write_awaited(out, group, waits)
+        _write_awaited(out, group, details)
         _write_stack(out, group.frames, group.goroutines[0])
         _write_creation(out, group)
     out.flush()
@@ -79,12 +81,14 @@ def write_changes(
     waits: ReadWaits,
 ) -> None:
     """Write groups that have grown or shrunk: (group, how many there are, how many more)."""
+    changed = list(changed)
+    details = _details([groups[key] for key, *_ in changed if key in groups], waits)
     for key, count, change in changed:
         state, reason, frames, creation, labels = key
         group = groups.get(key)
         if group is not None:
             out.write(f"\n{change:+,}: {_group_header(group)}:{_named(group.goroutines)}\n")
-            _write_awaited(out, group, waits)
+            _write_awaited(out, group, details)
             _write_stack(out, frames, group.goroutines[0])
             _write_creation(out, group)
         else:
@@ -257,21 +261,39 @@ def _named(goroutines: Sequence[DumpedGoroutine]) -> str:
     return f" {', '.join(map(str, ids))}{more}"
 
 
-def _write_awaited(out: TextIO, group: GoroutineGroup, waits: ReadWaits) -> None:
+def _examples(group: GoroutineGroup) -> list[list[DumpedGoroutine]]:
+    """Return some goroutines that wait for each of the things that most wait for."""
+    return [
+        list(islice((one for one in group.goroutines if one.awaited == what), MAX_WITNESSES))
+        for what, _ in group.awaited(_MAX_AWAITED)
+    ]
+
+
+def _details(groups: Iterable[GoroutineGroup], waits: ReadWaits) -> WaitsByG:
+    """Return details of groups' waits: a lock has its name in all if one proves it."""
+    wanted: list[DumpedGoroutine] = []
+    for group in groups:
+        wanted += chain.from_iterable(_examples(group))
+        wanted += (one for one in group.goroutines if one.awaited is None)
+    return waits(wanted)
+
+
+def _write_awaited(out: TextIO, group: GoroutineGroup, details: WaitsByG) -> None:
     """Write what a group's goroutines wait for; selects of alike channels are added up."""
     named = group.awaited(_MAX_AWAITED)
-    examples = [
-        list(islice((one for one in group.goroutines if one.awaited == what), MAX_WITNESSES))
-        for what, _ in named
-    ]
-    details = waits(chain.from_iterable(examples))
-    for (_, count), (one, *_) in zip(named, examples, strict=True):
-        _write_number(out, count, awaited_text(one, details.get(one.g, NO_DETAILS)))
+    for (_, count), (one, *_) in zip(named, _examples(group), strict=True):
+        known = details.get(one.g, NO_DETAILS)
+        _write_number(out, count, awaited_text(one, known))
+        if known.holder is not None:
+            goid, method = known.holder.goid, printable(known.holder.method)
+            out.write(
+                f"  goroutine {goid} may hold it: it is in {method}, which has it in its frame\n"
+            )
     waiting, things = group.awaiting
     _write_others(out, waiting - sum(count for _, count in named), things - len(named))
 
-    unnamed = waits(one for one in group.goroutines if one.awaited is None)
-    selects = [one for one in unnamed.values() if one.channels]
+    unnamed = [details.get(one.g, NO_DETAILS) for one in group.goroutines if one.awaited is None]
+    selects = [one for one in unnamed if one.channels]
     alike: defaultdict[str, list[WaitDetails]] = defaultdict(list)
     for select in selects:
         alike[_any_of(map(_channel_type, select.channels))].append(select)
@@ -318,14 +340,22 @@ def _channel_text(channel: ChannelWait, in_brackets: bool = False) -> str:
     kind = channel.type
     if in_brackets and "]" in kind:
         kind = channel.direction.value
-    text = f"{printable(kind)} {channel.address:#x}"
+    notes = [] if in_brackets and "]" in channel.field else [printable(channel.field)]
     if channel.is_timer:
-        return f"{text} (timer)"
-    return f"{text} (len {channel.length}, cap {channel.capacity})" if channel.capacity else text
+        notes.append("timer")
+    elif channel.capacity:
+        notes.append(f"len {channel.length}, cap {channel.capacity}")
+    return f"{printable(kind)} {channel.address:#x}{_in_parentheses(notes)}"
 
 
 def _channel_type(channel: ChannelWait) -> str:
-    return printable(channel.type) + (" (timer)" if channel.is_timer else "")
+    notes = [printable(channel.field), "timer" if channel.is_timer else ""]
+    return printable(channel.type) + _in_parentheses(notes)
+
+
+def _in_parentheses(notes: Iterable[str]) -> str:
+    shown = ", ".join(filter(None, notes))
+    return f" ({shown})" if shown else ""
 
 
 def _write_stack(
