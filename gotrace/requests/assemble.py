@@ -20,7 +20,7 @@ from gotrace.requests.belonging import Belonging, Link, Span, Task, Work
 from gotrace.requests.critical import PathPart, States, critical_path
 from gotrace.requests.edges import FIRST, EdgeKind, edge_of
 from gotrace.requests.model import Node, Request
-from gotrace.requests.nest import Nest, wrong_spans
+from gotrace.requests.nest import Nest, drop_wrong, wrong_spans
 from gotrace.requests.waiting import LINGER, Waiting, WaitingRoom
 from gotrace.session.decode import CallDecoder, DecodedCall
 from gotrace.session.events import HEADER
@@ -381,8 +381,7 @@ class Assembler:
         root = waiting.root
         if root is None or not root.record:
             return None
-        for span in wrong_spans(waiting.calls, self._belonging.contexts):
-            self.tally.unattributed += len(waiting.calls.pop(span))
+        self.tally.unattributed += drop_wrong(waiting.calls, self._belonging.contexts)
         tree = _Tree(waiting, root)
         probes = root.shown or self._decoders[root.function].calls(root.record)
         wanted = [call for spec, call in probes if id(spec) in self._roots]
@@ -434,7 +433,9 @@ class Assembler:
                 (
                     span
                     for span in reversed(spans.get(task, ()))
-                    if span.begin <= moment and (span.end is None or moment <= span.end)
+                    if span.begin <= moment
+                    and (span.end is None or moment <= span.end)
+                    and not span.is_told(moment)
                 ),
                 None,
             )

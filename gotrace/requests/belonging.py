@@ -68,6 +68,8 @@ _LENT = 4
 _MAX_GIVEN = 64
 #: How far back it is looked for the timer whose function sets it again.
 _MAX_TIMERS = 8
+#: Channels of which signals have told a goroutine of work.
+_MAX_TELLERS = 16
 #: Channels of which is known what a goroutine has taken from them.
 _MAX_TAKEN = 64
 
@@ -116,6 +118,9 @@ class Span:
     It is handed the work by ``above``, at its beginning, through ``link``; None above the root's,
     and of one whose work a ``context`` shows: of which process, and its address. If it
     ``is_wrong``, something that the goroutine has done says that it worked for another request.
+    Since it was ``told`` by a signal that there is work, it may have, unless the goroutine
+    ``has_ended``. Since it has a signal of one of ``tellers``, it may have if that is not the
+    request's alone: channels, as far as they are known, each with when it has told it first.
     ``code`` is that of the function of the timer that has begun it, 0 if none has; ``channel`` is
     what has brought its item. ``handed`` is when ``above`` has let go of the work: it started the
     goroutine, sent the item, or set the timer.
@@ -123,7 +128,7 @@ class Span:
 
     __slots__ = (
         *("above", "begin", "channel", "code", "context", "depth", "end", "goroutine", "handed"),
-        *("is_wrong", "link", "work"),
+        *("has_ended", "is_wrong", "link", "tellers", "told", "work"),
     )
 
     def __init__(
@@ -144,6 +149,9 @@ class Span:
         self.context = context
         self.depth: int = above.depth + 1 if above is not None else 0
         self.is_wrong = False
+        self.told: int | None = None
+        self.tellers: list[tuple[int, _Channel]] = []
+        self.has_ended = False
         self.code = 0
         self.channel: _Channel | None = None
         work.working += 1
@@ -154,6 +162,20 @@ class Span:
     def is_doubted(self) -> bool:
         """Return whether the goroutine is known to have worked for others, or may have."""
         return self.is_wrong or (self.channel is not None and self.channel.lends)
+
+    def is_told(self, moment: int) -> bool:
+        """Return whether signals may have told the goroutine to do others' work at a moment."""
+        if self.told is None or moment < self.told:
+            return False
+        return not self.has_ended or any(
+            channel.is_common and moment >= at for at, channel in self.tellers
+        )
+
+    def tells(self, channel: _Channel, at: int) -> None:
+        """Note that a signal comes from a channel."""
+        is_known = any(one is channel for _, one in self.tellers)
+        if not is_known and len(self.tellers) < _MAX_TELLERS:
+            self.tellers.append((at, channel))
 
 
 class _Mode(Enum):
@@ -258,10 +280,14 @@ class _Given:
     has done anything: what it is given then may be one of several things that it works on.
     ``spans`` are those of its latest calls whose contexts have said that they are of one request,
     and ``has_waited`` is whether it has waited since. ``kept`` is a request that it had a context
-    of, or was started for, while it worked for others: it may keep what is that request's.
+    of, or was started for, while it worked for others: it may keep what is that request's. ``told``
+    is the span that it was started with, if a signal has told it of work and it may have been the
+    starter's alone; ``place`` is the depth and the statement of the starter's latest signal.
     """
 
     starter: Work | None = None
+    told: Span | None = None
+    place: tuple[int, int] | None = None
     is_new: bool = False
     spans: list[Span] = field(default_factory=list)
     has_waited: bool = False
@@ -297,6 +323,10 @@ class _Goroutine:
     def has_item(self) -> bool:
         """Return whether it works on an item, or has ended to work on one, and on nothing else."""
         return self.working.mode is _Mode.ITEM and not self.roots
+
+    def is_again(self, edge: Edge) -> bool:
+        """Return whether it receives where it has taken the item that it works on."""
+        return self.has_item and self.holding.place == (edge.depth, edge.place)
 
     @property
     def is_blank(self) -> bool:
@@ -345,7 +375,8 @@ class _Channel:
     ``queue`` is how often the collector had run when the channel was last seen to be a queue, and
     ``pool`` when an item last returned. There may be another channel since. If it ``lends``,
     another goroutine has given back what one had used for other work: it never hands anything over,
-    then, and what it seemed to has to be doubted.
+    then, and what it seemed to has to be doubted. The latest signal is of the request ``teller``,
+    when the collector had run as often as ``told`` says; it ``is_common`` if two have sent any.
     """
 
     queue: int = -1
@@ -353,6 +384,9 @@ class _Channel:
     sent: int = 0
     returned: int = 0
     lends: bool = False
+    teller: Work | None = None
+    told: int = -1
+    is_common: bool = False
 
     @property
     def is_pool(self) -> bool:
@@ -366,6 +400,12 @@ class _Channel:
         """Note that something has come back that was taken."""
         self.returned += count
         self.pool = collected
+
+    def tells(self, work: Work, collected: int) -> None:
+        """Note that a signal is sent for a request."""
+        if self.told == collected and self.teller is not work:
+            self.is_common = True
+        self.told, self.teller = collected, work
 
 
 @dataclass(slots=True)
@@ -543,9 +583,10 @@ class _Receipt(NamedTuple):
     if the goroutine has sent it, ``is_own`` if it was sent for the request that the goroutine works
     for, and ``is_given`` if it was for another one. It ``is_queue`` if its channel is seen to be
     one, and ``is_pool`` if that is none. The goroutine ``has_item`` if it works until its next
-    item; it ``is_inside`` if it receives in what it has called since the latest. It ``is_new``
-    before it does anything. ``is_answer``: the item may be one. It ``is_second`` if the goroutine
-    may hold the item before, too; it ``may_hold`` several for that or an earlier reason.
+    item; it ``is_again`` where it has taken that, and ``is_inside`` if it receives in what it has
+    called since the latest. It ``is_new`` before it does anything. ``is_answer``: the item may be
+    one. It ``is_second`` if the goroutine may hold the item before, too; it ``may_hold`` several
+    for that or an earlier reason.
     """
 
     is_back: bool
@@ -558,6 +599,7 @@ class _Receipt(NamedTuple):
     is_pool: bool
     in_root: bool
     has_item: bool
+    is_again: bool
     is_inside: bool
     is_new: bool
     is_answer: bool
@@ -604,8 +646,13 @@ CASES = (
         _Then.LOST,
     ),
     _Case(
-        "a signal of its own request, or an item of that, but for the next of a queue",
-        lambda one: one.is_own and (one.is_signal or not (one.has_item and one.is_queue)),
+        "a signal of its own request, but where it has taken its item",
+        lambda one: one.is_own and one.is_signal and not one.is_again,
+        _Then.GO_ON,
+    ),
+    _Case(
+        "an item of its own request, but for the next of a queue",
+        lambda one: one.is_own and not one.is_signal and not (one.has_item and one.is_queue),
         _Then.GO_ON,
     ),
     _Case(
@@ -1003,6 +1050,8 @@ class Belonging:
         if goroutine is not None:
             goroutine.acts(edge.at)
             self._gives(goroutine, channel, edge, word)
+        if word == NOTHING and (span := self._current(task)) is not None:
+            channel.tells(span.work, self.contexts.collected)
         if word in (0, NOTHING):
             return False
         lent = self._lent.pop((edge.tgid, edge.second, word), None)
@@ -1101,15 +1150,41 @@ class Belonging:
             doubtful = item.doubtful if item else self._doubtful(sender)
             self._answered(work.work, sender, doubtful, edge.at)
         above = item.span if item is not None else self._current(sender)
+        if sender == task:
+            above = None
         is_own = above is not None and work is not None and above.work is work.work
-        if goroutine.roots or (is_own and sender != task):
+        self._told(goroutine, edge, above, channel)
+        if goroutine.roots or (is_own and not goroutine.is_again(edge)):
             return
-        is_others = above is not None and sender != task
         if is_item and is_inside:
-            if is_others:
+            if above is not None:
                 self._set(goroutine, edge.at, _Mode.ITEM)
         elif is_item or not is_pool:
             self._signalled(goroutine, edge.at)
+
+    def _told(
+        self, goroutine: _Goroutine, edge: Edge, above: Span | None, channel: _Channel | None = None
+    ) -> None:
+        """Note that a signal of a request, if of any, reaches a goroutine that one has started.
+
+        If it is of the starter, there may be work of others all the same, which nobody has told of
+        yet. If it is of another one, the goroutine may have looked for work before it has waited.
+        One that ends then was the starter's alone, unless both have told it in one statement.
+        """
+        given, mode = goroutine.given, goroutine.working.mode
+        span = goroutine.working.span if mode is _Mode.STARTED else given.told
+        is_at_work = goroutine.roots or mode in (_Mode.ITEM, _Mode.COROUTINE)
+        if span is None or above is None or is_at_work:
+            return
+        place, is_own = (edge.depth, edge.place), above.work is span.work
+        if span.told is None:
+            given.told, span.told = span, edge.at if is_own else span.begin
+        if is_own:
+            given.place = place
+            if channel is not None:
+                span.tells(channel, edge.at)
+        elif given.place == place:
+            given.told = None
 
     def _signalled(self, goroutine: _Goroutine, at: int) -> None:
         """End work as a wait does: whoever was started for a request may go on for others."""
@@ -1136,6 +1211,8 @@ class Belonging:
         above = item.span if item is not None and item.sender != task else None
         one, (_, _, then) = self._receipt(task, goroutine, channel, edge, item, above)
         holding, work = goroutine.holding, goroutine.current
+        if one.is_signal and not one.is_back:
+            self._told(goroutine, edge, above, channel)
         if then is _Then.IGNORE:
             return
         if one.is_answer and item is not None and work is not None:
@@ -1179,7 +1256,7 @@ class Belonging:
         """Return the facts and the case of a receipt, and note the item that is taken."""
         holding, work, address = goroutine.holding, goroutine.current, edge.second
         is_elsewhere = holding.place != (edge.depth, edge.place)
-        has_item = goroutine.working.mode is _Mode.ITEM
+        has_item, is_again = goroutine.working.mode is _Mode.ITEM, goroutine.is_again(edge)
         is_next = has_item and address == holding.channel
         is_inside = edge.depth > holding.depth and address != holding.channel
         collected = self.contexts.collected
@@ -1206,6 +1283,7 @@ class Belonging:
             is_pool or not address,
             has_root,
             has_item,
+            is_again,
             is_inside,
             goroutine.given.is_new,
             has_root or (not is_queue and (is_inside or is_elsewhere or not has_item)),
@@ -1270,17 +1348,18 @@ class Belonging:
         if goroutine is None:
             return
         goroutine.given.has_waited = True
-        work = goroutine.current
+        work, waker = goroutine.current, (edge.tgid, edge.goid)
+        above = self._current(waker)
+        self._told(goroutine, edge, above)
         if work is None:
             return
-        waker = (edge.tgid, edge.goid)
-        above = self._current(waker)
-        if above is not None and above.work is work.work:
+        is_own = above is not None and above.work is work.work
+        if is_own and not goroutine.is_again(edge):
             return
         is_item = goroutine.has_item
         is_inside = is_item and edge.depth > goroutine.holding.depth
         # Of a sync.Cond no depth is known: that may be a lock's.
-        if edge.depth and (is_inside or not is_item):
+        if edge.depth and not is_own and (is_inside or not is_item):
             self._answered(work.work, waker, self._doubtful(waker), edge.at)
         if goroutine.roots or goroutine.working.mode is _Mode.COROUTINE:
             return
@@ -1329,6 +1408,8 @@ class Belonging:
     def _dead(self, edge: Edge) -> None:
         goroutine = self._goroutines.pop((edge.tgid, edge.goid), None)
         if goroutine is not None:
+            if goroutine.given.told is not None:
+                goroutine.given.told.has_ended = True
             self._finish(goroutine, edge.at)
 
     def _finish(self, goroutine: _Goroutine, at: int) -> None:

@@ -72,17 +72,31 @@ def _nested(calls: Sequence[C]) -> tuple[list[int], list[C], list[int | None]]:
     return [each.start for each in ordered], ordered, parents
 
 
+def drop_wrong(calls: dict[Span, list[C]], contexts: Contexts) -> int:
+    """Drop those of a request's calls that have turned out to be of nobody; return how many."""
+    dropped = sum(len(calls.pop(span)) for span in wrong_spans(calls, contexts))
+    for span, found in calls.items():
+        if span.told is not None:
+            calls[span] = [call for call in found if not span.is_told(call.start)]
+            dropped += len(found) - len(calls[span])
+    return dropped
+
+
 def wrong_spans(spans: Collection[Span], contexts: Contexts) -> list[Span]:
-    """Return a request's spans that have turned out to be of nobody."""
+    """Return a request's spans that have turned out to be of nobody from their beginnings on."""
     known: dict[Span, bool] = {}
     for span in spans:
         way: list[Span] = []
         each: Span | None = span
-        while each is not None and each not in known and not each.is_doubted:
+        while each is not None and each not in known and not _is_doubted(each):
             way.append(each)
             each = each.above
         is_wrong = each is not None and known.get(each, True)
         known.update(dict.fromkeys(way, is_wrong))
-        if span.is_doubted or (span.context and contexts.is_wrong(span)):
+        if _is_doubted(span) or (span.context and contexts.is_wrong(span)):
             known[span] = True
     return [span for span in spans if known[span]]
+
+
+def _is_doubted(span: Span) -> bool:
+    return span.is_doubted or (span.above is not None and span.above.is_told(span.begin))

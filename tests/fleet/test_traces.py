@@ -228,6 +228,21 @@ def test_a_call_that_lasts_is_no_request(played: Played) -> None:
     assert played.traces.is_empty
 
 
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_signal_may_tell_a_goroutine_of_work_of_others(played: Played, has_ended: bool) -> None:
+    root = played.enter(1).number
+    played.go(1, 3)
+    before = played.call(3, 4)
+    played.add(EdgeKind.WAKE, 1, 3, 1)
+    told = played.call(3, 4)
+    if has_ended:
+        played.add(EdgeKind.DEAD, 3)
+    played.leave(1)
+    played.wait(PATIENCE + 1)
+    assert played.sent[before] == (root, Via.GO)
+    assert played.sent[told] == ((root, Via.GO) if has_ended else (None, Via.UNATTRIBUTED))
+
+
 def test_after_a_loss_nothing_is_put_together(played: Played) -> None:
     root = played.enter(1).number
     inner = played.call(1, 2)

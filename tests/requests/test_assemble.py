@@ -12,7 +12,7 @@ import pytest
 
 from gotrace.requests import assemble
 from gotrace.requests.assemble import Assembler
-from gotrace.requests.edges import FIRST, EdgeKind
+from gotrace.requests.edges import FIRST, NOTHING, EdgeKind
 from gotrace.requests.waiting import LINGER, PATIENCE
 from gotrace.session.events import HEADER
 from gotrace.session.reading import Missing
@@ -327,6 +327,76 @@ def test_what_answers_another_request_is_of_nobody(played: Assembler) -> None:
     end(played, 1, 2)
     assert nodes(played) == {1: [("go", 30)], 2: [("context", 20)]}
     assert (played.tally.unattributed, played.tally.late) == (3, 0)
+
+
+KICK, WORKER = 0x3E65CE5963F0, 1966
+
+
+def kick(assembler: Assembler, goid: int, at: int, channel: int = KICK) -> None:
+    """Have a request's goroutine send a signal, and the worker take it."""
+    assembler.add(edge(EdgeKind.WRITE, goid, at, NOTHING, channel + 8, channel))
+    assembler.add(edge(EdgeKind.DROP, WORKER, at + 1, 0, channel + 8, channel))
+
+
+def kicked(assembler: Assembler) -> None:
+    """Have a worker that the second request has started take the signal of that, and do a job.
+
+    This is what was recorded of a worker that did the job of the first request, which had left it
+    in a slice and had not sent its own signal yet.
+    """
+    begin(assembler, 2)
+    assembler.add(edge(EdgeKind.GO, 2, 130, WORKER))
+    assembler.add(call(INNER, WORKER, 140, 150))
+    kick(assembler, 2, 160)
+    assembler.add(call(INNER, WORKER, 170, 180))
+    assembler.add(edge(EdgeKind.GO, WORKER, 182, WORKER + 1))
+    assembler.add(call(INNER, WORKER + 1, 184, 186))
+
+
+KNOWN = ("go", WORKER)
+
+
+@pytest.mark.parametrize("what", ["lives", "is told by both", "has a channel of both"])
+def test_a_worker_that_a_signal_tells_of_work_may_do_that_of_others(
+    played: Assembler, what: str
+) -> None:
+    kicked(played)
+    if what == "is told by both":
+        played.add(edge(EdgeKind.WAKE, 1, 190, WORKER, 1))
+        played.add(call(INNER, WORKER, 200, 210))
+        played.add(edge(EdgeKind.DEAD, WORKER, 250))
+    elif what == "has a channel of both":
+        played.add(edge(EdgeKind.DEAD, WORKER, 250))
+        played.add(edge(EdgeKind.WRITE, 1, 260, NOTHING, KICK + 8, KICK))
+    end(played, 1, 2)
+    assert nodes(played) == {1: [], 2: [KNOWN]}
+    assert played.tally.unattributed == 2 + (what == "is told by both")
+
+
+def test_one_that_ends_has_done_what_its_own_request_has_told_it_of(played: Assembler) -> None:
+    """A signal of another channel, which others use as well, says nothing of what was before."""
+    kicked(played)
+    played.add(edge(EdgeKind.WRITE, 1, 190, NOTHING, 0x5008, 0x5000))
+    kick(played, 2, 190, 0x5000)
+    played.add(call(INNER, WORKER, 200, 210))
+    played.add(edge(EdgeKind.DEAD, WORKER, 250))
+    end(played, 1, 2)
+    assert nodes(played) == {1: [], 2: [KNOWN, KNOWN, ("go", WORKER + 1)]}
+    assert played.tally.unattributed == 1
+
+
+def test_one_that_another_request_tells_of_more_may_have_looked_for_work_before(
+    played: Assembler,
+) -> None:
+    for number in (10, 20):
+        played.add(edge(EdgeKind.BEGIN, number, 100 + number, 100 + number, 50))
+        played.add(edge(EdgeKind.GO, number, 130, number + 1))
+        played.add(call(INNER, number + 1, 140, 150))
+    played.add(edge(EdgeKind.WAKE, 20, 160, 11, 1))
+    played.add(edge(EdgeKind.WAKE, 10, 160, 21, 1))
+    played.add(edge(EdgeKind.DEAD, 21, 170))
+    end(played, 10, 20)
+    assert nodes(played) == {10: [], 20: [("go", 21)]}
 
 
 def test_a_goroutines_latest_calls_alone_wait_for_what_is_around(

@@ -155,6 +155,7 @@ RECEIPTS = (
     [(SECOND, ROOT, QUEUE, DEEP, 5)],
     [(ROOT, WORKER, QUEUE, SHALLOW, 5), (93, WORKER, OTHER, DEEP, 6)],
     [(ROOT, WORKER, QUEUE, SHALLOW, 5), (SECOND, WORKER, OTHER, DEEP, 6)],
+    [(ROOT, CHILD, OTHER, DEEP, NOTHING)],
     [(ROOT, CHILD, OTHER, DEEP, 5)],
     [(ROOT, WORKER, QUEUE, SHALLOW, 5), (93, WORKER, QUEUE, SHALLOW, 6)],
     [(SECOND, CHILD, QUEUE, SHALLOW, 5)],
@@ -419,6 +420,24 @@ def test_a_signal_that_is_there_ends_what_a_goroutine_was_started_for(
     take_signal(played, sender, CHILD)
     assert played.of(CHILD) is None
     assert work.working == 1
+
+
+@pytest.mark.parametrize("how", ["there", "awaited", "number"])
+def test_a_signal_where_the_item_was_taken_ends_the_work_on_that(played: Played, how: str) -> None:
+    """Even if it is the same request's: a worker may look there for work in a slice."""
+    played.queue()
+    work = played.begin(ROOT)
+    for place in (2, 1):
+        played.pass_on(ROOT, WORKER, QUEUE, SHALLOW, played.now, 1)
+        assert played.call(WORKER) is not None
+        if how == "awaited":
+            played.add(EdgeKind.WAKE, ROOT, WORKER, 1, 0, SHALLOW, place)
+        elif how == "number":
+            played.pass_on(ROOT, WORKER, OTHER, SHALLOW, NOTHING, place)
+        else:
+            played.add(EdgeKind.WRITE, ROOT, NOTHING, OTHER + 8, OTHER)
+            played.add(EdgeKind.DROP, WORKER, 0, OTHER + 8, OTHER, SHALLOW, place)
+        assert played.of(WORKER) is (work if place == 2 else None)
 
 
 def test_a_signal_of_its_own_is_a_semaphores(played: Played) -> None:

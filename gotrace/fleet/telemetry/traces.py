@@ -10,7 +10,7 @@ sent. Later calls go below those that were sent before.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Generic, TypeVar, cast
 
@@ -259,25 +259,34 @@ class Traces(Generic[T, P]):
                 held.setdefault(span, []).append(call)
                 continue
             if around is None:
-                if span not in tops:
-                    tops[span] = None if span in wrong else nest.above(span) or memory.root
-                above, via = tops[span], _VIAS[span.link]
+                is_wrong = span in wrong or span.is_told(call.start)
+                if not is_wrong and span not in tops:
+                    tops[span] = nest.above(span) or memory.root
+                above, via = None if is_wrong else tops[span], _VIAS[span.link]
                 if above is None or above is call:
-                    is_doubted = work.is_doubted or span in wrong or span is not work.root
+                    is_doubted = work.is_doubted or is_wrong or span is not work.root
                     above, via = None, Via.UNATTRIBUTED if is_doubted else Via.ROOT
             if above is None or above.item is None:
                 first.append((call, above, via))
             else:
                 below.setdefault(id(above), []).append((call, via))
+        self._send_all(first, below)
+        self._keep(work, memory, held)
+        if held:
+            size = sum(call.size for calls in held.values() for call in calls)
+            self._room.put_back(Waiting(work, waiting.since, held, size, None, waiting.ended))
+
+    def _send_all(
+        self,
+        first: Iterable[tuple[_Call[T, P], _Call[T, P] | None, Via]],
+        below: dict[int, list[tuple[_Call[T, P], Via]]],
+    ) -> None:
+        """Send the first calls, and then those that are below each."""
         ready = deque(first)
         while ready:
             call, above, via = ready.popleft()
             self._send_one(call, above, via)
             ready.extend((each, call, via) for each, via in below.pop(id(call), ()))
-        self._keep(work, memory, held)
-        if held:
-            size = sum(call.size for calls in held.values() for call in calls)
-            self._room.put_back(Waiting(work, waiting.since, held, size, None, waiting.ended))
 
     def _send_one(self, call: _Call[T, P], above: _Call[T, P] | None, via: Via) -> None:
         item, call.item = call.item, None

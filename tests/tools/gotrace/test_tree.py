@@ -43,21 +43,21 @@ MISLEADING = (
     *("leaky", "leaky-clients", "leaky-tokens", "filled", "filled-go", "filled-pointers"),
     *("after-default", "after-defaults", "after-close", "after-cond", "go-batched"),
     *("told-children", "rearmed", "after-func", "kept-context", "kept-contexts", "counted"),
-    *("kicked-once", "asking"),
+    *("kicked-once", "kicked-between", "asking"),
 )
 #: The same if nobody waits, and the least share of the jobs that is attributed even so. The silent
 #: ways of the others are known to be wrong, or are these.
 SILENT = {
     **dict.fromkeys(("leaky-silent", "leaky-tokens-silent", "kept-contexts-silent"), 0.75),
     **dict.fromkeys(("filled-silent", "after-default-silent", "after-defaults-silent"), 0.0),
-    **dict.fromkeys(("after-close-silent", "kept-context-silent"), 0.25),
+    **dict.fromkeys(("after-close-silent", "kept-context-silent", "kicked-between-silent"), 0.25),
     **dict.fromkeys(("after-cond-silent", "go-batched-silent", "counted-silent"), 0.0),
-    "kicked-once-silent": 0.0,
-    **dict.fromkeys(("rearmed-silent", "after-func-silent"), 0.0),
+    **dict.fromkeys(("kicked-once-silent", "rearmed-silent", "after-func-silent"), 0.0),
 }
 LEAST_MISLEADING = {
     **dict.fromkeys(("leaky", "leaky-clients", "leaky-tokens", "kept-contexts", "asking"), 0.75),
     **dict.fromkeys(("after-default", "after-defaults", "after-close", "after-cond"), 0.25),
+    "kicked-between": 0.25,
     **SILENT,
 }
 REQUESTS = 400
