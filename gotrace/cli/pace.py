@@ -164,7 +164,10 @@ def read(
 
 def _silent(options: RunOptions, target: Target) -> Notice:
     """Return a notice that there has been no call, with possible reasons."""
-    reasons = ["they are not called", "they were inlined where they are called (see -l)"]
+    reasons = [
+        "they are not called (gostacks shows what the program does)",
+        "they were inlined where they are called (see -l)",
+    ]
     if target.process is not None:
         reasons.append("another process calls them")
     if isinstance(options, FunctionOptions) and options.is_of_some:

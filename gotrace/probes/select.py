@@ -186,6 +186,7 @@ class Selector:
     ) -> Selection:
         """Select rows of the table; ``verb`` is what the user wants done to them, for messages.
 
+        Without it nothing is explained, which takes longer than to select.
         ``inlined`` says of which functions also inlined calls are selected.
 
         Raises NoMatchError, with the nearest names, when there is nothing to select; UsageError
@@ -208,7 +209,10 @@ class Selector:
             places = self._inlined(table, pattern, kept, inlined)
             seen_inlined |= places
             if not kept and not found and not places:
-                unmatched.append(_Explanation(table, names, pattern, verb).text(skipped, inlined))
+                why = (
+                    _Explanation(table, names, pattern, verb).text(skipped, inlined) if verb else ""
+                )
+                unmatched.append(why)
         stand_ins = {row: name for row, name in stand_ins.items() if row not in chosen}
         chosen.update(stand_ins)
         if not chosen and seen_inlined:
@@ -517,7 +521,8 @@ class _Explanation:
         rows = sorted(self._respelled(self.keys), key=rank)
         if not rows and self._is_package():
             return [f"{self.typed}.*"]
-        rows = rows or _similar(wanted, self.keys) or self._in_other_packages()
+        rows = rows or self._methods_of_package() or _similar(wanted, self.keys)
+        rows = rows or self._in_other_packages()
         rows.sort(key=self.table.is_wrapper)
         names = [spoken[row] for row in rows]
         if "[" not in self.typed.replace("[...]", ""):
@@ -528,6 +533,15 @@ class _Explanation:
         if self._is_package():
             names[_SHOWN - 1 :] = [f"{self.typed}.*"]
         return names
+
+    def _methods_of_package(self) -> list[int]:
+        """Return the methods of a name whose type was left out: of http.ServeHTTP."""
+        package = package_of(self.typed)
+        last = "." + _key(self.typed.removeprefix(package).lstrip("."))
+        rows = [row for row, key in enumerate(self.keys) if key.endswith(last)] if package else []
+        paths = ((row, self._package(row)) for row in rows if last.count(".") == 1)
+        found = [row for row, path in paths if path == package or path.endswith(f"/{package}")]
+        return sorted(found, key=lambda row: len(self.keys[row]))
 
     def _in_other_packages(self) -> list[int]:
         wanted = "." + _key(self.typed.removeprefix(package_of(self.typed)).lstrip("."))

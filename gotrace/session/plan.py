@@ -885,7 +885,7 @@ def _rows_by_words(
     found: dict[str, set[int]] = {}
     for pattern in patterns:
         with suppress(GotraceError):
-            rows = request.selector.only([pattern]).select(file.functions).rows
+            rows = request.selector.only([pattern]).select(file.functions, verb="").rows
             text = f"@{request.group}" if request.group else pattern.text
             found.setdefault(quote(f"{file.image.display}:{text}"), set()).update(rows)
     return found

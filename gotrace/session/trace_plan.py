@@ -310,7 +310,7 @@ def probe_requests(
 def has_recipe(target: Target, name: str) -> bool:
     """Return whether a target has any function of a recipe."""
     try:
-        select(target, probe_requests(parse_probes([f"@{name}"])[0]), "trace")
+        select(target, probe_requests(parse_probes([f"@{name}"])[0]), "")
     except GotraceError:
         return False
     return True

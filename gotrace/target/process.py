@@ -19,9 +19,11 @@ from pathlib import Path
 from gotrace.errors import GotraceError, UsageError, said
 from gotrace.records import dataclass
 from gotrace.target.containers import processes_in
+from gotrace.text import quote
 
 #: The beginning of a word for a container's programs; its number, or how that begins, comes after.
 _CONTAINER = "container:"
+_ALIKE = 0.8  # of a name: one letter of five, or a letter more
 _STARTSTACK = 28  # the field's number in proc_pid_stat(5)
 _PAGE = mmap.PAGESIZE
 _PRESENT_SWAPPED_OR_FILE = 0b111 << 61
@@ -374,8 +376,12 @@ def processes_called(name: str) -> list[int]:
     It may be the program's path as the process sees it, too. Ascending. This process is none of
     them.
     """
-    found = []
     wanted = os.fsencode(name)
+    return [number for number, names in _names() if wanted in names]
+
+
+def _names() -> Iterator[tuple[int, set[bytes]]]:
+    """Yield the processes but this one, ascending, with their names and their program's path."""
     for number in _numbers():
         if number == os.getpid():
             continue
@@ -387,9 +393,18 @@ def processes_called(name: str) -> list[int]:
         with suppress(OSError):
             program = os.readlink(os.fsencode(f"{directory}/exe")).removesuffix(b" (deleted)")
             names |= {program, os.path.basename(program)}
-        if wanted in names:
-            found.append(number)
-    return found
+        yield number, names
+
+
+def _names_like(word: str) -> str:
+    """Return names of processes that may be meant, and what else to give, for a message."""
+    import difflib
+
+    names = {os.fsdecode(name) for _, known in _names() for name in known if b"/" not in name}
+    # A shell takes the rest of a name for other words.
+    found = sorted(name for name in names if name.startswith(f"{word} "))
+    found = found or difflib.get_close_matches(word, names, 2, _ALIKE)
+    return f"did you mean {' or '.join(map(quote, found[:2]))}?" if found else "give its number"
 
 
 def _numbers() -> list[int]:
@@ -429,7 +444,7 @@ def process_numbers(words: Iterable[str | int]) -> tuple[int, ...]:
             what = said(f"-p {shlex.quote(name)}", f"attach({name!r})")
             raise UsageError(f"{word!r} is a path: type {what}")
         else:
-            raise UsageError(f"no process is named {word!r}: give its number")
+            raise UsageError(f"no process is named {word!r}: {_names_like(word)}")
     return tuple(dict.fromkeys(found))
 
 

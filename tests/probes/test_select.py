@@ -293,6 +293,8 @@ PROGRAM = FakeTable(
         ("main.Checkout", "example.com/shop/store.Checkout"),  # another package
         ("main.(*Cart).Total", "example.com/shop/store.(*Cart).Total"),
         ("main.Cart.Total", "example.com/shop/store.(*Cart).Total"),
+        ("store.Total", "example.com/shop/store.(*Cart).Total"),  # a type left out
+        ("os.Read", "os.(*File).Read"),
         ("net/http", "net/http.*"),  # a package
         ("main.comp*e", "main.computeE"),  # globs
         ("compute*", "*.compute*"),

@@ -111,6 +111,10 @@ def test_a_name_with_blanks(tmp_path: Path) -> None:
             result = run_tool("gofunccount", "--json", "-p", name, "-d", "0.1", "main.short")
             numbers = {fixture.ready, *([other.ready] if "," in name else [])}
             assert set(of_kind(result, "attached")[0]["pids"]) == numbers
+        for name in ("my", "my sho", "mys hop"):  # my without its quotes, and slips
+            result = run_tool("gofunccount", "-p", name, "shop", "main.short")
+            named = f"gofunccount: no process is named '{name}': did you mean 'my shop'?\n"
+            assert result.errors == named
         dump = run_tool("gostacks", "--json", "-p", program)
         assert of_kind(dump, "dump")[0]["pid"] == fixture.ready
     result = run_tool("gofunccount", "-p", "my shop", "main.short")
