@@ -399,16 +399,16 @@ class Ledger:
             first = replace(first, texts=(*first.texts, *self._hidden(one.earlier, unknown)))
         if one.scope is BoundScope.PER:
             doubts = doubts.plus(self._open_of(one.probe, text, run), _OPEN.format(one.probe))
-            if not lax:
-                loose, firsts = root.loose(asked.calls), root.loose(asked.earlier)
+            loose = root.loose(asked.calls)
+            firsts = firsts if lax else root.loose(asked.earlier)
         seen, texts = [], dict.fromkeys((*doubts.texts, *first.texts))
-        apart = said("--allow-unattributed", "lax")
+        apart = _LACKING if lax else f": {said('--allow-unattributed', 'lax')} leaves them out"
         for one_root in asked.found:
             others, ahead = loose.may_be_of(one_root), firsts.may_be_of(one_root)
             count, unordered = one_root.calls, one_root.unordered
             most = None if one_root.is_partial else doubts.most_of(count + unordered)
-            most = None if most is None else most + others
-            seen.append(Seen(count, most, bool(ahead or first.texts)))
+            most = None if most is None else most + others * (not lax)
+            seen.append(Seen(count, most, bool(ahead or first.texts), others * lax))
             for calls, number, probe in (
                 (loose, others, one.probe),
                 (firsts, ahead * count, one.earlier),
@@ -481,7 +481,8 @@ class Ledger:
 
 
 _OPEN = "of {} had not ended"
-_LOOSE = "of {} of no request that is known: {} leaves them out"
+_LOOSE = "of {} of no request that is known{}"
+_LACKING = ", which may be what is lacking"
 _UNORDERED = "of {}: one of {} had ended before, in a goroutine from which no edge leads there"
 _UNPLACED = "of {} that do not return, or were too many"
 _INLINED = "of {} where it is inlined: it is not seen for which root"

@@ -75,17 +75,24 @@ class Seen:
     """Calls that were seen for one root, or in the run, and how many there may be at most.
 
     ``most`` is None if that is not known. If it ``is_unproven`` that they count, there may be none
-    at all.
+    at all. ``ignored`` calls beyond the most are of no request that is known: it was asked that
+    they count for none, but they may be what is lacking.
     """
 
     count: int
     most: int | None
     is_unproven: bool = False
+    ignored: int = 0
 
     @property
     def least(self) -> int:
         """Return how many there are at least."""
         return 0 if self.is_unproven else self.count
+
+    @property
+    def possible(self) -> int | None:
+        """Return how many there are at most, with the ignored ones."""
+        return None if self.most is None else self.most + self.ignored
 
 
 def decide(
@@ -103,7 +110,7 @@ def decide(
     """
     counts = [one.count for one in seen]
     bound = assertion.closed(max(counts)) if assertion.is_open else assertion
-    broken = sum(not bound.can_hold(one.least, None if unknown else one.most) for one in seen)
+    broken = sum(not bound.can_hold(one.least, None if unknown else one.possible) for one in seen)
     is_run = assertion.root is None
     why: tuple[str, ...] = ()
     if broken:

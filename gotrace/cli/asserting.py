@@ -36,6 +36,7 @@ def check(options: AssertOptions) -> int:
     assertions = [parse(text) for text in options.patterns]
     for path in options.assertions:
         assertions += read_assertions(path, parse)
+    options = replace(options, patterns=[one.text for one in assertions])
     _refuse_go(options.named.command)
     for file in filter(None, (options.record, options.junit)):
         check_place(file)
