@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
 
 from gotrace.gotypes.contexts import CONTEXT
+from gotrace.gotypes.symbols import display_name, short_name
 from gotrace.gotypes.types import GoType, Kind, OpaqueType, Parameter, Signature, basic_type
 from gotrace.probes.parser import LABEL, SPAN_NAMES
 from gotrace.records import dataclass
@@ -205,6 +206,16 @@ class Scope:
             return self._not_described(f"has no {name!r}, but {has}", f"x int, {name} string")
         names = [*self.replaced, *names]
         hint = did_you_mean(name, [*names, *specials]) if name != "retval" else "did you mean $ret?"
+        numbered = {
+            one.name: f"{one.name} ({_short_type(one.type)})"
+            for one in self.signature.parameters
+            if _ARGUMENT.fullmatch(one.name)
+        }
+        if numbered and not hint:
+            shown = listed([numbered.get(name, name) for name in names])
+            return (
+                f"{self.function} has no {name!r}, since the file has no such names: type {shown}"
+            )
         return f"{self.function} has no {name!r}: {hint or self._there_is(names, specials)}"
 
     def no_such_special(self, name: str) -> str:
@@ -277,6 +288,12 @@ def did_you_mean(wanted: str, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(wanted.lower(), by_lower, 3)
     near = [same] if same else [by_lower[lower] for lower in close]
     return f"did you mean {' or '.join(near)}?" if near else ""
+
+
+def _short_type(of: GoType) -> str:
+    name = display_name(of.name)
+    target = name.lstrip("*")
+    return "*" * (len(name) - len(target)) + short_name(target)
 
 
 def listed(names: list[str]) -> str:

@@ -351,3 +351,13 @@ def test_a_predicate_is_a_condition(text: str) -> None:
         resolve_predicate(Source(text), parse(text), SCOPE)
     condition = resolve_predicate(Source("ok"), parse("ok"), SCOPE)
     assert isinstance(condition, Operand)
+
+
+def test_arguments_without_names_are_listed_with_their_types() -> None:
+    first, *others = SCOPE.signature.parameters
+    parameters = (replace(first, name="arg1"), *others)
+    scope = replace(SCOPE, signature=replace(SCOPE.signature, parameters=parameters))
+    with pytest.raises(SpecError, match=r"no such names: type arg1 \(\*http\.Request\), n, u, "):
+        typed("zzz", scope)
+    with pytest.raises(SpecError, match="did you mean key"):
+        typed("keyy", scope)
