@@ -72,7 +72,7 @@ class GostacksOptions(SummaryOptions):
     )
     patterns: list[str] = Heading.CHOICE.option(
         "PATTERN",
-        "only goroutines with such a function on their stack; only * is special",
+        "only goroutines with such a function on their stack, or one of @RECIPE; only * is special",
     )
     goroutine: list[int] = Heading.CHOICE.option(
         "-g --goroutine GOID", "only this goroutine (may be repeated)", positive

@@ -13,6 +13,7 @@ from gotrace.cli.stack_options import GooffcpuOptions
 _EPILOG = """\
 examples:
   gooffcpu -p 1234 -d 5                      where its goroutines wait, for five seconds
+  gooffcpu -p 1234 --in @http.server         only within requests
   gooffcpu -p 1234 --in 'main.(*Store).*'    only within calls of these functions
   gooffcpu -p 1234 --reason 'sync.*'         only for locks
   gooffcpu -p 1234 --wakers                  with the stacks of those who end waits

@@ -28,7 +28,7 @@ class StackOptions(ForceOptions, SummaryOptions):
 
     inside: list[str] = Heading.CHOICE.option(
         "--in PATTERN",
-        "only within calls of such functions; only * is special (may be repeated)",
+        "only within calls of such functions, or of @RECIPE; only * is special (may be repeated)",
     )
     timestamp: bool = Heading.OUTPUT.option("-T --timestamp", "print the time above each table")
 

@@ -75,9 +75,10 @@ def stacks_with(
 ) -> set[Stack]:
     """Return the stacks that have a function on them which one of the patterns matches.
 
-    Raises UsageError for a bad pattern.
+    ``@RECIPE`` stands for the recipe's functions. Raises UsageError for a bad pattern.
     """
     from gotrace.probes.pattern import NameList, Pattern
+    from gotrace.probes.recipes import functions_of
 
     if not functions:
         return set()
@@ -86,7 +87,8 @@ def stacks_with(
         for frame in program.frames(stack):
             by_function.setdefault(frame.function, set()).add(stack)
     names = NameList(list(by_function))
-    rows = {row for text in functions for row in Pattern(text).match(names).rows}
+    patterns = (Pattern(text) for word in functions for text in functions_of(word))
+    rows = {row for pattern in patterns for row in pattern.match(names).rows}
     return {stack for row in rows for stack in by_function[names.names[row]]}
 
 

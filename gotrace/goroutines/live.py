@@ -8,13 +8,12 @@ from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gotrace.elf.functions import FunctionTable
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, NoMatchError
 from gotrace.goroutines.dump import Dump, Fields, GoroutineReader, take_dump
 from gotrace.goroutines.memory import ProcessMemory, is_loaded
 from gotrace.goroutines.program import CodeNames, Module, allgs_of, module_of
@@ -114,19 +113,24 @@ class GoFiles:
         its program can, their functions are not known, and nothing is refused.
         """
         from gotrace.probes.pattern import Pattern
+        from gotrace.probes.recipes import functions_of
         from gotrace.probes.select import InlinedScope, Selector
 
         target = self._target
-        for text in patterns:
-            pattern, program = Pattern(text), target.binary(None)
+        for word in patterns:
+            texts, program = functions_of(word), target.binary(None)
+            meant = list(map(Pattern, texts))
             others = target.libraries() if target.has_started else target.linked()
             files = [program, *others]
-            names = chain.from_iterable(_all_names(file.functions) for file in files)
+            names = [each for file in files for each in _all_names(file.functions)]
             if not target.has_started and "plugin.open" in program.functions.names:
                 continue
-            if not any(pattern.match(each).rows for each in names):
-                selector = Selector([text])
-                selector.select(program.functions, verb="find", inlined=InlinedScope.MATCHED)
+            if any(pattern.match(each).rows for pattern in meant for each in names):
+                continue
+            if texts != [word]:
+                raise NoMatchError(f"{program.image.display} has no function of {word}")
+            selector = Selector(texts)
+            selector.select(program.functions, verb="find", inlined=InlinedScope.MATCHED)
 
     def _mappings(self) -> list[MemoryMapping]:
         with suppress(ProcessError):

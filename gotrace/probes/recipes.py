@@ -179,6 +179,16 @@ def recipes_keys(patterns: Sequence[str]) -> list[str] | None:
     return list(keys)
 
 
+def functions_of(pattern: str) -> list[str]:
+    """Return the patterns that a word stands for where functions alone count: a recipe's, or it.
+
+    Raises UsageError.
+    """
+    if not pattern.startswith("@"):
+        return [pattern]
+    return list(dict.fromkeys(probe.function for probe in find_recipe(pattern[1:]).probes))
+
+
 def find_recipe(name: str) -> Recipe:
     """Return the recipe of a name. Raises UsageError."""
     for folder in _folders():

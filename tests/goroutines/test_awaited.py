@@ -195,3 +195,23 @@ def test_channels_in_a_core_file(tmp_path: Path) -> None:
     rows = {own_function(row): row for row in of_kind(result, "goroutine")}
     for function, channels in truth.items():
         assert rows[function]["channels"] == channels
+
+
+@pytest.mark.live
+def test_a_recipe_stands_for_its_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "desk.txt").write_text(
+        "description: desks\nneeds: main\n\nprobe: main.(*desk).serve\nby: $func\n\n"
+        "probe: main.noSuch\nby: $func\n"
+    )
+    monkeypatch.setenv("GOTRACE_RECIPES", str(tmp_path))
+    with Fixture([build(AWAITED, newest())]) as fixture:
+        pid = str(fixture.ready)
+        rows = of_kind(run_tool("gostacks", "--json", "-p", pid, "@desk"), "goroutine")
+        assert [own_function(row) for row in rows] == ["main.(*desk).serve"]
+        waits = run_tool("gooffcpu", "--open", "--json", "-d", "0.1", "-p", pid, "--in", "@desk")
+        assert {own_function(row) for row in of_kind(waits, "wait")} <= {"main.(*desk).serve"}
+        none = run_tool("gostacks", "-p", pid, "@sql")
+        assert (none.status, none.lines) == (3, []) and none.errors.endswith(
+            " has no function of @sql\n"
+        )
+        assert fixture.finish() == 0
