@@ -50,7 +50,7 @@ def _decimal(value: int, unit: int) -> str:
 def time_text(value: TimeValue) -> str:
     """Return a time.Time as its String method does, monotonic clock reading included.
 
-    The zone is ``-00`` where it is not known, and the time that of UTC.
+    Where the zone is not known, it is the same moment in UTC.
     """
     days, seconds = divmod(value.seconds + value.offset, _DAY)
     date = _date(days)
@@ -58,8 +58,7 @@ def time_text(value: TimeValue) -> str:
     hour, minute = divmod(minutes, 60)
     part = f".{value.nanoseconds:09d}".rstrip("0").rstrip(".")
     shown = f"{date} {hour:02d}:{minute:02d}:{second:02d}{part} {_offset(value.offset)}"
-    zone = UNKNOWN_ZONE if value.zone is None else value.zone
-    shown += f" {zone or ('UTC' if not value.offset else _offset(value.offset))}"
+    shown += f" {value.zone or ('UTC' if not value.offset else _offset(value.offset))}"
     if value.monotonic is not None:
         sign = "-" if value.monotonic < 0 else "+"
         whole, nanoseconds = divmod(abs(value.monotonic), _SECOND)

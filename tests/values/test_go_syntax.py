@@ -204,7 +204,7 @@ def test_json_of_nothing_and_of_times() -> None:
     assert to_json(TimeValue(0, 0, "UTC", 0, 17)) == "1970-01-01T00:00:00Z"
     # A zone that is not known is not UTC, although that is what is shown.
     assert to_json(TimeValue(0, 0, None)) == "1970-01-01T00:00:00-00:00"
-    assert go_syntax(TimeValue(0, 0, None)) == "1970-01-01 00:00:00 +0000 -00"
+    assert go_syntax(TimeValue(0, 0, None)) == "1970-01-01 00:00:00 +0000 UTC"
     assert go_syntax(TimeValue(0, 0, "", 3600)) == "1970-01-01 01:00:00 +0100 +0100"
 
 
