@@ -529,7 +529,7 @@ class _Explanation:
             names = list(map(elide_type_arguments, names))
         if "@" not in self.typed:
             names = [_VARIANT.sub("@*", name) for name in names]
-        names = list(dict.fromkeys(names))[:_SHOWN]
+        names = list(dict.fromkeys(names or self._inlined_elsewhere()))[:_SHOWN]
         if self._is_package():
             names[_SHOWN - 1 :] = [f"{self.typed}.*"]
         return names
@@ -547,6 +547,12 @@ class _Explanation:
         wanted = "." + _key(self.typed.removeprefix(package_of(self.typed)).lstrip("."))
         rows = [row for row, key in enumerate(self.keys) if key.endswith(wanted)]
         return [row for row in rows if _key(self._package(row)) + wanted == self.keys[row]]
+
+    def _inlined_elsewhere(self) -> list[str]:
+        """Return functions of other packages with the typed name that exist only inlined."""
+        wanted = "." + _key(self.typed.removeprefix(package_of(self.typed)).lstrip("."))
+        names = _inlined_names_of(self.table).names
+        return [name for name in names if _key(name) == _key(package_of(name)) + wanted]
 
     def _package(self, row: int) -> str:
         names = self.names.all_spoken if self.names.gccgo else self.names.names

@@ -345,6 +345,13 @@ def test_a_regular_expression_that_matches_a_part_is_explained() -> None:
     )
 
 
+def test_a_function_of_another_package_that_is_inlined_everywhere() -> None:
+    table = FakeTable(["main.main"], inlined=[FakeCall("shop/ledger.(*Account).Cents")])
+    for typed in ("main.Account.Cents", "main.(*Account).cents"):
+        assert "did you mean 'shop/ledger.(*Account).Cents'?" in explain(table, typed)
+    assert "did you mean" not in explain(table, "main.Account.Dollars")
+
+
 def test_a_function_that_is_inlined_everywhere() -> None:
     table = FakeTable(["main.main"], inlined=[FakeCall("main.add")])
     expected = "main.add is inlined into main.main (functions.go:10): build with -gcflags=-l to"
