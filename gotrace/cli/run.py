@@ -204,8 +204,8 @@ def opened_notices(options: FunctionOptions, run: Run[_M, _C], done: str) -> Ite
     for note in also[:_MAX_PROBLEMS]:
         yield Notice(NoticeKind.WARNING, note.text, note.fields)
     if len(also) > _MAX_PROBLEMS:
-        text = f"and {len(also) - _MAX_PROBLEMS} more functions are also inlined: see --list"
-        yield Notice(NoticeKind.WARNING, text)
+        more = counted("{} more function{s}", len(also) - _MAX_PROBLEMS)
+        yield Notice(NoticeKind.WARNING, f"and {more} inlined in other places too: see --list")
     for note in inlined:
         if note.kind is NoteKind.ONLY_INLINED:
             yield Notice(NoticeKind.WARNING, note.text, note.fields)

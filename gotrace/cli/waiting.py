@@ -161,11 +161,13 @@ class _Writer(StackWriter[GooffcpuOptions, WaitRow, Row]):
 def _footer(writer: _Writer, meter: _Meter) -> Iterator[Notice]:
     """Yield notices of gaps in the sums."""
     losses = meter.losses()
+    noun = "call{s}" if isinstance(meter, SyscallMeter) else "wait{s}"
     if writer.open:
         count = sum(wait["count"] for wait in writer.open)
         ns = sum(wait["delay_ns"] for wait in writer.open)
         is_counted = writer.counts_open
-        text = f"{count:,} {'of them have' if is_counted else 'more have'} not ended"
+        many = counted("{:,} of these" if is_counted else f"{{:,}} more {noun}", count)
+        text = f"{many} not ended"
         text += f", after {duration(ns)}" + ("" if is_counted else ": --open counts them")
         yield _summary(text, {"what": "open", "count": count, "delay_ns": ns})
     if isinstance(meter, SyscallMeter) and meter.unfinished:
@@ -174,7 +176,8 @@ def _footer(writer: _Writer, meter: _Meter) -> Iterator[Notice]:
         text += f": {', '.join(f'{count:,} {name}' for name, count in names)}"
         yield _summary(text, {"what": "unfinished", "calls": dict(names)})
     if losses.earlier:
-        text = f"{losses.earlier:,} not counted: they had begun before tracing"
+        many = counted(f"{{:,}} {noun}", losses.earlier)
+        text = f"{many} not counted: begun before tracing"
         yield _summary(text, {"what": "earlier", "count": losses.earlier})
     if losses.longest:
         times = counted("{:,} time{s}", losses.longest)
