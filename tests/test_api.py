@@ -463,5 +463,11 @@ def test_inlined_calls_are_counted(tmp_path: Path) -> None:
     assert (row["places"], row["uncounted_places"]) == (1, 1)
     with gotrace.start([binary]) as go, pytest.warns(gotrace.TracingWarning, match="inlined=True"):
         assert "main.bump" not in go.count("main.*")
-    with gotrace.path(binary) as go, pytest.raises(gotrace.UsageError, match="leave out by"):
-        go.count("main.both", by="x", inlined=True)  # type: ignore[call-overload]
+    with gotrace.path(binary) as go, pytest.raises(gotrace.UsageError, match="no arguments"):
+        go.count("main.both", by="x", inlined=True)
+    with gotrace.start([binary]) as go, pytest.warns(gotrace.TracingWarning, match="main.both"):
+        grouped = go.count("main.bump", "main.both", by="$caller")
+    calls = {(one.function, one.by["$caller"]): one.calls for one in grouped}
+    assert calls["main.bump", "main.(*tally).note"] == truth["note"]
+    assert calls["main.bump", "main.sum"] == truth["bump"] - truth["note"]
+    assert grouped.uncounted == {"main.both": 1}

@@ -27,7 +27,7 @@ from gotrace.records import dataclass, field, replace
 from gotrace.requests.model import Request
 from gotrace.results.lines import Reading, Recordable
 from gotrace.results.rows import Json, Row
-from gotrace.session.call_rows import count_rows, inlined_rows, value_row
+from gotrace.session.call_rows import count_rows, inlined_rows, key_places, value_row
 from gotrace.session.choices import WaitState
 from gotrace.session.key_stacks import STACK, key_profile, stack_of
 from gotrace.session.keys import KeyMeter, KeyPeriod, KeyRequest
@@ -640,8 +640,9 @@ class Group:
 class Groups(list[Group], Table, Recordable, _Profiled):
     """Calls added up by their values, those of most calls first.
 
-    ``others`` is the number of calls for which there was no row; they are in no group. Profiles can
-    be written if the key has ``$stack``.
+    ``others`` is the number of calls for which there was no row; they are in no group.
+    ``uncounted`` has the functions of which there may be more calls: in how many places each is
+    inlined where calls may be missing. Profiles can be written if the key has ``$stack``.
     """
 
     def __init__(self, run: Run[KeyMeter, Any], request: KeyRequest, period: KeyPeriod) -> None:
@@ -651,6 +652,9 @@ class Groups(list[Group], Table, Recordable, _Profiled):
         self._of = request.of.texts[0] if request.of else None
         self._unit = run.traced.unit if run.traced else None
         self._measured = run.plan.names, self._key, period.rows
+        self._places = key_places(run.plan, period.rows)
+        whole = run.plan.whole
+        self.uncounted: Mapping[str, int] = _uncounted(whole.places if whole else {})
         self._ways = run.meter.take_ways()
         self._stacks: StackProfile | None = None
         if STACK in self._key:
@@ -681,7 +685,8 @@ class Groups(list[Group], Table, Recordable, _Profiled):
             total = sum(group.times.sum for group in found)
             shown = Interval(found, (), *when, 1, False, self._ways, total, reading.rates)
             return shown.rows()
-        return count_rows(key_counts(*self._measured), when, rates=reading.rates)
+        counts = key_counts(*self._measured)
+        return count_rows(counts, when, rates=reading.rates, more=self._places)
 
     @property
     def _profile(self) -> StackProfile:  # type: ignore[override]
@@ -710,6 +715,10 @@ def _group_value(text: str, value: Any) -> Any:
     return tuple(stack_of(value)[0]) if text == STACK else to_python(value)
 
 
+def _uncounted(places: Mapping[CountedFunction, InlinedPlaces]) -> dict[str, int]:
+    return {one.text: found.uncounted for one, found in places.items() if found.uncounted}
+
+
 class Counts(Counter[str], Table, Recordable):
     """Calls by function name; those that were not called are 0 and not listed.
 
@@ -736,9 +745,7 @@ class Counts(Counter[str], Table, Recordable):
                 measured[function] += count
         counts = cls({function.text: count for function, count in measured.items()})
         counts._measured, counts._places = measured, places
-        counts.uncounted = {
-            function.text: found.uncounted for function, found in places.items() if found.uncounted
-        }
+        counts.uncounted = _uncounted(places)
         return counts
 
     def result_rows(self, reading: Reading) -> Iterable[Json]:

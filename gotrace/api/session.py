@@ -122,16 +122,16 @@ class _RunOptions(TypedDict, total=False):
     ready: Callable[[], object] | None
 
 
-class _CountOptions(_RunOptions, total=False):
-    """Parameters of ``Session.count`` for any result."""
+class _SumOptions(_RunOptions, total=False):
+    """Parameters of ``Session.count`` and ``Session.latency``."""
 
     budget: float | None
     exclude: Iterable[str]
     regexp: bool
 
 
-class _PlainCountOptions(_CountOptions, total=False):
-    """Parameters of ``Session.count`` for rows by function."""
+class _CountOptions(_SumOptions, total=False):
+    """Parameters of ``Session.count``."""
 
     inlined: bool
 
@@ -148,7 +148,7 @@ class _CountKeys(_CountOptions, _KeyOptions, total=False):
     """Parameters of ``Session.count`` for rows by values."""
 
 
-class _LatencyOptions(_CountOptions, total=False):
+class _LatencyOptions(_SumOptions, total=False):
     """Parameters of ``Session.latency``."""
 
     why: bool
@@ -552,11 +552,11 @@ class Session:
         return asserted.verdicts(counting, lax)
 
     @overload
-    def count(self, *patterns: str, **options: Unpack[_PlainCountOptions]) -> Counts: ...
+    def count(self, *patterns: str, **options: Unpack[_CountOptions]) -> Counts: ...
 
     @overload
     def count(
-        self, *patterns: str, interval: float, **options: Unpack[_PlainCountOptions]
+        self, *patterns: str, interval: float, **options: Unpack[_CountOptions]
     ) -> IntervalStream[Counts]: ...
 
     @overload
@@ -587,19 +587,17 @@ class Session:
 
         ``by`` are expressions, such as ``"key"``, ``"$ret2 != nil"`` or ``"$stack"``: calls are
         added up by their values, and patterns may be whole probes. There are at most so many
-        ``rows``, and texts are compared by their first ``string_size`` bytes. Without ``by``, calls
-        are counted where a function is inlined, too, if its name has no wildcard; with ``inlined``
-        also of functions that a pattern matches. ``ready`` is called once the probes are attached.
+        ``rows``, and texts are compared by their first ``string_size`` bytes. Calls are counted
+        where a function is inlined, too, if its name has no wildcard and ``by`` asks for none of
+        its values; with ``inlined`` also of functions that a pattern matches. ``ready`` is called
+        once the probes are attached.
         ``budget``: see ``trace``. With ``interval`` an iterator is returned at once: of results of
         as many seconds each. Raises GotraceError as ``trace`` does; LostCalls where calls are
         missing, unless ``lossy``.
         """
         check_numbers(seconds, rows=rows, string_size=string_size)
+        scope = InlinedScope.MATCHED if inlined else InlinedScope.NAMED
         if by:
-            if inlined:
-                raise UsageError(
-                    "inlined=True counts calls: leave out by, which needs their values"
-                )
             keyed = KeyRequest(
                 target=self._target,
                 asked=self._asked(patterns, exclude, regexp),
@@ -608,6 +606,7 @@ class Session:
                 budget=checked_budget(budget),
                 key=key_of([by] if isinstance(by, str) else list(by)),
                 text_bytes=checked_text_size(string_size),
+                inlined=scope,
                 no_parts="count() cannot group by parts of the time: use latency()",
                 options=KeyOptions(rows=rows),
             )
@@ -616,7 +615,7 @@ class Session:
             target=self._target,
             asked=self._asked(patterns, exclude, regexp),
             budget=checked_budget(budget),
-            inlined=InlinedScope.MATCHED if inlined else InlinedScope.NAMED,
+            inlined=scope,
         )
 
         def read(run: Run[CallCounter, Any]) -> Callable[[], Counts]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gotrace.cli.irregular import irregularities, undecided_notices
 from gotrace.cli.latency_options import GofunclatencyOptions
-from gotrace.cli.options import CallsOptions
+from gotrace.cli.options import CallsOptions, CountOptions
 from gotrace.cli.pace import pace, running
 from gotrace.cli.run import (
     asked_of,
@@ -33,11 +33,12 @@ from gotrace.probes.spec import KeyText
 from gotrace.report.by import write_values
 from gotrace.report.counts import write_counts
 from gotrace.report.latencies import write_latencies
-from gotrace.report.listing import list_plan
+from gotrace.report.listing import list_functions, list_plan
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.results.rows import Row
 from gotrace.session.budget import HitCounts
-from gotrace.session.call_rows import count_rows, value_row
+from gotrace.session.call_rows import count_rows, key_places, value_row
+from gotrace.session.count import InlinedScope
 from gotrace.session.key_stacks import key_profile
 from gotrace.session.keys import (
     MAX_KEY_TEXT,
@@ -60,7 +61,7 @@ from gotrace.session.latency_rows import (
 )
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.order import Order, last, ordered, size_by
-from gotrace.session.plan import ProbePlan
+from gotrace.session.plan import ProbePlan, to_be_traced
 from gotrace.session.run import Run
 from gotrace.target.target import Target
 from gotrace.text import counted
@@ -184,9 +185,15 @@ def _request(options: CallsOptions, target: Target, wanted: KeyOptions, verb: st
         text_bytes=options.string_size,
         follows_returns=wanted.times,
         decides_later=True,
+        inlined=_inlined(options) if is_count else InlinedScope.NONE,
         no_parts=_NO_PARTS if is_count and not options.list else None,
         options=wanted,
     )
+
+
+def _inlined(options: CallsOptions) -> InlinedScope:
+    is_asked = isinstance(options, CountOptions) and options.inlined
+    return InlinedScope.MATCHED if is_asked else InlinedScope.NAMED
 
 
 _NO_PARTS = "gofunccount cannot group by parts of the time: type gofunclatency --by"
@@ -204,9 +211,13 @@ def _add_up(
     ``heat`` is what ``write`` draws, which ends with the run.
     """
     if options.list:
-        plan = request.plan().plan
-        list_plan(plan, output)
-        return status_of(plan.failed)
+        planned = request.plan()
+        if planned.plan.whole is not None:
+            is_asked = request.inlined is InlinedScope.MATCHED
+            found = request.select(inlined=True)
+            return status_of(list_functions(found, output, request.verb, to_be_traced, is_asked))
+        list_plan(planned.plan, output)
+        return status_of(planned.plan.failed)
     watch = PriceWatch(options, output) if isinstance(options, GofunclatencyOptions) else None
     with running(request, output, watch.accept if watch else None) as run:
         meter, plan = run.meter, run.plan
@@ -252,7 +263,8 @@ def _table(
 ) -> Sequence[Row]:
     found = key_counts(plan.names, key.texts, period.rows)
     rates = options.interval is not None
-    return count_rows(found, (time.time(), seconds), options.top, options.sort, rates)
+    more = key_places(plan, period.rows)
+    return count_rows(found, (time.time(), seconds), options.top, options.sort, rates, more)
 
 
 def _groups(

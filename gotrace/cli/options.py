@@ -696,7 +696,7 @@ class CountOptions(CallsOptions):
 
     CONFLICTS = (
         Conflict(
-            "--inlined --places",
+            "--places",
             "--by -f -o=profiles",
             "{1} counts calls: leave out {2}, which needs calls of their own",
         ),

@@ -329,6 +329,16 @@ class FunctionTable:
     def _inlined_by_name(self) -> InlinedCalls | None:
         return None if self._trees is None else InlinedCalls(self._trees)
 
+    def callers_of(self, row: int, index: int) -> tuple[InlinedFrame, ...]:
+        """Return the logical frames that an inlined call of ``row`` is made in, innermost first.
+
+        ``index`` is the call's record.
+        """
+        tree = self.inline_tree(row)
+        if tree is None or self._rows is None or index not in tree.marks:
+            return ()
+        return self.inlined_at(row, self._rows.entries[row] + tree.marks[index])
+
     def inlined_at(self, row: int, pc: int) -> tuple[InlinedFrame, ...]:
         """Return the logical frames of the instruction at ``pc`` in ``row``, innermost first.
 

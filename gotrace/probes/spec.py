@@ -30,6 +30,7 @@ from gotrace.probes.parser import (
     LiteralKind,
     Parser,
     SpecialExpr,
+    UnaryExpr,
 )
 from gotrace.probes.pattern import CLOSING, QUOTES, closing, split_target
 from gotrace.probes.resolve import resolve, resolve_predicate
@@ -182,6 +183,21 @@ class ProbeSpec:
                 f"this is {described(value.type)}: {said('--of', 'of')} needs a whole number",
             )
         return value
+
+
+#: What is known of a call without its function's values.
+_OF_TASKS = frozenset({"goid", "pid", "tid", "comm", "func", "caller", "stack"})
+
+
+def is_of_task(expression: Expression) -> bool:
+    """Return whether an expression asks nothing of a call but who makes it, and where."""
+    if isinstance(expression, SpecialExpr):
+        return expression.name in _OF_TASKS
+    if isinstance(expression, UnaryExpr | LikeExpr):
+        return is_of_task(expression.operand)
+    if isinstance(expression, BinaryExpr):
+        return is_of_task(expression.left) and is_of_task(expression.right)
+    return isinstance(expression, LiteralExpr | LabelExpr)
 
 
 def parse_probe(text: str, *, regex: bool = False, split: _Split = split_target) -> ProbeSpec:

@@ -12,7 +12,8 @@ from gotrace.session.order import Order, ordered, rate_of, share_of
 
 if TYPE_CHECKING:
     from gotrace.results.rows import Json, Row
-    from gotrace.session.plan import CountedFunction, InlinedPlaces
+    from gotrace.session.keys import KeyRow
+    from gotrace.session.plan import CountedFunction, InlinedPlaces, ProbePlan
     from gotrace.session.row_cells import RowBy
 
 
@@ -86,6 +87,16 @@ def inlined_rows(
     found = [(one.program, one.name, count, None) for one, count in counts.items()]
     more = [{**_at(one), **_places(places.get(one))} for one in counts]
     return count_rows(found, when, top, order, rates, more)
+
+
+def key_places(plan: ProbePlan, rows: Iterable[KeyRow]) -> list[Mapping[str, object]]:
+    """Return for each row in how many places its function is inlined, as further fields."""
+    found = plan.whole.places.items() if plan.whole else ()
+    of_names = {(one.program, one.name): places for one, places in found}
+    names = [(one.program, one.name) for one in plan.names]
+    return [
+        {} if row.function is None else _places(of_names.get(names[row.function])) for row in rows
+    ]
 
 
 def _at(function: CountedFunction) -> dict[str, object]:

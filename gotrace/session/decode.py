@@ -202,9 +202,12 @@ class CallDecoder:
             for spec, probe in traced.parts
         )
         places = traced.places
-        at = traced.binary.functions.declared_at(traced.function.function.row)
+        sites = traced.function
+        #: The frames of an inlined call's own function, and whether that one has made its frame.
+        self._inner, self._has_frame = _inner_frames(traced)
+        at = traced.binary.functions.declared_at(sites.function.row)
         self._bare_function = TracedFunction(
-            traced.function.function.name,
+            sites.function.name,
             file=at.file if at else None,
             line=at.line if at else None,
             program=program,
@@ -462,13 +465,32 @@ class CallDecoder:
     def _stack(self, call: CallRecord) -> list[StackFrame] | None:
         if call.stack is None:
             return None
+        stack = call.stack
+        if self._has_frame:  # its return address is there twice
+            stack = (*stack[:1], *stack[2:])
         if self._symbols is None:
-            return [StackFrame(f"{pc:#x}") for pc in call.stack]
-        return [frame for pc in call.stack for frame in self._frames(call.tgid, pc)]
+            return [*self._inner, *(StackFrame(f"{pc:#x}") for pc in stack)]
+        return [*self._inner, *(frame for pc in stack for frame in self._frames(call.tgid, pc))]
 
     def _frames(self, tgid: int, pc: int) -> list[StackFrame]:
         frames = self._symbols.frames_before(tgid, pc) if self._symbols else []
         return [StackFrame(*frame) for frame in frames] or [StackFrame(f"{pc:#x}")]
+
+
+def _inner_frames(traced: TracedCall) -> tuple[list[StackFrame], bool]:
+    """Return the frames that an inlined call is made in, and whether SP is below their entry.
+
+    There are none of a call that has a frame of its own.
+    """
+    if traced.function.at is None or traced.function.entry is None:
+        return [], False
+    table = traced.binary.functions
+    frames = [
+        StackFrame(frame.name, frame.file, frame.line)
+        for place in traced.function.places[:1]
+        for frame in table.callers_of(place.row, place.record)
+    ]
+    return frames, traced.function.entry.sp_offset > 0
 
 
 def call_decoders(

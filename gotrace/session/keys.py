@@ -25,7 +25,8 @@ from gotrace.kernel.sums import Counters, Halves
 from gotrace.overhead import ProbeCost
 from gotrace.probes.constants import SIGNED
 from gotrace.probes.scope import SpecialName
-from gotrace.probes.spec import NO_KEY, ProbeSpec, parse_key
+from gotrace.probes.select import InlinedScope
+from gotrace.probes.spec import NO_KEY, ProbeSpec, is_of_task, parse_key
 from gotrace.probes.spec import KeyText as KeyText
 from gotrace.probes.typed import SpecialOperand
 from gotrace.records import dataclass, replace
@@ -35,7 +36,7 @@ from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, RecordError
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
-from gotrace.session.plan import make_plan, measurable
+from gotrace.session.plan import by_place, make_plan, measurable, once
 from gotrace.session.probing import Prepared
 from gotrace.session.request import Planned, ProbeRequest
 from gotrace.session.symbols import Symbolizer
@@ -275,6 +276,13 @@ class KeyMeter(Paired):
             for call in traced.calls
         ]
         self._known: dict[int, tuple[int, tuple[Value, ...], str | None]] = {}
+        first: dict[object, int] = {}
+        has_places = prepared.plan.whole is not None
+        #: Whose row the calls of each function have: a function's places are one with it.
+        self._same = [
+            first.setdefault((id(file.binary), sites.function.name) if has_places else n, n)
+            for n, file, sites in prepared.plan.numbered()
+        ]
         self._alike = options.alike
         #: Calls that are left out, since nobody knows whether predicates want them.
         self.undecided = Undecided()
@@ -470,7 +478,7 @@ class KeyMeter(Paired):
                 values = (_UNKNOWN,) * len(traced.probe.values)
                 if traced.compiled is not None and traced.compiled.rest is not None:
                     why_not = _UNKNOWN.why
-            self._known[row] = function, values, why_not
+            self._known[row] = self._same[function], values, why_not
         return self._known[row]
 
     def has_seen(self) -> bool:
@@ -493,7 +501,8 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
     Texts are compared by their first ``text_bytes`` bytes. Unless ``follows_returns``, calls are
     followed to their ends only where an expression needs it. ``no_parts`` says why no expression
     may ask what the time went into, None if it may. ``decides_later``: what the kernel does not
-    decide of a predicate of numbers, the meter does, but of calls without a row.
+    decide of a predicate of numbers, the meter does, but of calls without a row. ``inlined`` says
+    of which functions inlined calls are added up as well, if that takes no values of theirs.
     """
 
     key: KeyText = NO_KEY
@@ -503,6 +512,7 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
     no_parts: str | None = None
     decides_later: bool = False
     options: KeyOptions = KeyOptions()
+    inlined: InlinedScope = InlinedScope.NONE
 
     PRICES_HITS = True
 
@@ -521,7 +531,10 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
         """Return the probes to attach; raises as ``make_trace_plan`` does."""
         specs, _ = self.parsed
         requests, failed = self.requests
-        plan = make_plan(self.target, requests, returns=True, verb=self.verb)
+        inlined = self._inlined(specs)
+        plan = make_plan(self.target, requests, returns=True, verb=self.verb, inlined=inlined)
+        if any(sites.places for file in plan.binaries for sites in file.functions):
+            plan = replace(by_place(plan, each=True), whole=once(plan))
         if self.options.times:
             plan = measurable(plan)
         choices = TraceChoices(
@@ -542,6 +555,19 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
         plan = replace(traced.plan, failed=(*failed, *traced.plan.failed))
         self._refuse(plan.failed)
         return Planned(plan, replace(traced, plan=plan))
+
+    def _inlined(self, specs: Iterable[ProbeSpec]) -> InlinedScope:
+        """Return whose inlined calls are added up. Raises UsageError if they cannot be."""
+        predicates = [spec.predicate for spec in specs if spec.predicate is not None]
+        asks_nothing = not self.follows_returns and not any(spec.names for spec in specs)
+        if asks_nothing and all(map(is_of_task, (*self.key.expressions, *predicates))):
+            return self.inlined
+        if self.inlined is InlinedScope.MATCHED:
+            raise UsageError(
+                f"{said('--inlined', 'inlined=True')}: of inlined calls no arguments and results"
+                " are known: leave it out, or count by $caller, $stack, $goid or $label()"
+            )
+        return InlinedScope.NONE
 
     def attach(self, prepared: Prepared) -> KeyMeter:
         """Attach. Raises AttachError or LoadError."""

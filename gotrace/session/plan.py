@@ -272,29 +272,36 @@ class Refused:
 class Inlined:
     """In how many places a function of a plan is inlined, and where no probe sees all its calls.
 
-    ``reasons`` has for how many of them that is so, by the reason; None if there is nowhere any.
+    ``uncounted`` are the latter; None if no place has a probe.
     """
 
     function: str
     places: int
-    reasons: Mapping[str, int] | None = None
+    uncounted: Sequence[InlinedPlace] | None = None
 
     def text(self, verb: str) -> str:
         """Return the warning; ``verb`` is what is done with a call, in the past tense."""
         places = counted("{} place{s}", self.places)
-        if self.reasons is None:
+        if self.uncounted is None:
             return f"{self.function} is also inlined in {places}: not {verb} there"
-        missing = sum(self.reasons.values())
-        where = "where" if missing == self.places else f"and in {missing} of them"
+        (first, *others), missing = self.uncounted, len(self.uncounted)
+        where = f"in {first.at.text}"
+        if others:
+            where = f"as {where}{said(' (-l has them all)', '')}"
         return (
-            f"{self.function} is inlined in {places}, {where} not all calls are {verb}:"
-            f" {_why_unproven(self.reasons)}"
+            f"{self.function}: calls may be missing at {missing} of {places} where it is inlined,"
+            f" {where}: {_why_unproven(self.reasons)}"
         )
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Return for how many places that is so, by the reason."""
+        return dict(Counter(place.unproven or "" for place in self.uncounted or ()))
 
     @property
     def fields(self) -> dict[str, object]:
         """Return the warning's fields in JSON."""
-        more = {} if self.reasons is None else {"uncounted": dict(self.reasons)}
+        more = {} if self.uncounted is None else {"uncounted": self.reasons}
         return {"func": self.function, "inlined": self.places, **more}
 
 
@@ -508,12 +515,9 @@ class ProbePlan:
             for sites in plan.functions:
                 if sites.places:
                     name = in_program(programs.get(plan.binary), sites.function.name)
-                    partly[name] = Counter(sites.uncounted)
-        counted = [
-            replace(one, reasons=partly[one.function]) if one.function in partly else one
-            for one in found
-        ]
-        return [one for one in counted if one.reasons is None or one.reasons]
+                    partly[name] = sites.uncounted
+        counted = [replace(one, uncounted=partly.get(one.function)) for one in found]
+        return [one for one in counted if one.uncounted is None or one.uncounted]
 
     def only_inlined(self) -> OnlyInlined | None:
         """Return which functions that are asked for exist only inlined, None for none."""
@@ -761,7 +765,9 @@ def _with_inlined(
     for call, found in zip(calls, proofs.of(calls), strict=True):
         at = InlinedAt(call.caller, call.file, call.line)
         why = None if found.unproven is None else found.unproven.value
-        by_name.setdefault(call.name, []).append(InlinedPlace(at, found.site, why))
+        by_name.setdefault(call.name, []).append(
+            InlinedPlace(at, found.site, why, call.row, call.index)
+        )
     functions, unseen = [], []
     for one in usable:  # of two rows of a name one has the places
         places = tuple(by_name.pop(one.function.name, ()))
@@ -792,20 +798,23 @@ def _inlined_sites(
     return FunctionSites(function, first, (), None, places=places, at=at)
 
 
-def by_place(plan: ProbePlan) -> ProbePlan:
-    """Return the plan with functions of their own for each place where one is inlined."""
+def by_place(plan: ProbePlan, each: bool = False) -> ProbePlan:
+    """Return the plan with functions of their own for each place where one is inlined.
+
+    With ``each`` two places of one line are two.
+    """
     binaries = []
     for file in plan.binaries:
         functions: list[FunctionSites] = []
         for one in file.functions:
             if one.entry not in one.inlined:
                 functions.append(replace(one, places=()))
-            copies: dict[InlinedAt, list[InlinedPlace]] = {}
+            copies: dict[InlinedAt | InlinedPlace, list[InlinedPlace]] = {}
             for place in one.places:
-                copies.setdefault(place.at, []).append(place)
+                copies.setdefault(place if each else place.at, []).append(place)
             name, row = one.function.name, one.function.row
-            for at, places in copies.items():
-                if sites := _inlined_sites(name, row, tuple(places), at):
+            for places in copies.values():
+                if sites := _inlined_sites(name, row, tuple(places), places[0].at):
                     functions.append(sites)
         binaries.append(replace(file, functions=tuple(functions)))
     return replace(plan, binaries=tuple(binaries), whole=plan)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from copy import copy
 from typing import Protocol
 
-from gotrace.abi.assign import FloatReg, Label, Piece, Saved
+from gotrace.abi.assign import CallingConvention, FloatReg, Label, Piece, Saved
 from gotrace.abi.function_values import FunctionValues
 from gotrace.abi.locations import (
     CapturedValue,
@@ -576,7 +576,7 @@ class _Planner:
     def plan(self, sites: FunctionSites, more: Sequence[ProbeSpec] = ()) -> TracedCall:
         """Plan a function's calls, which ``more`` probes than this planner's want as well."""
         specs = (self._spec, *more)
-        places = self._values.of(sites.function, self._spec.signature)
+        places = self._values_at(sites)
         if places.is_bare or places.source is SignatureSource.METHOD_TABLE:
             places = self._as_described(sites.function, specs) or places
         if places.is_bare and any(spec.format is None for spec in specs):
@@ -593,6 +593,12 @@ class _Planner:
         of_all._spec, probe = _together(parts) if len(parts) > 1 else parts[0]
         of_all._elements = elements_looked_up(probe.expressions)
         return of_all._planned(sites, places, probe, parts)
+
+    def _values_at(self, sites: FunctionSites) -> FunctionLocations:
+        """Return a function's values, none of an inlined call."""
+        if sites.at is None:
+            return self._values.of(sites.function, self._spec.signature)
+        return FunctionLocations(sites.function.name, CallingConvention.ABI_INTERNAL, (), ())
 
     def _at_entry(self, sites: FunctionSites) -> bool:
         """Return whether a function's calls are reported at their entry alone."""
@@ -963,7 +969,7 @@ class _Planner:
         A signal sent at the site comes after the first instruction of it.
         """
         entry = sites.entry
-        if entry is None:
+        if entry is None or sites.at is not None:
             return b""
         return self._binary.image.read(entry.address, sites.function.end - entry.address)
 

@@ -91,7 +91,7 @@ _TEXTS = {
 
 
 #: The releases in which the rules were held against programs that count themselves.
-_RELEASES = ((1, 21), (1, 27))
+_RELEASES = ((1, 19), (1, 27))
 #: From this one on marks do not keep the compiler from executing a block that is not asked for.
 _SPECULATES = (1, 26)
 #: In these a store that also checks a pointer for nil keeps its own position (``nilcheckelim2``).
@@ -586,6 +586,7 @@ class InlinedSites:
     def __init__(self, table: FunctionTable) -> None:
         self._table = table
         self._taken: set[int] = set()
+        self._given: dict[tuple[int, int], Proof] = {}
         self._image = table.image
         version = table.go_version
         self._release = _RELEASES[1] if version is None else version.release
@@ -608,11 +609,13 @@ class InlinedSites:
         wanted = list(indices)
         if not self._is_known:
             return [Proof(None, Unproven.RELEASE)] * len(wanted)
-        function = self._table.function(row)
-        code = self._code(function)
-        if code is None:
-            return [Proof(None, Unproven.JUMP_TABLE)] * len(wanted)
-        return [self._place(function, code, index) for index in wanted]
+        if new := [index for index in wanted if (row, index) not in self._given]:
+            function = self._table.function(row)
+            code = self._code(function)
+            for index in new:
+                place = self._place(function, code, index) if code else None
+                self._given[row, index] = place or Proof(None, Unproven.JUMP_TABLE)
+        return [self._given[row, index] for index in wanted]
 
     def _place(self, function: FuncInfo, code: _Code, index: int) -> Proof:
         if index not in code.tree.marks:
@@ -630,7 +633,8 @@ class InlinedSites:
         if form is SiteForm.FIRST and refusal(bytes(self._image.read(address, 15))) is not None:
             return Proof(None, Unproven.REFUSED)
         self._taken.add(address)
-        return Proof(Site(address, SiteKind.ENTRY, form, 0), unproven)
+        lowered = self._table.stack_delta(function.row, address) or 0
+        return Proof(Site(address, SiteKind.ENTRY, form, lowered), unproven)
 
     def _code(self, function: FuncInfo) -> _Code | None:
         tree = self._table.inline_tree(function.row)

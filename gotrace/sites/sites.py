@@ -74,13 +74,23 @@ class InlinedAt(NamedTuple):
     file: str
     line: int
 
+    @property
+    def text(self) -> str:
+        """Return the place with the last part of the file's name."""
+        return f"{self.caller} at {self.file.rpartition('/')[2]}:{self.line}"
+
 
 class InlinedPlace(NamedTuple):
-    """Where a function is inlined: the site of its calls there, and why it may not see all."""
+    """Where a function is inlined: the site of its calls there, and why it may not see all.
+
+    ``row`` is the function whose code it is in, and ``record`` its number in that one's tree.
+    """
 
     at: InlinedAt
     site: Site | None
     unproven: str | None
+    row: int = -1
+    record: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +120,9 @@ class FunctionSites:
         return tuple(place.site for place in self.places if place.site is not None)
 
     @property
-    def uncounted(self) -> tuple[str, ...]:
-        """Return the reasons why other inlined calls, or some of these, are not seen, one each."""
-        return tuple(place.unproven for place in self.places if place.unproven is not None)
+    def uncounted(self) -> tuple[InlinedPlace, ...]:
+        """Return the places where not all inlined calls may be seen."""
+        return tuple(place for place in self.places if place.unproven is not None)
 
 
 #: Entered in the middle, at an offset that the compiler computes from the size.

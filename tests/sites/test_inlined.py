@@ -128,7 +128,7 @@ def test_each_rule_keeps_a_wrong_place_out(
         assert not any(place.unproven for place in places(table)[name])
 
 
-@each_since(21)
+@each_since(19)
 def test_a_store_that_checks_an_argument_is_not_a_call(
     toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,7 +205,7 @@ def test_what_cannot_be_followed_has_no_graph(code: str) -> None:
 
 @pytest.mark.live
 @pytest.mark.apart
-@each_since(21)
+@each_since(19)
 def test_counts_are_those_of_coverage_counters(toolchain: Toolchain, tmp_path: Path) -> None:
     truth = covered_calls(SOURCE, toolchain, tmp_path)
     with ElfImage.open(binary := build(SOURCE, toolchain)) as image:
