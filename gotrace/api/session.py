@@ -191,34 +191,44 @@ os.register_at_fork(after_in_child=_start_afresh)
 
 
 @held_to_annotations
-def attach(process: int | str, *others: int | str) -> Session:
+def attach(process: int | str, *others: int | str, debug_file: str | None = None) -> Session:
     """Return a session on a running process, or on several, of one program or of more.
 
     Each is given by its number or by its name, which stands for all processes that are called so.
+    ``debug_file`` has the debugging information that was stripped off the program.
     Raises ProcessError if a process is not there, and UsageError for more than eight.
     """
     pids = process_numbers((process, *others))
-    return Session(Target.of(pids[0], None) if len(pids) == 1 else Target.of(None, None, pids=pids))
+    one = len(pids) == 1
+    target = Target.of(pids[0], None) if one else Target.of(None, None, pids=pids)
+    target.debug_file = debug_file
+    return Session(target)
 
 
 @held_to_annotations
-def start(command: Sequence[str]) -> Session:
+def start(command: Sequence[str], debug_file: str | None = None) -> Session:
     """Return a session on a command, without a shell, that the session's first run starts.
 
-    So no call is missed. ``command`` is the program, looked up on PATH, and its arguments. Raises
-    CommandError if the program does not exist, and UsageError if the command is one string.
+    So no call is missed. ``command`` is the program, looked up on PATH, and its arguments. For
+    ``debug_file`` see ``attach``. Raises CommandError if the program does not exist, and UsageError
+    if the command is one string.
     """
     if isinstance(command, str):
         words = command.split()
         raise UsageError(f"a command is a list of words, without a shell: start({words})")
     with _STARTING:
-        return Session(Target.of(None, list(command)))
+        target = Target.of(None, list(command))
+    target.debug_file = debug_file
+    return Session(target)
 
 
 @held_to_annotations
-def path(file: str | os.PathLike[str]) -> Session:
-    """Return a session on all processes that run a file, those yet to be started included."""
-    return Session(Target(), os.fspath(file))
+def path(file: str | os.PathLike[str], debug_file: str | None = None) -> Session:
+    """Return a session on all processes that run a file, those yet to be started included.
+
+    For ``debug_file`` see ``attach``.
+    """
+    return Session(Target(debug_file=debug_file), os.fspath(file))
 
 
 def _in_use(method: _F) -> _F:

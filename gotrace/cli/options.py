@@ -540,6 +540,9 @@ class FunctionOptions(RunOptions):
         "only processes in this control group (version 2) or those within it",
         _cgroup,
     )
+    debug_file: str | None = Heading.TARGET.option(
+        "--debug-file FILE", "the file with the debugging information that was stripped off"
+    )
     regexp: bool = Heading.CHOICE.option(
         "-r --regexp", "patterns are regular expressions, full match"
     )

@@ -66,6 +66,7 @@ def target_of(options: FunctionOptions) -> Iterator[Target]:
     pids, command, _ = options.named
     pid, several = (pids[0], ()) if len(pids) == 1 else (None, pids)
     with closing(Target.of(pid, command, options.uid, options.cgroup, several)) as target:
+        target.debug_file = options.debug_file
         check_values(options, target)
         yield target
 

@@ -110,6 +110,10 @@ def _trace(options: GotraceOptions, request: TraceRequest, output: Output) -> Pr
             cost = probe_cost_of(calibration, _MAX_WAIT)
         for notice in opened_notices(options, run, request.done):
             output.notice(notice)
+        notes = {binary.binary.debug_note: None for binary in traced.plan.binaries}
+        for note in notes if options.verbose else ():
+            if note is not None:
+                output.notice(Notice(NoticeKind.WARNING, note))
         decoders, undecided = request.decoders(run, cost)
         profile = None
         if options.wants_stacks:

@@ -19,7 +19,7 @@ from gotrace.session.request import Asked
 from gotrace.session.run import open_run
 from gotrace.session.waits.probes import wait_probes
 from gotrace.target.process import Process
-from gotrace.target.target import Target
+from gotrace.target.target import Target, TargetBinary
 
 # Run once, before a program's own code: no process hits probes there.
 _QUIET = ("runtime.schedinit", "main.main", "main")
@@ -49,7 +49,7 @@ def examine_target(pid: int, attach: bool) -> Iterator[Finding]:
         yield _stacks(target)
         yield _scheduler(target)
         yield _symbols(image, table)
-        yield _debugging_information(image)
+        yield _debugging_information(binary)
         if attach:
             yield _attach(target, table)
     finally:
@@ -136,9 +136,14 @@ def _symbols(image: ElfImage, table: FunctionTable) -> Finding:
     return Finding("symbols", CheckState.OK, f"stripped{names}")
 
 
-def _debugging_information(image: ElfImage) -> Finding:
+def _debugging_information(binary: TargetBinary) -> Finding:
+    image = binary.debug_image
     if image.debug_section("info") is not None:
-        return Finding("DWARF", CheckState.OK, "there: gotrace knows parameters, results and types")
+        where = "there" if image is binary.image else f"in {image.display}"
+        found = f"{where}: gotrace knows parameters, results and types"
+        return Finding("DWARF", CheckState.OK, found)
+    if binary.dwarf_problem is not None:
+        return Finding("DWARF", CheckState.WARN, binary.dwarf_problem)
     advice = (
         "gotrace shows values of functions whose signature it is given:"
         " 'main.add(x int, y int) int'; gofunccount and gofunclatency need none"

@@ -150,22 +150,24 @@ class ElfImage:
         identity: FileIdentity,
         is_copied: bool = False,
         largest_section: int = _MAX_DECOMPRESSED,
+        has_code: bool = True,
     ) -> None:
         """Parse the headers of an open and mapped file; use :meth:`open` instead.
 
         ``identity`` is the state of the file before anything of it was read. ``is_copied``:
-        ``data`` is a copy, which can be made again. ``largest_section`` is as for :meth:`open`.
+        ``data`` is a copy, which can be made again. ``largest_section`` and
+        ``has_code`` are as for :meth:`open`.
         """
         self.path = path
         self.display = display
         self.identity = identity
         self._data: mmap.mmap | None = data
         self._is_copied = is_copied
-        self._largest_section = largest_section
+        self.largest_section = largest_section
         self._descriptor = descriptor
         self._header: FileHeader = _read_file_header(data, display)
         self.arch = self._header.arch
-        self.segments = _read_segments(data, self._header, display)
+        self.segments = _read_segments(data, self._header, display) if has_code else ()
         self._loads = tuple(segment for segment in self.segments if segment.type == PT_LOAD)
         self._unpacked: dict[int, bytes] = {}
         self._made: dict[object, object] = {}
@@ -180,6 +182,7 @@ class ElfImage:
         *,
         copied: bool = False,
         largest_section: int | None = None,
+        has_code: bool = True,
     ) -> ElfImage:
         """Open and map a file.
 
@@ -187,8 +190,9 @@ class ElfImage:
         ``/proc/PID/exe``. ``copied``: read the file at once, since it may be written to: the kernel
         ends a process that reads a mapping beyond the end of a file that has become shorter. A
         gigabyte and more is mapped all the same. ``largest_section`` is how many bytes a compressed
-        section may have when it is decompressed, half a gigabyte by default. Raise ElfError when
-        the file cannot be opened or is not a linked 64-bit ELF file for a known machine.
+        section may have when it is decompressed, half a gigabyte by default. Unless ``has_code``,
+        the file need not have the bytes of its segments. Raise ElfError when the file cannot be
+        opened or is not a linked 64-bit ELF file for a known machine.
         """
         path = os.fspath(path)
         display = path if display is None else display
@@ -208,7 +212,7 @@ class ElfImage:
                 whole.close()
                 whole = _copy(descriptor, display, identity)
             most = _MAX_DECOMPRESSED if largest_section is None else largest_section
-            return cls(path, display, descriptor, whole, identity, is_copied, most)
+            return cls(path, display, descriptor, whole, identity, is_copied, most, has_code)
         except BaseException:
             os.close(descriptor)
             raise
@@ -374,7 +378,7 @@ class ElfImage:
 
     def _decompress(self, section: Section, packed: memoryview, size: int) -> bytes:
         where = f"{self.display}: {section.name}"
-        if size > self._largest_section:
+        if size > self.largest_section:
             raise ElfError(f"{where} claims {size} bytes when decompressed: too many")
         try:
             # One byte more than announced, so that a longer stream shows.

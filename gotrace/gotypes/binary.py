@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gotrace.elf.buildinfo import GoVersion
+from gotrace.elf.debug_files import find_debug_file, open_debug_file
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import FunctionTable, load_functions
 from gotrace.elf.image import ElfImage
@@ -43,6 +44,7 @@ class Binary:
         self.dwarf_problem: str | None = None
         #: The fault of the runtime's type descriptors, None if none is known.
         self.rtypes_problem: str | None = None
+        self._given: ElfImage | None = None
 
     @cached_property
     def functions(self) -> FunctionTable:
@@ -54,13 +56,44 @@ class Binary:
         """Return the Go release that built the file, None where nothing in it says so."""
         return self.functions.go_version
 
+    @property
+    def debug_roots(self) -> tuple[str, ...]:
+        """Return where the file systems begin that are searched for a separate debug file."""
+        return ("",)
+
+    def take_debug_file(self, path: str) -> None:
+        """Take the debugging information of another file. Raise ElfError if it is not of this."""
+        self._given = open_debug_file(self.image, path)
+
+    @cached_property
+    def debug_image(self) -> ElfImage:
+        """Return the file with debugging information and symbols: this one, or a separate one.
+
+        If one that was found is of another build, ``dwarf_problem`` says so.
+        """
+        if self._given is not None:
+            return self._given
+        if self.image.debug_section("info") is not None:
+            return self.image
+        found = find_debug_file(self.image, self.debug_roots)
+        self.dwarf_problem = self.dwarf_problem or found.problem
+        return found.image or self.image
+
+    @property
+    def debug_note(self) -> str | None:
+        """Return a sentence about where the debugging information is, if that is another file."""
+        if self.debug_image is self.image:
+            return None
+        other = self.debug_image.display
+        return f"the debugging information of {self.image.display} is that of {other}"
+
     @cached_property
     def dwarf(self) -> DwarfReader | None:
         """Return the debugging information; None without any, or with ``dwarf_problem`` set."""
         from gotrace.elf.dwarf.reader import DwarfReader
 
         try:
-            return DwarfReader.open(self.image)
+            return DwarfReader.open(self.debug_image)
         except DwarfError as error:
             self.dwarf_problem = str(error)
             return None
@@ -127,10 +160,16 @@ class Binary:
         """Drop the parts that take memory, until more is asked for: they are read again then."""
         for part in _PARTS:
             self.__dict__.pop(part, None)
-        self.image.rest()
+        for image in self._images():
+            image.rest()
+
+    def _images(self) -> set[ElfImage]:
+        """Return the files that are open."""
+        return {self.image, self.__dict__.get("debug_image", self._given or self.image)}
 
     def close(self) -> None:
-        self.image.close()
+        for image in self._images():
+            image.close()
 
     def __enter__(self) -> Binary:
         return self

@@ -55,7 +55,10 @@ def list_plan(
         if not binary.functions:
             continue
         names = [sites.function.name for sites in binary.functions]
-        source = None if sources is None else partial(_planned_source, sources, binary.binary)
+        source = None
+        if sources is not None:
+            source = partial(_planned_source, sources, binary.binary)
+            _say_where(binary.binary, output)
         writers.begin(binary.binary, names, programs.get(binary.binary), source)
         for sites in binary.functions:
             writers.write(sites)
@@ -64,10 +67,20 @@ def list_plan(
         output.notice(Notice(NoticeKind.WARNING, only.text("listed"), only.fields))
 
 
-def _source_in(binary: TargetBinary) -> SourceOf:
+def _source_in(binary: TargetBinary, output: Output) -> SourceOf:
+    """Return what gives sources of signatures, having said where the information on them is."""
     from gotrace.abi.function_values import FunctionValues  # lists of what is counted need none
 
+    _say_where(binary, output)
+    if binary.dwarf_problem is not None:
+        output.notice(Notice(NoticeKind.WARNING, binary.dwarf_problem))
     return FunctionValues(binary).source
+
+
+def _say_where(binary: TargetBinary, output: Output) -> None:
+    """Say where the debugging information is, if that is a file of its own."""
+    if (note := binary.debug_note) is not None:
+        output.notice(Notice(NoticeKind.WARNING, note))
 
 
 def _planned_source(
@@ -108,7 +121,7 @@ def list_functions(
         names = selected.binary.functions.names
         only = selected.only_inlined()
         listed = [*(names[row] for row in selected.rows), *only]
-        source = _source_in(selected.binary) if has_values else None
+        source = _source_in(selected.binary, output) if has_values else None
         writers.begin(selected.binary, listed, programs.get(selected.binary), source)
         if shows_callers:
             writers.find_callers(selected.rows)

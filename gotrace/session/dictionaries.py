@@ -83,7 +83,7 @@ class CallTypes:
                     values[number] = _retyped(values[number], of)
 
     def _is_ours(self, dictionary: int) -> bool:
-        names = self._binary.image.once(_dictionaries)
+        names = self._binary.debug_image.once(_dictionaries)
         return _base_of(names.get(dictionary, "").replace(_MARK, ".", 1)) == self._base
 
     def _type(self, dictionary: int, place: PlacedValue) -> GoType | None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from itertools import chain
 
 from gotrace.architecture import HOST
+from gotrace.elf import ElfError
 from gotrace.elf.image import ElfImage, FileIdentity
 from gotrace.errors import GotraceError, UsageError, said
 from gotrace.gotypes.binary import Binary
@@ -61,6 +62,12 @@ class TargetBinary(Binary):
         self.found_in = found_in
 
     @property
+    def debug_roots(self) -> tuple[str, ...]:
+        """Return where the file systems of its process, and this one, begin."""
+        number = self.process.tgid if self.process is not None else self.found_in
+        return (f"/proc/{number}/root", "") if number else ("",)
+
+    @property
     def attach_path(self) -> str:
         """Return a path to the very inode that was read, whatever happens to its name.
 
@@ -104,6 +111,8 @@ class Target:
     filters: SiteSettings = field(default_factory=SiteSettings)
     #: As for ``ElfImage.open``.
     largest_section: int | None = None
+    #: The file that has the debugging information, if the user names one.
+    debug_file: str | None = None
     #: Returns whether breakpoints can be kept out of all processes but one; None if they cannot.
     is_limited: Callable[[], bool] | None = None
     _is_released: bool = False
@@ -323,10 +332,24 @@ class Target:
             return known
         moves = image.is_pie or image.is_shared_library
         binary = TargetBinary(image, None if moves else 0, process, found_in)
+        self._take_debug_file(binary)
         self._open.append(binary)
         if moves and process and mapped:
             binary.bias = load_bias(image, process)
         return binary
+
+    def _take_debug_file(self, binary: TargetBinary) -> None:
+        """Give a file the debugging information that the user names.
+
+        Raise UsageError if it is not of the first file that is opened. It need not be of others.
+        """
+        if self.debug_file is None:
+            return
+        try:
+            binary.take_debug_file(self.debug_file)
+        except ElfError as error:
+            if not self._open:
+                raise UsageError(str(error)) from None
 
     @property
     def has_started(self) -> bool:
