@@ -495,6 +495,9 @@ class AllocSettings(SampleSettings):
     size_argument: int = _value()
     arguments_on_stack: bool = _value(False)
     rate_distance: int = _value()
+    mcache_alloc: int = _value(0)
+    mcache_flush_gen: int = _value(0)
+    mspan_alloc_count: int = _value(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -371,14 +371,14 @@ class AllocSamples:
 class AllocFunction:
     """The bytes that a function allocates: its own, and with the functions that it calls.
 
-    The errors are standard errors of these, as a part of the sum.
+    The errors are standard errors of these, as a part of the sum; None if they are not known.
     """
 
     function: str
     self_bytes: int
     total_bytes: int
-    self_error: int
-    total_error: int
+    self_error: int | None
+    total_error: int | None
 
 
 class Allocations(list[AllocSamples], Table, Recordable, _Profiled):
@@ -387,7 +387,7 @@ class Allocations(list[AllocSamples], Table, Recordable, _Profiled):
     ``samples`` and ``bytes`` are the sums, with ``others``: samples for which there was no row.
     ``sampled`` are the bytes that samples alone stand for, ``counter`` those by the runtime's own
     counter, None if it is not known; if it is, ``bytes`` are these. ``functions`` are all that were
-    on a stack.
+    on a stack. ``method`` is "samples" if the target's runtime samples, else "spans".
     """
 
     def __init__(
@@ -415,6 +415,7 @@ class Allocations(list[AllocSamples], Table, Recordable, _Profiled):
         self.others, self.samples = period.others, self._head["samples"]
         self.bytes = self._head["alloc_bytes"]
         self.sampled, self.counter = period.sampled, period.counter
+        self.method = period.method
         functions = function_rows(rows, of)
         fields = ("func", "self_bytes", "total_bytes", "self_error", "total_error")
         self.functions = [AllocFunction(*(row[name] for name in fields)) for row in functions]

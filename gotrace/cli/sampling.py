@@ -82,6 +82,8 @@ def allocations(options: GoallocOptions) -> int:
         )
         if (price := request.price()) is not None:
             what = "has {} allocations sampled a second: goalloc"
+            if request.by_spans:
+                what = "uses up {} spans a second: goalloc"
             say_price(options, output, price, what)
         with running(request, output) as run:
             writer = _Writer(options, run.meter, run.target, output)

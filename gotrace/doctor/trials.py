@@ -361,7 +361,9 @@ _TRIALS = (
         _oncpu_settings,
         use=lambda program: program.attach_events("on_event", CPU_CLOCK, 10**7),
     ),
-    _program_trial("goalloc", _alloc_settings, ["on_sample"]),
+    _program_trial(
+        "goalloc", _alloc_settings, ["on_sample", "on_refill", "on_release", "on_large"]
+    ),
     _Trial("attach", _rungs),
     _Trial("atomic fetch", _fetch),
     _Trial("signals from BPF", _signal),

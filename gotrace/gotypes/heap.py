@@ -116,6 +116,49 @@ def heap_variables(binary: Binary) -> HeapVariables:
     return HeapVariables(memstats, controller, work, gomaxprocs, layout, percent)
 
 
+@dataclass(frozen=True, slots=True)
+class SpanLayout:
+    """Byte offsets: of ``alloc`` and ``flushGen`` in mcache, and of ``allocCount`` in mspan.
+
+    ``allocCountBeforeCache`` and ``elemsize`` are 6 and 8 bytes after ``allocCount``.
+    """
+
+    alloc: int
+    flush_gen: int
+    alloc_count: int
+
+
+#: As _TABLE. Sources: mcache in src/runtime/mcache.go, mspan in mheap.go.
+_SPANS: dict[Release, SpanLayout] = {
+    (1, 26): SpanLayout(48, 2288, 96),
+    (1, 24): SpanLayout(48, 1200, 96),
+    (1, 22): SpanLayout(40, 1192, 96),
+    (1, 21): SpanLayout(40, 1192, 104),
+    (1, 19): SpanLayout(40, 1192, 96),
+}
+
+
+def span_layout(binary: Binary) -> SpanLayout | None:
+    """Return where spans' figures are, None if that is not known of the release."""
+    version = binary.go_version
+    release = version.release if version else NEWEST
+    if release in _UNKNOWN or not _OLDEST <= release <= NEWEST:
+        return dwarf_span_layout(binary.dwarf) if binary.dwarf else None
+    return next(row for since, row in _SPANS.items() if since <= release)
+
+
+def dwarf_span_layout(dwarf: DwarfReader) -> SpanLayout | None:
+    """Return the layout that DWARF gives, None if a field has another name or place there."""
+    try:
+        cache, span = (dwarf.struct_members(f"runtime.{name}") for name in ("mcache", "mspan"))
+        first = span["allocCount"]
+        if (span["allocCountBeforeCache"] - first, span["elemsize"] - first) != (6, 8):
+            return None
+        return SpanLayout(cache["alloc"], cache["flushGen"], first)
+    except (DwarfError, KeyError):
+        return None
+
+
 _PACER_FIELDS = (
     *("memoryLimit", "gcPercentHeapGoal", "sweepDistMinTrigger", "triggered", "heapMarked"),
     *("heapFree", "totalAlloc", "totalFree", "mappedReady"),

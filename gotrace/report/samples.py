@@ -49,7 +49,8 @@ def write_samples(
             head["others_bytes"] if text.of.is_estimate else others * head[text.of.field("period")]
         )
         what = counted("{:,} sample{s}", others)
-        out.write(f"\n{found} in {what}: there was no room for their stacks\n")
+        rare = "no span of their size was used up, or " if head.get("method") == "spans" else ""
+        out.write(f"\n{found} in {what}: {rare}there was no room for their stacks\n")
     out.flush()
 
 
@@ -91,10 +92,16 @@ class _Text:
         rate = found / seconds if seconds else 0.0
         each = f"{rate / 1e9:.2f} CPUs" if of.unit == "ns" else f"{self.amount(rate)} a second"
         samples = counted("{:,} sample{s}", head["samples"])
+        if head.get("method") == "spans":
+            samples = counted("{:,} span{s}", head["samples"])
         own = ""
         if clock := head.get("clock_ns"):
             own = f"; {self.amount(clock)} by its own clock"
-        elif head.get("counter_bytes") is not None and head["sampled_bytes"] is not None:
+        elif (
+            head.get("method") == "samples"
+            and head["counter_bytes"] is not None
+            and head["sampled_bytes"] is not None
+        ):
             by_samples, counter = (self.amount(head[f"{n}_bytes"]) for n in ("sampled", "counter"))
             own = f"; {by_samples} by these alone, {counter} by the runtime's counter"
         text = f"{self.amount(found)} {'of ' if of.unit else ''}{of.text} of {what}"
@@ -102,6 +109,9 @@ class _Text:
 
     def _share(self, value: int) -> str:
         return f"{value / self._all:.1%}"
+
+    def _error(self, error: int | None) -> str:
+        return "?" if error is None else self._share(error)
 
     def table(self, head: str, rows: Sequence[tuple[str, int]], top: int | None) -> None:
         """Write a line for each name, with its amount."""
@@ -119,9 +129,13 @@ class _Text:
         for row in rows[:top]:
             own, total = (row[name] for name in names)
             sums = f"{self.amount(own):>10} {self.amount(total):>10} {self._share(own):>7}"
-            sums += f" {self._share(row['self_error']):>7}  " if error else "  "
+            sums += f" {self._error(row['self_error']):>7}  " if error else "  "
             self._out.write(f"{ending(sums, printable(row['func']), self._columns)}\n")
         self._rest([row[names[0]] for row in rows[top:]] if top else [], "functions")
+        if any(row.get("self_error", 0) is None for row in rows):
+            self._out.write(
+                "\n?: not known: allocations in step with spans, or the collector ran too seldom\n"
+            )
 
     def _rest(self, rest: Sequence[int], what: str) -> None:
         if rest:

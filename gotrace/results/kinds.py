@@ -200,7 +200,11 @@ def _sampled(of: Sampled) -> Iterator[RowKind]:
     yield RowKind(
         of.name,
         of.tool,
-        keys=() if of.is_estimate else (key(period, is_count),),
+        keys=(
+            key("method", is_one_of("samples", "spans"))
+            if of.is_estimate
+            else key(period, is_count),
+        ),
         sums=(*sums, *more, total("others")),
         derived=("pid",),
         asked=lambda row: {} if of.is_estimate else {"off": False, period: row[period]},

@@ -20,7 +20,7 @@ def c(tmp_path: Path, request: pytest.FixtureRequest) -> CLayout:
 
 
 def test_structs(c: CLayout) -> None:
-    names = ("stack", "kernel", "created_by", "status", "label", "size", "rate")
+    names = ("stack", "kernel", "created_by", "status", "label", "size", "rate", "part")
     row, values = c.fields("sample_row", *names)
     assert values == list(meter._ROW.unpack(row))
     row, values = c.fields("sample_sums", "samples", "bytes")

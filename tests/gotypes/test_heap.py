@@ -8,7 +8,7 @@ import pytest
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
 from gotrace.gotypes.binary import Binary
-from gotrace.gotypes.heap import heap_table, heap_variables
+from gotrace.gotypes.heap import dwarf_span_layout, heap_table, heap_variables, span_layout
 from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain, newest
 
 
@@ -20,8 +20,11 @@ def test_the_table_says_what_dwarf_does(toolchain: Toolchain) -> None:
         if release < (1, 19):
             with pytest.raises(GotraceError, match=f"not known of Go 1.{release[1]}"):
                 heap_variables(binary)
+            assert span_layout(binary) is None
             return
         assert heap_variables(binary).layout == heap_table(release)
+        assert binary.dwarf is not None
+        assert span_layout(binary) == dwarf_span_layout(binary.dwarf) is not None
 
 
 def test_without_dwarf_the_table_is_taken() -> None:

@@ -133,6 +133,7 @@ _TOOLS: dict[str, st.SearchStrategy[Row]] = {
         seconds=st.just(2.5),
         samples=_COUNTS,
         alloc_bytes=_COUNTS,
+        method=st.sampled_from(("samples", "spans")),
         sampled_bytes=st.none() | _COUNTS,
         counter_bytes=st.none() | _COUNTS,
         others_bytes=_COUNTS,

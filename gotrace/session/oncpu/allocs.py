@@ -1,27 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allocations that Go's runtime samples for its own profile, added up by stack (bpf/allocs.c).
+"""Allocations that Go's runtime samples, or that need a new span, added up by stack (bpf/allocs.c).
 
 The runtime draws a number of bytes for each processor, exponentially distributed with the mean of
 runtime.MemProfileRate, and samples the allocation that reaches it (nextSample in src/runtime,
 releases 1.15 to 1.27). So an object of a size is sampled with the probability ``1 - exp(-size /
 rate)``, whatever was sampled before, and stands for as many objects as the inverse of that.
+
+If the runtime samples nothing, an allocation that needs a new span stands for the bytes that its
+processor took from the last one (decision 040).
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
+from functools import cached_property
+from operator import add
 
-from gotrace.elf.functions import FuncInfo
 from gotrace.elf.symtab import symbol_value
 from gotrace.errors import GotraceError
 from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.memory import ProcessMemory, words_at
 from gotrace.goroutines.program import is_writable
 from gotrace.gotypes.binary import Binary
-from gotrace.gotypes.heap import heap_variables
+from gotrace.gotypes.heap import heap_variables, span_layout
 from gotrace.kernel.attach import Attached, ProbeGroup, attach
 from gotrace.records import dataclass, replace
 from gotrace.results.kinds import SAMPLED
@@ -45,10 +50,22 @@ from gotrace.sites.sites import Site, function_sites
 from gotrace.target.target import TargetBinary
 
 _SAMPLES = "runtime.mProf_Malloc"
+_BY_SPANS = {
+    "on_refill": "runtime.(*mcache).refill",
+    "on_release": "runtime.(*mcache).releaseAll",
+    "on_large": "runtime.(*mcache).allocLarge",
+}
+#: A program whose linker has left the samples on has one of them (src/cmd/link/internal/ld/lib.go).
+_PROFILES = ("runtime.MemProfile", "runtime.memProfileInternal")
 #: What the runtime's counter may lack at any time: it is written once a span is used up.
 _COUNTED_LATE = 4 << 20
 #: For how long it is read to know the price of a run, and the cost of a hit.
-_COUNTED_SECONDS, _HIT_NS = 0.2, 1900
+_COUNTED_SECONDS, _HIT_NS = 0.2, 2000
+#: Of most classes.
+_SPAN_BYTES = 8192
+#: Stacks are kept apart in each part of the run.
+_SPAN_ROWS = 1 << 15
+_FLUSHED = (1 << 64) - 1  # bpf/allocs.c
 #: Since then the first of its arguments is an m.
 _HAS_M = (1, 23)
 
@@ -58,11 +75,38 @@ def estimated(found: Sampling) -> tuple[float, float, float]:
 
     These are of one row, whose objects are of about one size.
     """
+    if found.part:
+        return found.size, found.size / found.object, 0.0
     if not found.samples or not found.rate:
-        return 0.0, 0.0, 0.0
+        return found.size, found.samples, 0.0
     size = found.size / found.samples
     seen = -math.expm1(-size / found.rate) if found.rate > 1 else 1.0
     return found.size / seen, found.samples / seen, found.samples * (1 - seen) * (size / seen) ** 2
+
+
+def with_flushed(
+    rows: Iterable[tuple[Sampling, SampleRow]],
+) -> tuple[list[tuple[Sampling, SampleRow]], int, int]:
+    """Return rows with what the collector has flushed: it is divided as the rest of its size is.
+
+    And if there is no such rest: in how many spans it was, and its bytes.
+    """
+    found = list(rows)
+    flushed: Counter[int] = Counter()
+    used: Counter[int] = Counter()
+    for one, _ in found:
+        if one.part:
+            (flushed if one.part == _FLUSHED else used)[one.object] += one.size
+    made, spans, size = [], 0, 0
+    for one, row in found:
+        if one.part != _FLUSHED:
+            if one.part:
+                whole = used[one.object] + flushed[one.object]
+                one = one._replace(size=round(one.size * whole / used[one.object]))
+            made.append((one, row))
+        elif not used[one.object]:
+            spans, size = spans + one.samples, size + one.size
+    return made, spans, size
 
 
 def rate_address(binary: Binary) -> int:
@@ -97,14 +141,14 @@ def _variables(binary: Binary, name: str) -> Iterator[int]:
                 yield address
 
 
-def _sampling(binary: Binary) -> tuple[FuncInfo, Site]:
-    """Return the function that is called for a sampled allocation, and its site."""
-    for row in binary.functions.rows_named(_SAMPLES):
+def _site(binary: Binary, name: str) -> Site:
+    """Return the site of a function of the runtime's. Raises GotraceError."""
+    for row in binary.functions.rows_named(name):
         function = binary.functions.function(row)
         sites = function_sites(binary.image, function, returns=False, stack=False)
         if sites.entry is not None:
-            return function, sites.entry
-    raise GotraceError(f"{binary.image.display}: has no {_SAMPLES} that can be probed")
+            return sites.entry
+    raise GotraceError(f"{binary.image.display}: has no {name} that can be probed")
 
 
 class AllocMeter(SampleMeter):
@@ -117,8 +161,9 @@ class AllocMeter(SampleMeter):
         """Load and attach. Raises AttachError or LoadError."""
         assert prepared.tasks is not None
         file = prepared.tasks.files[0]
-        _, self._site = _sampling(file)
         self._prepared, self._file = prepared, file
+        #: What is seen: allocations that need a new span, not those that the runtime samples.
+        self.by_spans = request.by_spans
         self._opened = ExitStack()
         self._memory: ProcessMemory | None = None
         self._counter: int | None = None
@@ -128,7 +173,7 @@ class AllocMeter(SampleMeter):
             self._opened.callback(self._memory.close)
             self._counter = _counter_of(file)
         try:
-            super().__init__(request, request.alloc_settings(prepared.tasks, self._site))
+            super().__init__(request, request.alloc_settings(prepared.tasks))
         except BaseException:
             self._opened.close()
             raise
@@ -137,8 +182,10 @@ class AllocMeter(SampleMeter):
         prepared, file = self._prepared, self._file
         assert prepared.tasks is not None
         kind = prepared.tasks.runtime_kind(file)
+        probes = _BY_SPANS if self.by_spans else {"on_sample": _SAMPLES}
         groups: list[ProbeGroup] = [
-            runtime_group("on_sample", prepared.target, file, [self._site], kind)
+            runtime_group(program, prepared.target, file, [_site(file, name)], kind)
+            for program, name in probes.items()
         ]
         if prepared.counts_hits:
             settings = counting_hits(settings)
@@ -159,14 +206,16 @@ class AllocMeter(SampleMeter):
         """
         counter = self._since()
         found = []
-        for sampling, row in self._taken():
+        taken, *flushed = with_flushed(self._taken())
+        for sampling, row in taken:
             self._rate = sampling.rate
-            found.append((row, *estimated(sampling)))
-        samples, size = self._others.take()
+            part = (sampling.object, sampling.part) if sampling.part else None
+            found.append((replace(row, part=part), *estimated(sampling)))
+        samples, size = map(add, self._others.take(), flushed)
         others = estimated(Sampling(samples, size, self._rate))[0]
         whole = others + sum(amount for _, amount, _, _ in found)
         scale = 1.0
-        if counter is not None and counter > _COUNTED_LATE and whole:
+        if counter is not None and counter > _COUNTED_LATE and whole and not self.by_spans:
             scale = counter / whole
         rows: list[SampleRow] = [
             replace(
@@ -177,7 +226,9 @@ class AllocMeter(SampleMeter):
             )
             for row, amount, objects, variance in found
         ]
-        return SamplePeriod(rows, samples, round(others * scale), None, counter, round(whole))
+        method = "spans" if self.by_spans else "samples"
+        lost = round(others * scale)
+        return SamplePeriod(rows, samples, lost, None, counter, round(whole), method)
 
     def __exit__(self, *error: object) -> None:
         self._opened.close()
@@ -204,11 +255,21 @@ class AllocRequest(SampledRequest[AllocMeter]):
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
         """Find the runtime, and whether it samples. Raises GotraceError, UsageError among these."""
         tasks, problems = self.find_tasks()
-        file = tasks.files[0]
-        _sampling(file)
-        if self.target.has_started and not self._rate(file):
-            raise GotraceError(f"process {self.target.pid} {_OFF}")
+        if self.by_spans:
+            if span_layout(tasks.files[0]) is None:
+                raise GotraceError(f"process {self.target.pid} {_OFF}")
+            problems = (*problems, _SPANS)
         return self.prepared(ProbePlan((), tuple(problems)), announce, tasks)
+
+    @cached_property
+    def by_spans(self) -> bool:
+        """Return whether the program samples nothing, as far as is known. Raises GotraceError."""
+        file = GoFiles(self.target).runtime()
+        if self.target.has_started:
+            return not self._rate(file)
+        version = file.go_version
+        known = version is not None and span_layout(file) is not None
+        return known and not any(map(file.functions.rows_named, _PROFILES))
 
     def _rate(self, file: TargetBinary) -> int:
         """Return in how many bytes one allocation is sampled on average, 0 if none is."""
@@ -224,9 +285,9 @@ class AllocRequest(SampledRequest[AllocMeter]):
             return None
         file = GoFiles(self.target).runtime()
         counter = _counter_of(file)
-        rate = self._rate(file)
-        if counter is None or not rate:
+        if counter is None:
             return None
+        rate = _SPAN_BYTES if self.by_spans else self._rate(file)
         address = counter + GoFiles(self.target).module(file).bias
         with closing(ProcessMemory(process)) as memory:
             before, began = words_at(memory, address, 1)[0], time.monotonic()
@@ -238,9 +299,22 @@ class AllocRequest(SampledRequest[AllocMeter]):
         """Attach. Raises AttachError or LoadError."""
         return AllocMeter(self, prepared)
 
-    def alloc_settings(self, tasks: Tasks, site: Site) -> AllocSettings:
+    def alloc_settings(self, tasks: Tasks) -> AllocSettings:
         """Return the settings of bpf/allocs.c."""
         file = tasks.files[0]
+        if self.by_spans:
+            spans = span_layout(file)
+            assert spans is not None
+            found = self.settings(
+                AllocSettings,
+                tasks,
+                size_argument=0,
+                rate_distance=0,
+                mcache_alloc=spans.alloc,
+                mcache_flush_gen=spans.flush_gen,
+                mspan_alloc_count=spans.alloc_count,
+            )
+            return replace(found, rows=_SPAN_ROWS)
         version = file.go_version
         release = version.release if version is not None else _HAS_M
         return self.settings(
@@ -248,11 +322,16 @@ class AllocRequest(SampledRequest[AllocMeter]):
             tasks,
             size_argument=2 if release >= _HAS_M else 1,
             arguments_on_stack=release < file.image.arch.register_abi,
-            rate_distance=(rate_address(file) - site.address) % (1 << 64),
+            rate_distance=(rate_address(file) - _site(file, _SAMPLES).address) % (1 << 64),
         )
 
 
 _OFF = (
     "samples no allocations: its MemProfileRate is 0. Go's linker sets that in programs that do not"
-    " use runtime.MemProfile: import net/http/pprof, and build it again"
+    " use runtime.MemProfile: import net/http/pprof, and build it again. None are"
+    " needed of Go 1.19 to 1.27"
+)
+_SPANS = (
+    "by spans, since the program samples no allocations (MemProfileRate is 0): if its rhythm is in"
+    " step with its collector's, shares and errors are wrong"
 )

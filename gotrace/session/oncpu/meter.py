@@ -36,7 +36,7 @@ _MAX_HERTZ = 10_000
 _STACKS = 1 << 13
 _ROWS = 1 << 13
 
-_ROW = struct.Struct("=QQQQQQQ")  # struct sample_row
+_ROW = struct.Struct("=QQQQQQQQ")  # struct sample_row
 _LABEL = struct.Struct("=Q256s")  # struct label_content
 _LABEL_UNKNOWN = (1 << 64) - 1
 
@@ -75,7 +75,8 @@ class SampleRow:
     is the return address of the go statement, 0 outside of goroutines, ``status`` the goroutine's.
     ``label`` is the value of the label that is asked for: empty if the goroutine does not have it,
     None outside of goroutines. ``amount`` is what the samples stand for, in the event's unit. Of
-    allocations that is an estimate, ``objects`` another, and ``variance`` that of the amount.
+    allocations that is an estimate, ``objects`` another, and ``variance`` that of the amount, or
+    ``part`` is what may share an error: the size of their objects and a part of the run.
     """
 
     stack: Stack
@@ -87,6 +88,7 @@ class SampleRow:
     label: Value | None = None
     objects: int = 0
     variance: int = 0
+    part: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class SamplePeriod:
     ``others`` are the samples for which there was no row, and ``others_amount`` what they stand
     for. ``clock_ns`` is how long the threads have run by their own clock, None if the process has
     ended. Of allocations, ``counter`` are the bytes by the runtime's own, None if it is not known,
-    and ``sampled`` those by the samples alone.
+    and ``sampled`` those by the samples alone; ``method`` is what was seen: "samples" or "spans".
     """
 
     rows: Sequence[SampleRow]
@@ -105,6 +107,7 @@ class SamplePeriod:
     clock_ns: int | None = None
     counter: int | None = None
     sampled: int = 0
+    method: str = "samples"
 
     @property
     def samples(self) -> int:
@@ -113,11 +116,16 @@ class SamplePeriod:
 
 
 class Sampling(NamedTuple):
-    """Sampled allocations: how many, the bytes of their objects, and the rate of the sampling."""
+    """Sampled allocations: how many, their bytes, and the rate of the sampling.
+
+    Or used up spans in a ``part`` of the run: how many, their bytes, and the size of an ``object``.
+    """
 
     samples: int
     size: int
     rate: int
+    object: int = 0
+    part: int = 0
 
 
 class SampleMeter(Probing):
@@ -183,12 +191,12 @@ class SampleMeter(Probing):
         """Yield the rows since the last time, with what the amounts of allocations follow from."""
         stacks = KeptStacks(self.attached.program)
         for key, (samples, size) in self._rows.take():
-            stack, kernel, created_by, status, label, _, rate = _ROW.unpack(key)
+            stack, kernel, created_by, status, label, one, rate, part = _ROW.unpack(key)
             found = stacks.find(stack), stacks.find(kernel)
             what = self._label(label) if label or created_by else None
             amount = samples * self.event.period
             yield (
-                Sampling(samples, size, rate),
+                Sampling(samples, size, rate, one, part),
                 SampleRow(*found, created_by, status, samples, amount, what),
             )
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from operator import add
 from typing import TYPE_CHECKING
@@ -31,9 +31,15 @@ from gotrace.session.row_cells import RowBy, RowStack
 if TYPE_CHECKING:
     from gotrace.values.model import Value
 
+    _Alike = tuple[int, int, Stack, Stack, Value | None]
+
 #: pprof's words for units of amounts.
 _UNITS = {"ns": "nanoseconds", "bytes": "bytes"}
 _KERNEL = "[kernel]"
+#: From fewer no error is known.
+_LEAST_PARTS = 8
+#: How many times the variance by chance means that samples are in step with the program.
+_IN_STEP = 4
 _RUNTIME = ("runtime.", "internal/runtime/")
 #: The maker of the main goroutine: runtime.rt0_go, since Go 1.17 through a wrapper.
 _STARTS = frozenset({"runtime.rt0_go", "runtime.newproc"})
@@ -49,6 +55,7 @@ class NamedSamples:
     runtime works for. ``frames`` are the logical ones, innermost first, the kernel's included;
     ``locations`` the physical ones; ``is_cut``: there are more than could be kept. ``created_by``,
     ``status`` and what follows it are as in rows, but that the runtime's work has no empty label.
+    ``parts`` are the amounts of parts.
     """
 
     work: WorkKind
@@ -63,6 +70,7 @@ class NamedSamples:
     label: Value | None = None
     objects: int = 0
     variance: int = 0
+    parts: Mapping[tuple[int, int], int] | None = None
 
     def labelled(self) -> str:
         """Return the label's value, quoted, or the group of those that can have none."""
@@ -128,12 +136,17 @@ class SampleNames:
         if inside:
             wanted = stacks_with(self.program, {stack for _, stack in made}, inside)
             made = [(row, stack) for row, stack in made if stack in wanted]
-        sums: dict[tuple[int, int, Stack, Stack, Value | None], list[int]] = {}
+        sums: dict[_Alike, list[int]] = {}
+        parts: defaultdict[_Alike, Counter[tuple[int, int]]] = defaultdict(Counter)
         for row, stack in made:
             key = row.created_by, row.status, stack, row.kernel, row.label
             figures = row.samples, row.amount, row.objects, row.variance
             sums[key] = list(map(add, sums.get(key, [0] * len(figures)), figures))
-        named = [self._name(*key, figures, self._stacks) for key, figures in sums.items()]
+            if row.part is not None:
+                parts[key][row.part] += row.amount
+        named = [
+            self._name(*key, figures, self._stacks, parts.get(key)) for key, figures in sums.items()
+        ]
         return sorted(
             named, key=lambda one: (-one.amount, one.group, one.locations, repr(one.label))
         )
@@ -147,6 +160,7 @@ class SampleNames:
         label: Value | None,
         figures: Sequence[int],
         stacks: InterruptedStacks,
+        parts: Mapping[tuple[int, int], int] | None,
     ) -> NamedSamples:
         samples, amount, objects, variance = figures
         names = [(pc, self._kernel.name(pc)) for pc in kernel]
@@ -171,6 +185,7 @@ class SampleNames:
             label,
             objects,
             variance,
+            parts,
         )
 
     def group(self, work: WorkKind, created_by: int) -> str:
@@ -224,22 +239,53 @@ def _of_callers(
 
 
 class _Sum:
-    """The amounts of a function, and their variance."""
+    """The amounts of a function, and what their error follows from."""
 
-    __slots__ = ("amount", "variance")
+    __slots__ = ("amount", "parts", "samples", "variance")
 
     def __init__(self) -> None:
         self.amount = self.variance = 0
+        self.parts: Counter[tuple[int, int]] = Counter()
+        self.samples: defaultdict[int, float] = defaultdict(float)  # by size
 
     def add(self, one: NamedSamples) -> None:
         self.amount += one.amount
         self.variance += one.variance
+        for (size, part), amount in (one.parts or {}).items():
+            self.parts[size, part] += amount
+            self.samples[size] += one.samples * amount / one.amount
 
-    def error(self, whole: _Sum) -> int:
-        """Return the standard error of the amount as a part of the whole, which is known."""
+    def error(self, whole: _Sum) -> int | None:
+        """Return the standard error of the amount as a part of the whole, which is known.
+
+        None if that cannot be said.
+        """
+        if whole.parts:
+            return self._error_of_parts(whole)
         share = self.amount / whole.amount if whole.amount else 0.0
         rest = whole.variance - self.variance
         return round(math.sqrt(self.variance * (1 - share) ** 2 + rest * share**2))
+
+    def _error_of_parts(self, whole: _Sum) -> int | None:
+        """Return the standard error that follows from how much the parts of the run differ.
+
+        The bytes of each size are known in each part: only the function's share in them is not. If
+        the parts differ by more than samples that come by chance would, samples are in step with
+        the program between two flushes. Then chance does not even them out.
+        """
+        parts = {part for _, part in whole.parts}
+        if len(parts) < _LEAST_PARTS:
+            return None
+        off: defaultdict[int, float] = defaultdict(float)
+        by_chance = 0.0
+        for size in {size for size, _ in self.parts}:
+            own, of_all = ([one.parts[size, part] for part in parts] for one in (self, whole))
+            share = sum(own) / sum(of_all)
+            by_chance += sum(own) * (1 - share) * sum(of_all) / whole.samples[size]
+            for part, amount, of_part in zip(parts, own, of_all, strict=True):
+                off[part] += amount - share * of_part
+        seen = sum(one * one for one in off.values()) * len(parts) / (len(parts) - 1)
+        return None if seen > _IN_STEP * by_chance else round(math.sqrt(max(seen, by_chance)))
 
 
 def function_rows(
@@ -302,6 +348,7 @@ def samples_head(
     if rows.unit == "ns":
         head["clock_ns"] = None if inside else period.clock_ns
     if rows.is_estimate:
+        head["method"] = period.method
         head["sampled_bytes"] = None if inside else period.sampled
         head["counter_bytes"] = None if inside else period.counter
         head["others_bytes"] = period.others_amount
