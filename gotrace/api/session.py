@@ -966,12 +966,21 @@ class Session:
 
     @overload
     def allocations(
-        self, *inside: str, by: str | None = None, **options: Unpack[_RunOptions]
+        self,
+        *inside: str,
+        by: str | None = None,
+        spans: bool = False,
+        **options: Unpack[_RunOptions],
     ) -> Allocations: ...
 
     @overload
     def allocations(
-        self, *inside: str, interval: float, by: str | None = None, **options: Unpack[_RunOptions]
+        self,
+        *inside: str,
+        interval: float,
+        by: str | None = None,
+        spans: bool = False,
+        **options: Unpack[_RunOptions],
     ) -> IntervalStream[Allocations]: ...
 
     @_in_use
@@ -980,17 +989,19 @@ class Session:
         *inside: str,
         seconds: float | None = None,
         by: str | None = None,
+        spans: bool = False,
         lossy: bool = False,
         ready: Callable[[], object] | None = None,
         interval: float | None = None,
     ) -> Allocations | IntervalStream[Allocations]:
         """Sample which functions allocate, for some ``seconds``, or until the target ends.
 
-        Or until ``stop``. The target's runtime chooses what is sampled. For the parameters, and for
-        what is raised, see ``on_cpu``; GotraceError also where the target samples nothing.
+        Or until ``stop``. The target's runtime chooses what is sampled; with ``spans``, and if it
+        samples nothing, used up spans of memory are seen. For the parameters, and for what is
+        raised, see ``on_cpu``.
         """
         check_numbers(seconds)
-        request = AllocRequest(target=self._target, inside=inside, by=by)
+        request = AllocRequest(target=self._target, inside=inside, by=by, spans=spans)
 
         def read(run: Run[AllocMeter, Any]) -> Callable[[], Allocations]:
             return partial(Allocations, run.meter, run.meter.take(), inside, by)

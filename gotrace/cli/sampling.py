@@ -79,6 +79,7 @@ def allocations(options: GoallocOptions) -> int:
             budget=options.budget,
             inside=[*options.inside, *options.functions],
             by=options.label,
+            spans=options.spans,
         )
         if (price := request.price()) is not None:
             what = "has {} allocations sampled a second: goalloc"

@@ -148,4 +148,7 @@ class GoallocOptions(SampledOptions, BudgetOptions):
 
     CONFLICTS = (*STACK_CONFLICTS, *_TABLE_CONFLICTS)
 
+    spans: bool = Heading.CHOICE.option(
+        "--spans", "by used up spans of memory: more of them than samples, if little is allocated"
+    )
     force: bool = Heading.EXPERT.option("--force", "run whatever it takes of the program's time")

@@ -246,7 +246,12 @@ def _counter_of(file: TargetBinary) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class AllocRequest(SampledRequest[AllocMeter]):
-    """Add up which functions of one process allocate memory."""
+    """Add up which functions of one process allocate memory.
+
+    ``spans``: by the spans that they use up, also if the runtime samples.
+    """
+
+    spans: bool = False
 
     @property
     def event(self) -> SampleEvent:
@@ -257,13 +262,15 @@ class AllocRequest(SampledRequest[AllocMeter]):
         tasks, problems = self.find_tasks()
         if self.by_spans:
             if span_layout(tasks.files[0]) is None:
-                raise GotraceError(f"process {self.target.pid} {_OFF}")
-            problems = (*problems, _SPANS)
+                raise GotraceError(_UNKNOWN if self.spans else f"process {self.target.pid} {_OFF}")
+            problems = (*problems, f"{_SPANS if self.spans else _OFF_HERE}: {_IN_STEP}")
         return self.prepared(ProbePlan((), tuple(problems)), announce, tasks)
 
     @cached_property
     def by_spans(self) -> bool:
-        """Return whether the program samples nothing, as far as is known. Raises GotraceError."""
+        """Return whether spans are seen. Raises GotraceError."""
+        if self.spans:
+            return True
         file = GoFiles(self.target).runtime()
         if self.target.has_started:
             return not self._rate(file)
@@ -331,7 +338,7 @@ _OFF = (
     " use runtime.MemProfile: import net/http/pprof, and build it again. None are"
     " needed of Go 1.19 to 1.27"
 )
-_SPANS = (
-    "by spans, since the program samples no allocations (MemProfileRate is 0): if its rhythm is in"
-    " step with its collector's, shares and errors are wrong"
-)
+_SPANS = "by spans"
+_OFF_HERE = f"{_SPANS}, since the program samples no allocations (MemProfileRate is 0)"
+_IN_STEP = "if its rhythm is in step with its collector's, shares and errors are wrong"
+_UNKNOWN = "--spans is for programs of Go 1.19 and 1.21 to 1.27: leave it out"

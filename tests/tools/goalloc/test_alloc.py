@@ -108,10 +108,12 @@ def test_spans_of_a_program_that_samples_nothing(toolchain: Toolchain) -> None:
     path = unsampled(toolchain, "-ldflags=-s -w")
     if int(toolchain.minor.split(".")[1]) < 19:
         with Fixture([path]) as fixture:
-            result = run_tool("goalloc", "-p", str(fixture.ready), "-d", "1")
+            words = "-p", str(fixture.ready), "-d", "1"
+            results = [run_tool("goalloc", *words), run_tool("goalloc", "--spans", *words)]
             fixture.finish()
-        assert result.status == 1
-        assert "MemProfileRate is 0" in result.errors
+        assert [result.status for result in results] == [1, 1]
+        assert "MemProfileRate is 0" in results[0].errors
+        assert "--spans is for programs of Go 1.19 and 1.21 to 1.27" in results[1].errors
         return
     truth, result = sampled(path, "--json")
     head = check_shares(truth, result, "spans")
@@ -120,6 +122,10 @@ def test_spans_of_a_program_that_samples_nothing(toolchain: Toolchain) -> None:
     assert objects == pytest.approx(truth["main.kilobyte"] / 1024, rel=0.01)
     whole = sum(row["alloc_bytes"] for row in stacks) + head["others_bytes"]
     assert whole == head["alloc_bytes"] and head["others_bytes"] < whole / 1000
+
+
+def test_spans_of_a_program_that_samples() -> None:
+    check_shares(*sampled(program(), "--json", "--spans"), "spans")
 
 
 def test_errors_of_spans_are_not_known_before_the_collector_has_run() -> None:
