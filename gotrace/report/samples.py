@@ -132,10 +132,11 @@ class _Text:
             sums += f" {self._error(row['self_error']):>7}  " if error else "  "
             self._out.write(f"{ending(sums, printable(row['func']), self._columns)}\n")
         self._rest([row[names[0]] for row in rows[top:]] if top else [], "functions")
-        if any(row.get("self_error", 0) is None for row in rows):
-            self._out.write(
-                "\n?: not known: allocations in step with spans, or the collector ran too seldom\n"
-            )
+        unknown = [row["self_error"] is None for row in rows if "self_error" in row]
+        if any(unknown):
+            seldom = "the collector ran too seldom: a longer run has errors"
+            in_step = "these allocations may be in step with spans"
+            self._out.write(f"\n?: {seldom if all(unknown) else in_step}\n")
 
     def _rest(self, rest: Sequence[int], what: str) -> None:
         if rest:
