@@ -413,7 +413,7 @@ def api_examples() -> list[str]:
 
 def test_type_checkers_accept_the_api_examples(tmp_path: Path) -> None:
     """Each as a script of a user, and frames of all results that have them."""
-    results = "count", "latency", "syscalls", "waits", "on_cpu", "wall"
+    results = "allocations", "count", "latency", "syscalls", "waits", "on_cpu", "wall"
     calls = [*(f"go.{name}()" for name in results), 'go.count(by="x")', 'go.latency(of="x")']
     calls += ["go.latency(by_goroutine=True)", 'gotrace.diff("a", "b")']
     frames = "".join(f"    {call}.to_frame()\n" for call in calls)
