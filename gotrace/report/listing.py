@@ -68,7 +68,7 @@ def list_plan(
 
 
 def _source_in(binary: TargetBinary, output: Output) -> SourceOf:
-    """Return what gives sources of signatures, having said where the information on them is."""
+    """Return sources of signatures, and say where the information on them is."""
     from gotrace.abi.function_values import FunctionValues  # lists of what is counted need none
 
     _say_where(binary, output)
