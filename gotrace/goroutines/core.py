@@ -89,7 +89,7 @@ class CoreMemory:
             self._segments, notes = self._read_headers()
             self._starts = [segment.address for segment in self._segments]
             self.entry, self.files = self._read_notes(notes)
-        except (struct.error, IndexError):
+        except (struct.error, IndexError, OverflowError):
             self.close()
             raise CoreError(f"{path}: the core file is damaged or cut off") from None
         except CoreError:

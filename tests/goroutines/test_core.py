@@ -76,6 +76,14 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         write_core(fixture.ready, core)
         write_core(fixture.ready, blind, auxv=False)
         assert fixture.finish() == 0
+    cut, many, far = (tmp_path / name for name in ("cut", "many", "far"))
+    cut.write_bytes(core.read_bytes()[:100])
+    damaged = bytearray(core.read_bytes()[:4096])
+    damaged[56:58] = b"\xff\xff"  # e_phnum: the number is in the first section's sh_info
+    far.write_bytes(damaged[:40] + b"\xff" * 8 + damaged[48:])  # e_shoff
+    damaged[40:48] = (60).to_bytes(8, "little")
+    damaged[104:108] = b"\xff" * 4
+    many.write_bytes(damaged)
     # A C program: with symbols, unlike that of the distribution, which may have none.
     other = tmp_path / "other"
     subprocess.run(["gcc", "-o", other, "-x", "c", "-"], input=b"int main() {}", check=True)
@@ -83,6 +91,10 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         (core, program): "is not a core file of",
         (core, other): "is not a core file of",
         (blind, pie): "does not say where the program was",
+        (cut, pie): "the core file is damaged or cut off",
+        (far, pie): "the core file is damaged or cut off",
+        (many, pie): "the core file is damaged: it claims 4294967295 segments",
+        (tmp_path / "none", pie): "none: cannot open: No such file or directory",
         (program, program): "is an ELF file, but not a core file",
         (Path(__file__), program): "is not a core file",
         (core, Path("/bin/true")): "no Go function table|is not a core file of",
