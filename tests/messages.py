@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -309,6 +310,7 @@ def _tidied(text: str) -> str:
 _WORDS = re.compile(r"(?=.*[a-z]{3,}).* ")
 
 
+@functools.cache
 def messages() -> list[Message]:
     """Return all messages, by file and line."""
     found = []

@@ -395,7 +395,7 @@ def test_errors_are_those_of_the_commands(fixture: Fixture) -> None:
                 ask(seconds=1)
     with pytest.raises(gotrace.GotraceError, match="no_such_program"):
         gotrace.start(["no_such_program"])
-    with pytest.raises(gotrace.UsageError, match=r"start\(\['ls', '-l'\]\)"):
+    with pytest.raises(gotrace.UsageError, match=r"without a shell: start\(\['ls', '-l'\]\)"):
         gotrace.start("ls -l")
 
 

@@ -6,14 +6,19 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import gotrace
+from gotrace.api.checks import os_errors
+from gotrace.api.rows import Group, Groups
+from gotrace.api.streams import _Stream
 from tests.test_imports import ALLOWED, GOTRACE
 
 ROW = {"kind": "count", "func": "main.f", "count": 3, "ts": 1.0, "interval_s": 1.0}
@@ -77,6 +82,17 @@ def test_what_other_libraries_call_an_argument_is_known() -> None:
         gotrace.diff("w")  # type: ignore[call-arg]
 
 
+GROUP = Group("main.f", {}, 1)
+BARE: Any = SimpleNamespace(
+    _stacks=None, _left=1, _made=[1], _opened=SimpleNamespace(is_closing=True)
+)
+
+
+def refuse() -> None:
+    with os_errors():
+        os.open("/nowhere", os.O_RDONLY)
+
+
 def test_values_that_make_no_sense_are_usage_errors() -> None:
     go: Any = gotrace.start(["true"])
     uses: list[tuple[Callable[[], Any], str]] = [
@@ -91,6 +107,17 @@ def test_values_that_make_no_sense_are_usage_errors() -> None:
         (lambda: go.trace("main.f", limit=True), "limit is True: give int"),
         (lambda: go.flight("main.f", seconds=1, memory=1 << 80), "memory is"),
         (lambda: go.waits(state="asleep"), "state is 'asleep': give Literal"),
+        (
+            lambda: go.latency("main.f", of="n, m"),
+            "of is 'n, m': give one value to make histograms of",
+        ),
+        (lambda: go.count("main.f", rows=0), "rows is 0: give a positive whole number"),
+        (lambda: GROUP.times, "these calls have no times: use latency"),
+        (lambda: GROUP.values, r"these calls have no values: give latency\(\) an expression as of"),
+        (lambda: Groups._profile.__get__(BARE), r"these calls have no stacks: give by='\$stack'"),
+        (lambda: _Stream._next(BARE), "this trace was closed meanwhile"),
+        (lambda: gotrace.path("/bin/true").check("main.f == 0"), r"check\(\) is about one program"),
+        (refuse, "cannot trace: /nowhere: No such file"),
     ]
     for use, words in uses:
         with pytest.raises(gotrace.GotraceError, match=words):

@@ -179,6 +179,8 @@ def test_what_is_no_trace_is_one_line_that_says_where(text: str) -> None:
     with pytest.raises(gotrace.GotraceError, match="the trace:1: not a ") as caught:
         list(gotrace.read([text]))
     assert "\n" not in str(caught.value)
+    reasons = {"[]": "json: not an object", '{"kind":"lost"}': "json: no number of calls"}
+    assert str(caught.value).endswith(reasons.get(text, ""))
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:

@@ -3,24 +3,30 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import gotrace
-from gotrace.errors import UsageError
+from gotrace.errors import GotraceError, UsageError
+from gotrace.goroutines import live as goroutines
 from gotrace.goroutines.groups import GoroutineFilter, grouped
-from gotrace.goroutines.live import LiveGoroutines
-from gotrace.live import traced
+from gotrace.goroutines.live import GoFiles, LiveGoroutines
+from gotrace.goroutines.program import module_of
+from gotrace.live import runtime, traced
 from gotrace.live.attached import AttachPrice
 from gotrace.live.model import RequestRow, SlowRequest, Snapshot
 from gotrace.live.monitor import Monitor
-from gotrace.target.process import Process, find_process
+from gotrace.screen import terminal
+from gotrace.target.process import Process, ProcessError, find_process
 from gotrace.target.target import Target
 from gotrace.target.usage import cpu_quota, usage_of
 from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain, newest, toolchains
@@ -399,3 +405,44 @@ def test_the_quota_is_the_least_of_the_groups_around() -> None:
             (outer / "inner").rmdir()
             outer.rmdir()
         assert fixture.finish() == 0
+
+
+def test_what_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: Any = SimpleNamespace(_error=OSError(errno.EIO, os.strerror(errno.EIO)))
+    with pytest.raises(GotraceError, match=r"^cannot read what is traced: Input/output error$"):
+        traced._Traced._check(failed)
+    elsewhere: Any = SimpleNamespace(offset=1 << 60)
+    with pytest.raises(ProcessError, match=r"^process \d+ has not mapped its program$"):
+        runtime._bias(elsewhere, find_process(os.getpid()))
+    files: Any = SimpleNamespace(_process=SimpleNamespace(tgid=7))
+    gone: Any = SimpleNamespace(find_bias=lambda: None, image=SimpleNamespace(display="x"))
+    with pytest.raises(GotraceError, match="process 7 has not mapped x: it runs another program"):
+        GoFiles.module(files, gone)
+    gone.functions = SimpleNamespace(has_pclntab=True)
+    found: Any = SimpleNamespace(binary=lambda _: gone, libraries=list, started=lambda *_: "")
+    monkeypatch.setattr(goroutines, "has_runtime", lambda binary: False)
+    with pytest.raises(GotraceError, match=r"^x: has no runtime.allgadd: not a Go program of Go"):
+        GoFiles.runtime(cast(Any, SimpleNamespace(_target=found)))
+    gone.image.segments = ()
+    with pytest.raises(GotraceError, match=r"^x: has no code$"):
+        module_of(gone, 0)
+
+
+def test_a_program_that_has_only_just_been_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    binary = SimpleNamespace(image=SimpleNamespace(display="x"))
+    program = SimpleNamespace(main=SimpleNamespace(binary=binary))
+    monkeypatch.setattr(goroutines, "GoFiles", lambda target: SimpleNamespace(program=program))
+    monkeypatch.setattr(goroutines, "is_loaded", lambda *_: False)
+    with (
+        closing(Target.of(os.getpid(), None)) as target,
+        pytest.raises(GotraceError, match="another program by now than x, or has only just been"),
+    ):
+        LiveGoroutines(target)
+
+
+def test_a_terminal_that_curses_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = SimpleNamespace(isatty=lambda: True, fileno=lambda: 1)
+    monkeypatch.setattr(terminal, "sys", SimpleNamespace(stdin=stream, stdout=stream))
+    words = r"the terminal \(TERM=none\) cannot be drawn on: -b prints results: setupterm"
+    with pytest.raises(GotraceError, match=words):
+        terminal.check_terminal({"TERM": "none"})

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/messages.md has every message of the code, and tests know each.
+"""docs/messages.md has every message of the code, and tests provoke each.
 
 To write its lists: python -m tests.test_messages. A section's mark says of which files or folders
 below gotrace/ it has the messages; the longest that fits decides. ``!`` is for what is said while a
 run goes on.
+
+A test that provokes a message has some of its words: so many that no other message has, or all of
+its own in their order. UNPROVOKED has the rest with the reasons. It only shrinks.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from tests.messages import CLONE, Message, messages
 
@@ -49,6 +53,100 @@ def _listed(texts: set[str]) -> str:
 def test_the_page_has_every_message() -> None:
     page = PAGE.read_text()
     assert page == filled(page), "python -m tests.test_messages"
+
+
+#: Messages that no test provokes, and why.
+UNPROVOKED: dict[str, tuple[str, ...]] = {
+    "a test would have to make the bug first": ("NAME: see the log",),
+    "the words of the test are a name and a number": ("wrote WHAT to PATH",),
+    "damage that tests/damage and the tests of mutated files make, and name by its class": (
+        "CORE: does not say where FILE was (NT_FILE)",
+        "CORE: is not a core file of FILE, or lacks its memory",
+        "FILE: the list of itabs is damaged",
+        "address index INDEX is outside of .debug_addr",
+        "array at OFFSET has no element type",
+        "entry at OFFSET reaches beyond its unit",
+        "has a method that is not a function",
+        "has a name without end",
+        "has too many fields",
+        "is a map's without slots",
+        "is said to be a name but is not",
+        "its code does not say where its arguments are",
+        "its code saves arguments of other sizes than it describes",
+        "runtime.coroswitch_m does not begin as in any release known",
+    ),
+    "not tried yet": (
+        "UNLESS in WHERE has the calls",
+        "health at HOST:PORT",
+        "histograms are made in the kernel, which cannot read this NAME",
+        "nothing to VERB in FILE: WHY",
+        "span NAME: ERROR",
+        "with -r give a PROBE as well: -r 'main\\..*'",
+    ),
+}
+
+_RUN = 10  # characters of a message that are enough to know it by
+#: Names and numbers in messages, what tests have in their place, and what may be there once.
+_DIFFERS = re.compile(
+    r"\b[A-Z][A-Z_]+\b|\bN\b|\.\.\.|\d[\d,.]*|\{[^{}\n]*\}|\.[*+]\??|\\d\+?|(?<=\w)\?"
+)
+_ASIDE = re.compile(r'^ *"""(?:[^"]|"(?!""))*"""$|^ *#.*$|"\n\s*f?r?"', re.MULTILINE)
+_TEXT = re.compile(r'"""(?:[^"]|"(?!""))*"""|"(?:[^"\\\n]|\\.)*"|' r"'(?:[^'\\\n]|\\.)*'")
+_BETWEEN = "\0"
+
+
+def _fixed(text: str) -> str:
+    """Return a text with a mark for each part that differs."""
+    return _DIFFERS.sub(lambda found: _BETWEEN * (found[0] != "?"), text)
+
+
+def _runs(message: Message) -> set[str]:
+    texts = [_fixed(text).strip(_BETWEEN + " ") for text in message.texts]
+    return {text[at : at + _RUN] for text in texts for at in range(max(1, len(text) - _RUN + 1))}
+
+
+def _texts_of_tests() -> str:
+    """Return the texts in tests, without docstrings and comments, as regular expressions mean."""
+    found = [(CLONE / "tests" / "tools" / "habits.txt").read_text()]
+    for path in sorted((CLONE / "tests").rglob("*.py")):
+        if path.name not in ("messages.py", "test_messages.py"):
+            source = _ASIDE.sub("", path.read_text())
+            found += [text[0].strip("\"'") for text in _TEXT.finditer(source)]
+    return re.sub(r"\\([^\dw])", r"\1", _fixed("\n".join(found)))
+
+
+def _has_all_words(message: Message, texts: str) -> bool:
+    """Return whether a line has all of a message's own words, in their order."""
+    for parts in (_fixed(text).strip(_BETWEEN + " ").split(_BETWEEN) for text in message.texts):
+        longest, at = max(parts, key=len), -1
+        words = re.compile("[^\n]{1,60}?".join(map(re.escape, parts)))
+        while sum(map(len, parts)) >= _RUN and (at := texts.find(longest, at + 1)) >= 0:
+            begin, end = texts.rfind("\n", 0, at) + 1, texts.find("\n", at)
+            if words.search(texts, begin, end if end >= 0 else len(texts)):
+                return True
+    return False
+
+
+def unprovoked() -> list[Message]:
+    """Return the messages of which no test has enough words."""
+    by_message = {message: _runs(message) for message in messages()}
+    counts = Counter(run for runs in by_message.values() for run in runs)
+    texts = _texts_of_tests()
+    there = {run for at in range(len(texts)) if (run := texts[at : at + _RUN]) in counts}
+    there |= {run for run in counts if len(run) < _RUN and run in texts}
+    return [
+        message
+        for message, runs in by_message.items()
+        if not ({run for run in runs if counts[run] == 1} or runs) & there
+        and not _has_all_words(message, texts)
+    ]
+
+
+def test_a_test_provokes_every_message() -> None:
+    excused = {text for texts in UNPROVOKED.values() for text in texts}
+    found = {one.texts[0]: f"{one.file}:{one.line}: {one.texts[0]}" for one in unprovoked()}
+    assert sorted(found[text] for text in found.keys() - excused) == [], "no test provokes these"
+    assert excused <= found.keys(), "take what a test provokes out of UNPROVOKED"
 
 
 if __name__ == "__main__":

@@ -283,7 +283,7 @@ def _check_patterns(
     first, *others = patterns
     _check_files(patterns)
     if first in ("help", "version"):
-        raise UsageError(f"type {tool} --{first}")
+        raise UsageError(f"{first} is an option here: type {tool} --{first}")
     if tool == "gotrace":
         _check_subcommands(patterns)
     if first in _COMMANDS and (others or not has_process or tool in _READING):

@@ -298,7 +298,7 @@ class _Printer:
 
 
 _UNWOUND_LOST = "{} call{s} that did not return among those lost"
-_ONLY_PANICKED = ": try the predicate ($panicked), which leaves out all others"
+_ONLY_PANICKED = "try the predicate ($panicked), which leaves out all others"
 
 
 def _footer(
@@ -325,7 +325,7 @@ def _footer(
     reported = counts[Diagnostic.UNWOUND] - counts[Diagnostic.UNWOUND_UNSEEN]
     if unwound is not None and (unseen := min(missing.records, reported - unwound)) > 0:
         fields = {"what": "unwound_lost", "calls": unseen}
-        text = counted(_UNWOUND_LOST, unseen) + hint
+        text = ": ".join(filter(None, (counted(_UNWOUND_LOST, unseen), hint)))
         yield Notice(NoticeKind.LOST, text, fields)
     if missing.late:
         text = counted("{} call{s} shown out of order", missing.late)

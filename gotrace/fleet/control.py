@@ -99,7 +99,7 @@ class Control:
                 try:
                     self._talk(connection)
                 except OSError as error:
-                    log.warning("control: %s", printable(str(error)))
+                    log.warning("control: a request was not answered: %s", printable(str(error)))
 
     def _talk(self, connection: socket.socket) -> None:
         user = _CREDENTIALS.unpack(

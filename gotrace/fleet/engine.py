@@ -259,7 +259,10 @@ class Engine:
                     length = self._pauses.pause(place, now)
                     self._detach(place)
                     log.error(
-                        "%s in %s: tried again in %.0f s", place.job, place.program.target, length
+                        "%s in %s: its probes are gone: tried again in %.0f s",
+                        place.job,
+                        place.program.target,
+                        length,
                     )
         if now >= self._next_expiry:
             self._expire(now)

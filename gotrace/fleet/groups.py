@@ -34,7 +34,7 @@ from gotrace.fleet.series import Increment, Metric
 from gotrace.fleet.targets import Program, ProgramKey
 from gotrace.histogram import ROW_SIZE, Histogram
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import AttachError, refusal
+from gotrace.kernel.attach import KILLED, AttachError, refusal
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK
 from gotrace.overhead import ProbeCost
 from gotrace.records import dataclass, field, replace
@@ -546,7 +546,7 @@ class _Group:
                 self.is_open = False
                 self.run.close()
         if not is_held:
-            raise AttachError("the process that held the probes is gone: later results are missing")
+            raise AttachError(KILLED)
 
     def _free_rows(self, numbers: Iterable[int]) -> None:
         """Leave rows, and files, that no metric has any more to those that come."""

@@ -48,7 +48,7 @@ class Spool:
                 os.unlink(half, dir_fd=self._folder)
         except OSError as error:
             self.close()
-            raise GotraceError(f"otlp: disk: {path}: {error.strerror}") from error
+            raise GotraceError(f"otlp: disk: cannot use {path}: {error.strerror}") from error
         except GotraceError:
             self.close()
             raise
@@ -122,7 +122,7 @@ class Spool:
         # Not blocking: on what should not be here, such as a pipe, it would.
         with open(self._open(name, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             if not _is_own(os.fstat(file.fileno())):
-                raise PermissionError(f"{name} is not ours")
+                raise PermissionError(name)
             return file.read()
 
     def drop_oldest(self) -> None:

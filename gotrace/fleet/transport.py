@@ -140,7 +140,7 @@ def header_value(one: HeaderSpec) -> str:
     except KeyError as error:
         raise GotraceError(f"header {one.name}: ${one.env} is not set") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise GotraceError(f"header {one.name}: {error}") from error
+        raise GotraceError(f"header {one.name} cannot be read: {error}") from error
     if not value.isascii() or not value.isprintable():
         raise GotraceError(f"header {one.name}: its value is not printable ASCII")
     return value
@@ -365,7 +365,7 @@ class _Grpc(Sender):
                     for path in (spec.ca_file, spec.key_file, spec.cert_file)
                 ]
             except OSError as error:
-                raise GotraceError(f"otlp: {error}") from error
+                raise _unread(error.filename) from error
             credentials = self._grpc.ssl_channel_credentials(*read)
             self._channel = self._grpc.secure_channel(place, credentials, options)
         self._calls = {
@@ -425,11 +425,15 @@ class _Grpc(Sender):
         self._channel.close()
 
 
+def _unread(path: str) -> GotraceError:
+    return GotraceError(f"otlp: {path} cannot be read")
+
+
 def check_sender(spec: OtlpSpec) -> None:
     """Raise GotraceError if something is missing that sending needs."""
     for path in (spec.ca_file, spec.cert_file, spec.key_file):
         if path is not None and not os.access(path, os.R_OK):
-            raise GotraceError(f"otlp: {path} cannot be read")
+            raise _unread(path)
     for one in spec.headers:
         header_value(one)
 

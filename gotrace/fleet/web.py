@@ -517,7 +517,7 @@ class WebServer:
         try:
             body, content_type = page(registry, accept)
         except (GotraceError, OSError) as error:  # maps that cannot be read
-            log.error("/metrics: %s", printable(str(error)))
+            log.error("/metrics was not answered: %s", printable(str(error)))
             return _plain(HTTPStatus.INTERNAL_SERVER_ERROR, "see the log")
         headers = {"Vary": "Accept, Accept-Encoding"}
         if is_packed:

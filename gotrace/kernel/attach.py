@@ -277,12 +277,10 @@ class Attached:
         self.detach()
         self.program.close()
         if self._killed:
-            raise AttachError(
-                "the process that held the probes, gotrace-keeper, was killed: later results"
-                " are missing"
-            )
+            raise AttachError(KILLED)
 
 
+KILLED = "the process that held the probes, gotrace-keeper, was killed: later results are missing"
 _PATIENCE = 1.1  # seconds
 #: Groups of one keeper that hands them over: each mostly has one descriptor.
 _HANDED = MAX_HELD * 4 // 5

@@ -20,7 +20,7 @@ class _Btf:
     def __init__(self, data: bytes) -> None:
         magic, _, _, header, types, types_size, strings, strings_size = _HEADER.unpack_from(data)
         if magic != _MAGIC:
-            raise ValueError("not BTF")
+            raise ValueError(magic)
         self._types = data[header + types : header + types + types_size]
         self._strings = data[header + strings : header + strings + strings_size]
 
@@ -35,12 +35,12 @@ class _Btf:
                 if offset is not None:
                     return offset
             at = self._types.find(wanted, at + 1)
-        raise ValueError(f"no struct {name} with a field {field}")
+        raise ValueError(name)
 
     def _string(self, text: str) -> int:
         at = self._strings.find(b"\0" + text.encode() + b"\0")
         if at < 0:
-            raise ValueError(f"no name {text}")
+            raise ValueError(text)
         return at + 1
 
     def _member_offset(self, at: int, field: int) -> int | None:

@@ -102,7 +102,8 @@ class _Traced:
         if isinstance(self._error, GotraceError):
             raise self._error
         if self._error is not None:
-            raise GotraceError(f"cannot read what is traced: {self._error}") from self._error
+            why = self._error.strerror or self._error
+            raise GotraceError(f"cannot read what is traced: {why}") from self._error
 
     def finish(self) -> None:
         """End the run, and take the records up to now; ``take`` still returns them."""

@@ -237,7 +237,7 @@ def _read(name: str, path: Path) -> Recipe:
     try:
         text = path.read_text(encoding="utf-8")[:_MAX_BYTES]
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"recipe {path}: {error}") from error
+        raise UsageError(f"recipe {path} cannot be read: {error}") from error
     paragraphs: list[dict[str, str]] = [{}]
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():

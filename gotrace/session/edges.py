@@ -11,7 +11,14 @@ from gotrace.errors import GotraceError
 from gotrace.gotypes.wait_reasons import WaitFor, WaitReasons, reason_numbers
 from gotrace.kernel.attach import ProbeGroup
 from gotrace.records import dataclass
-from gotrace.session.scheduler import SchedulerFile, SchedulerProbes, go_version, scheduler_files
+from gotrace.session.scheduler import (
+    SchedulerFile,
+    SchedulerProbes,
+    check_watchable,
+    go_version,
+    needed_reasons,
+    scheduler_files,
+)
 from gotrace.session.tasks import Tasks, runtime_group
 from gotrace.settings import EdgeSettings
 from gotrace.sites.edges import EdgeSite, channel_sites, collection_site, timer_sites, try_sites
@@ -160,17 +167,12 @@ def edge_probes(
     is_lean: bool = False,
 ) -> EdgeProbes:
     """Return the probes that ``what`` needs. Raises GotraceError if they are not possible."""
-    if tasks.layout is None:
-        raise GotraceError(f"{what} needs a Go runtime to watch, and gccgo's is not known here")
+    check_watchable(tasks, what)
     if tasks.layouts or len(tasks.files) > 1:
         raise GotraceError(f"{what} follows one runtime: give one program, without plugins")
     files: Sequence[SchedulerFile] = scheduler_files(tasks.files, what)
     (file, _), *_ = files
-    reasons = file.wait_reasons
-    if reasons is None or not all(_bits(reasons, {one}) for one in _NEEDED):
-        raise GotraceError(
-            f"{file.image.display}: {what} has not found why goroutines of {go_version(file)} wait"
-        )
+    reasons = needed_reasons(file, what, lambda known: all(_bits(known, {one}) for one in _NEEDED))
     probes = EdgeProbes(target, tasks, tuple(files), reasons, states, is_whose, flight, is_lean)
     try:
         probes.groups()

@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 from gotrace.errors import GotraceError, said
+from gotrace.gotypes.wait_reasons import WaitReasons
 from gotrace.kernel.attach import ProbeGroup
 from gotrace.kernel.btf import kernel_field
 from gotrace.records import dataclass
@@ -96,6 +97,27 @@ def scheduler_files(files: Sequence[TargetBinary], what: str) -> tuple[Scheduler
                 f" {go_version(file)} is not known: {error}"
             ) from error
     return tuple(found)
+
+
+def check_watchable(tasks: Tasks, what: str) -> None:
+    """Raise GotraceError if ``what`` watches a scheduler, and the program's is not Go's own."""
+    if tasks.layout is None:
+        raise GotraceError(
+            f"{what} needs a Go runtime to watch: programs of gccgo have another one, and their"
+            " scheduler is not known here"
+        )
+
+
+def needed_reasons(
+    file: TargetBinary, what: str, serve: Callable[[WaitReasons], bool] = bool
+) -> WaitReasons:
+    """Return the reasons of waits if they ``serve``. Raises GotraceError: ``what`` needs them."""
+    reasons = file.wait_reasons
+    if reasons is None or not serve(reasons):
+        raise GotraceError(
+            f"{file.image.display}: {what} has not found why goroutines of {go_version(file)} wait"
+        )
+    return reasons
 
 
 def go_version(file: TargetBinary) -> str:

@@ -78,6 +78,7 @@ from gotrace.sites.machine import machine_code
 from gotrace.sites.records import SiteForm
 from gotrace.sites.sites import FunctionSites
 from gotrace.target.target import Target, TargetBinary
+from gotrace.text import counted
 from gotrace.values.fit_width import MAX_FIELDS
 
 #: Most steps that the kernel takes for one phase of a call: the verifier looks at each.
@@ -551,13 +552,13 @@ class _Planner:
         problems = [self._values.problem] if self._values.problem else []
         problems += self._notes.values()
         for why, bare in self._bare.items():
-            more = f" and {len(bare) - 1} more functions" if len(bare) > 1 else ""
+            more = counted(" and {} more function{s}", len(bare) - 1) if len(bare) > 1 else ""
             problems.append(
                 f"{bare[0]}{more}: no debug information says what they take, {why}: registers"
                 f" and stack words are shown; give a signature, as in '{bare[0]}(x int) error'"
             )
         for why, shaped in self._shaped.items():
-            more = f" and {len(shaped) - 1} more functions" if len(shaped) > 1 else ""
+            more = counted(" and {} more function{s}", len(shaped) - 1) if len(shaped) > 1 else ""
             problems.append(
                 f"{shaped[0]}{more}: arguments are shown by their shape, results as registers,"
                 f" since {why}; give a signature, as in '{shaped[0]}(x int) error'"

@@ -332,9 +332,9 @@ def find_process(pid: int) -> Process:
         raise ProcessError(f"process {pid} is a zombie: it has ended and waits for its parent")
     try:
         os.readlink(f"/proc/{tgid}/exe")
-    except FileNotFoundError:
-        if "VmSize" in status:
-            raise ProcessError(f"process {pid} has no executable file to trace") from None
+    except FileNotFoundError as error:
+        if "VmSize" in status:  # it has ended since
+            raise _gone(pid, error) from error
         raise ProcessError(f"process {pid} is a kernel thread: it runs no Go program") from None
     except PermissionError:
         owner = status["Uid"].split()[0]

@@ -58,7 +58,7 @@ def test_an_order_is_a_bound_on_the_calls_that_lack_an_earlier_one(scope: str) -
         ("main.a before main.b", "and the root in which that is their order"),
         ("main.a before main.b per main.R in main.S", "give two functions, and the root"),
         ("main.a before main.b before main.c per main.R", "give two functions, and the root"),
-        ("before main.b per main.R", "a function is missing"),
+        ("before main.b per main.R", "per main.R': a function is missing, as in 'main"),
         ("main.a before main.b per ", "a function is missing"),
         ("main.f", "asserts nothing: give a bound, as in"),
         ("", "asserts nothing"),

@@ -15,7 +15,7 @@ from gotrace.capture.ops import MAX_BLOCKS, OTHER_PHASE, CaptureLimits, FieldRef
 from gotrace.capture.paths import PathError, PathMark, path_node, place_captured, place_path
 from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PlacedNode, plan_phase, read_phase
-from gotrace.gotypes.types import Kind, basic_type
+from gotrace.gotypes.types import InterfaceType, Kind, basic_type
 from gotrace.values.model import (
     Nil,
     PointerValue,
@@ -45,6 +45,7 @@ INT32 = basic_type(Kind.INT32)
 FLOAT64 = basic_type(Kind.FLOAT64)
 FLOAT32 = basic_type(Kind.FLOAT32)
 NOBODY = ReadContext()
+ANY = InterfaceType("any", Kind.INTERFACE, 16, 8, True)
 
 
 def read(placed: list[PlacedNode], machine: Machine, limits: CaptureLimits = LIMITS) -> list[Value]:
@@ -434,9 +435,11 @@ def test_a_path_takes_only_the_pieces_that_it_needs() -> None:
         (["list", 1000], "beyond the part"),
         (["list", PathMark.LEN, PathMark.LEN], "a length has no fields"),
         (["three", 3], "has no element 3"),
+        (["any", PathMark.TYPE, "x"], "a type has no fields"),
+        (["any", PathMark.TRACE_ID, 0], "the id of a trace or span has no fields"),
     ],
 )
 def test_paths_that_lead_nowhere(steps: list[str | int | PathMark], problem: str) -> None:
-    root = struct_of("main.p", list=slice_of(INT), three=array_of(3, INT))
+    root = struct_of("main.p", list=slice_of(INT), three=array_of(3, INT), any=ANY)
     with pytest.raises(PathError, match=problem):
         path_node(FACTORY, root, steps)

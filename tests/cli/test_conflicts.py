@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -19,6 +20,9 @@ from gotrace.cli import (
 )
 
 _NOTHING = "cannot be combined: leave out the first, which would do nothing"
+_NOT_ALONE = (
+    "with -g, --slower and --outermost: use --by '$goid' and the predicate ($duration > 10ms)"
+)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +33,25 @@ _NOTHING = "cannot be combined: leave out the first, which would do nothing"
         (gostacks.main, '--by $label("user") -a', f"--by and --all {_NOTHING}"),
         (gostacks.main, "-f --json -a", "give only one of --json and --folded"),
         (gostacks.main, "-d 1", "-d needs -i or --watch"),
+        (
+            gostacks.main,
+            "-o x.pb.gz -i 1",
+            "-o x.pb.gz is of a single dump: leave out -i",
+        ),
+        (gostacks.main, "--args -f", "--args needs a single dump, as text or with --json"),
+        (gostacks.main, "-i 1 -a", "-i prints changes: leave out -a and -f"),
+        (
+            gooffcpu.main,
+            "--open -i 1",
+            "--open adds waits that are open when the run ends: leave out -i",
+        ),
+        (
+            gofunccount.main,
+            "--inlined --by n main.f",
+            "--inlined counts calls: leave out --by, which needs calls of their own",
+        ),
+        (gofunclatency.main, "--of n -g main.f", f"--of cannot be combined {_NOT_ALONE}"),
+        (gofunclatency.main, "--by n --slower 1 main.f", f"--by cannot be combined {_NOT_ALONE}"),
         (gooncpu.main, "--top 2 -f", "-f has all stacks of the run: leave out --top"),
         (gooncpu.main, "--force", "--force is for --off: give both, or leave it out"),
         (gooncpu.main, "-g --stacks", "give only one of -g and --stacks"),
@@ -102,9 +125,37 @@ def test_refused(
     assert capsys.readouterr().err == f"{main.__module__.rpartition('.')[2]}: {text}\n"
 
 
-def test_options_for_hosts_are_refused_where_none_is_asked(
+@pytest.mark.parametrize(
+    ("main", "words", "text"),
+    [
+        (
+            gofleet.main,
+            ["--merge", "x.ndjson", "--ttl", "5"],
+            "--ttl is for --on, and --merge asks nobody: leave it out",
+        ),
+        (gofunccount.main, ["help"], "help is an option here: type gofunccount --help"),
+        (
+            gotrace.main,
+            ["assert", "main.f <= 3"],
+            "gotrace assert is about one program: give -p PID, or -- COMMAND",
+        ),
+        (
+            gofunclatency.main,
+            ["-p", str(os.getpid()), "--of", "n, key", "main.f"],
+            "--of 'n, key': give one value to make histograms of",
+        ),
+        (
+            gotrace.main,
+            ["assert", "-p", str(os.getpid()), "/bin/true:main.f <= 3"],
+            "'/bin/true:main.f': an assertion is about one program: leave out its name",
+        ),
+    ],
+)
+def test_a_whole_line_is_refused(
+    main: Callable[[Sequence[str]], int],
+    words: Sequence[str],
+    text: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert gofleet.main(["--merge", "x.ndjson", "--ttl", "5"]) == 2
-    said = capsys.readouterr().err
-    assert said == "gofleet: --ttl is for --on, and --merge asks nobody: leave it out\n"
+    assert main(words) == 2
+    assert capsys.readouterr().err.endswith(f": {text}\n")

@@ -21,6 +21,7 @@ from gotrace.hosts.remote import HostError, RemoteRun, remote_script
 from gotrace.hosts.run import HostResult
 from gotrace.hosts.ssh import Ssh
 from gotrace.profiles.write import is_profile
+from tests.tools.gofleet.test_on import pack
 
 
 @pytest.mark.parametrize(
@@ -48,8 +49,8 @@ def test_names_of_hosts(place: str, expected: list[str]) -> None:
         ("ssh:a b", "not the name"),
         ("ssh:$(x)", "not the name"),
         ("ssh:web[3-1]", "the last is before the first"),
-        ("ssh:web[1-99999999999999999999]", "more than 10,000 hosts"),
-        ("ssh:a[1-999]b[1-999]c[1-999]", "more than 10,000 hosts"),
+        ("ssh:web[1-99999999999999999999]", r"\[1-9*\]: these are more than 10,000 hosts"),
+        ("ssh:a[1-999]b[1-999]c[1-999]", "--on .ssh:a.*: these are more than 10,000 hosts"),
     ],
 )
 def test_other_names_are_refused(place: str, reason: str) -> None:
@@ -79,6 +80,23 @@ def test_mistakes_are_said_in_a_line(
     assert main(words) in (1, 2)
     said = capsys.readouterr().err
     assert reason in said and said.count("\n") == 1
+
+
+def test_a_bundle_for_no_machine_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = pack(tmp_path / "x.tar.gz", "a/b", b"")
+    words = ["--on", "ssh:a", "--push", str(bundle), "--", "gofunccount", "f"]
+    assert main(words) == 2
+    assert "its programs are for 'a/b': make bundle makes one" in capsys.readouterr().err
+
+
+def test_a_profile_is_not_made_of_results_without_stacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = record(tmp_path / "a.ndjson", rows(kind="count", func="main.f", count=3))
+    assert main(["--merge", path, "-o", "x.pb.gz"]) == 2
+    assert "-o x.pb.gz has stacks, and there are none in these results" in capsys.readouterr().err
 
 
 def rows(**fields: Any) -> list[dict[str, Any]]:

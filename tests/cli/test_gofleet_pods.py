@@ -9,10 +9,12 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -21,6 +23,7 @@ from gotrace.cli.gofleet import main
 from gotrace.hosts.inside import beside
 from gotrace.hosts.kubernetes import Kubernetes
 from gotrace.hosts.names import PodSelection, selections
+from gotrace.hosts.remote import HostError
 from tests.tools.harness import CLONE, tool_command
 
 Json = dict[str, Any]
@@ -220,6 +223,37 @@ def test_options_that_do_not_fit(
 ) -> None:
     assert main(words) == 2
     assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("status", "is_over", "reason"),
+    [
+        ({"phase": "Failed", "reason": "Evicted"}, False, "its pod has failed: Evicted"),
+        ({}, True, "stopped before it began"),
+    ],
+)
+def test_a_pod_that_does_not_start(status: dict[str, object], is_over: bool, reason: str) -> None:
+    class Answered(Kubernetes):
+        def _ask(self, *words: str, said: str | None = None) -> str:
+            return json.dumps({"status": status})
+
+    over = threading.Event()
+    if is_over:
+        over.set()
+    with pytest.raises(HostError, match=reason):
+        Answered(["kubectl"], "tools", 600)._start(cast(Any, SimpleNamespace()), "one", over)
+
+
+def test_a_cluster_that_says_nothing(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gotrace.hosts.kubernetes._ASKED", 0.1)
+    silent = place / "silent"
+    silent.write_text("#!/bin/sh\nexec sleep 60\n")
+    silent.chmod(0o755)
+    words = fleet(place, "--on", "k8s:pod/web-1", "--kubectl", str(silent))
+    assert main([*words, "--", "gofunccount", "f"]) == 1
+    assert "silent get says nothing for 0.1 s" in capsys.readouterr().err
 
 
 def test_a_container_that_does_not_run_is_said(

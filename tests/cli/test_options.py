@@ -205,7 +205,7 @@ def test_a_page_is_of_latency_over_time_or_of_stacks() -> None:
     ],
 )
 def test_what_cannot_be_drawn_is_refused(words: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match="leave out"):
+    with pytest.raises(UsageError, match=r" draws latency: leave out --json, |has all stacks"):
         latency_options(*words)
 
 

@@ -31,6 +31,9 @@ def test_a_price_is_said_again_when_it_has_changed(monkeypatch: pytest.MonkeyPat
     watch.look(None)
     first, *rows = [json.loads(line) for line in out.getvalue().splitlines()]
     assert first["share"] is None
+    assert first["message"] == (
+        "what gotrace tree takes of a CPU is not known before the program runs"
+    )
     assert [row["changes"] for row in rows] == [300_000, 900_000]
     assert rows[0]["message"] == (
         "now this program does it 300,000 times a second: gotrace tree takes about 30% of one CPU"

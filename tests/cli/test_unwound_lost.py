@@ -34,17 +34,21 @@ def test_lost_calls_that_did_not_return(
     counts |= {Diagnostic.UNWOUND: 1_700, Diagnostic.EVENTS_LOST: in_kernel}
     tracer: Any = SimpleNamespace(
         dropped=dropped,
-        window=SimpleNamespace(late=0),
+        window=SimpleNamespace(late=2),
         diagnostics=lambda: counts,
         open_calls=lambda: 0,
         skipped=lambda: 0,
         LOSSES=CallTracer.LOSSES,
     )
     notices = list(
-        _footer(RecordReader(tracer), ProbePlan((), ()), Undecided(), 497, shown, ": a hint")
+        _footer(RecordReader(tracer), ProbePlan((), ()), Undecided(), 497, shown, "a hint")
     )
-    said = [each.fields["calls"] for each in notices if each.fields["what"] == "unwound_lost"]
-    assert said == ([missing] if missing else [])
+    *others, last = [each.message for each in notices]
+    assert last == "2 calls shown out of order"
+    said = [one for one in others if one.endswith(" that did not return among those lost: a hint")]
+    assert said == (
+        [f"{missing} calls that did not return among those lost: a hint"] * bool(missing)
+    )
 
 
 def test_flags_of_a_record() -> None:

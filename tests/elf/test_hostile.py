@@ -9,15 +9,22 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gotrace.elf import ElfError
-from gotrace.elf.buildinfo import recorded_version
+from gotrace.elf.buildinfo import _read_version, recorded_version
 from gotrace.elf.functions import FunctionTable, load_functions
 from gotrace.elf.image import ElfImage
+from gotrace.elf.pclntab.functab import _file_at
+from gotrace.elf.pclntab.inline import InlineTrees
+from gotrace.elf.pclntab.pcvalue import runs_within
+from gotrace.elf.relocations import DT_RELA, DT_RELASZ, Relocations
+from gotrace.elf.symtab import _named
 from gotrace.errors import GotraceError
 from tests.elf.binaries import small
 from tests.elf.pclntab.go116 import CODE, FunctionSpec, InlineSpec, write_go116
@@ -293,3 +300,37 @@ def test_a_segment_beyond_all_addresses_is_refused(tmp_path: Path) -> None:
     (tmp_path / "copy").write_bytes(content)
     with pytest.raises(ElfError, match="beyond all addresses"):
         ElfImage.open(tmp_path / "copy")
+
+
+_DATA: Any = SimpleNamespace(display="x", data=b"", name=".strtab", offset=0, size=1001)
+_ROWS: Any = SimpleNamespace(image=_DATA, header=SimpleNamespace(files=8, limit=9), files_at={})
+_TREE: Any = SimpleNamespace(_rows=_ROWS, _data=b"", _layout=SimpleNamespace(size=8, name=0))
+_BIG_ENDIAN: Any = SimpleNamespace(
+    display="x", read_relocated=lambda address, size: bytes(14) + b"\4\1" + bytes(16)
+)
+_NAMES: Any = SimpleNamespace(display="x", data=b"a" * 1000 + b"\0")
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (lambda: _read_version(_BIG_ENDIAN, 0), "x: build information of another machine"),
+        (lambda: _file_at(_ROWS, 9), "x: damaged file names in the Go function table"),
+        (lambda: InlineTrees._entry(_TREE, 0, 1), "x: an inline tree runs out of the file"),
+        (
+            lambda: Relocations({DT_RELA: 8, DT_RELASZ: 7}, 8, 1, lambda at, size: b"", "x"),
+            "x: relocation table of odd size: the file is damaged",
+        ),
+        (
+            lambda: list(_named(_NAMES, _DATA, [(0, 0, 0, 0, 0, 0)] * 2000)),
+            "x: damaged names in section .strtab",
+        ),
+        (
+            lambda: runs_within(b"\2\1" * 9, 0, 1, 1 << 40, 3),
+            "a pc-value table of the Go function table has too many runs",
+        ),
+    ],
+)
+def test_damage_has_words(use: Callable[[], object], words: str) -> None:
+    with pytest.raises(ElfError, match=f"^{words}$"):
+        use()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ import pytest
 
 from gotrace.architecture import AMD64
 from gotrace.elf import ElfError
-from gotrace.elf.image import ElfImage
+from gotrace.elf.image import ElfImage, string_at
 from gotrace.elf.symtab import symbol_value
 from tests.elf.binaries import MODES, small
 from tests.elf.truth import run, sections
@@ -94,12 +95,17 @@ def test_sections_that_do_not_decompress_are_refused(tmp_path: Path) -> None:
     with ElfImage.open(path) as image:
         section = image.section(".debug_info")
         assert section is not None
-    for place, content in ((8, b"\xff" * 8), (8, bytes(8)), (24, b"\0" * 40), (0, b"\2")):
+    for place, content, why in (
+        (8, b"\xff" * 8, "claims 18446744073709551615 bytes when decompressed: too many"),
+        (8, bytes(8), "decompresses to another size than it says"),
+        (24, b"\0" * 40, "does not decompress: Error -3"),
+        (0, b"\2", "is compressed with"),
+    ):
         copy = patched(path, tmp_path / "copy", section.offset + place, content)
         with ElfImage.open(copy) as image:
             damaged = image.section(".debug_info")
             assert damaged is not None
-            with pytest.raises(ElfError, match=r"\.debug_info"):
+            with pytest.raises(ElfError, match=rf"\.debug_info {why}"):
                 image.section_bytes(damaged)
 
 
@@ -117,11 +123,15 @@ def test_read_stays_inside_of_the_file(binary: Path) -> None:
         bss = image.section(".bss")
         assert data is not None and bss is not None
         assert not image.executable(data.address)
-        for address, size in ((bss.address + 64, 8), (0, 1), (text.address, -1), (1 << 63, 8)):
-            with pytest.raises(ElfError):
+        for address, size in ((bss.address + 64, 8), (0, 1), (1 << 63, 8)):
+            with pytest.raises(ElfError, match=f"{size} bytes at {address:#x} are not in the file"):
                 image.read(address, size)
-        with pytest.raises(ElfError):
+        with pytest.raises(ElfError, match=r"a size of -1 bytes at 0x.*: damaged"):
+            image.read(text.address, -1)
+        with pytest.raises(ElfError, match=r"file offset 0x.* is not mapped to memory"):
             image.address_of(len(content))
+    with pytest.raises(ElfError, match="string at file offset 0x1 is not terminated"):
+        string_at(b"abc", 1, 3)
 
 
 def test_read_only_memory_is_what_no_process_changes(binary: Path) -> None:
@@ -161,14 +171,18 @@ def test_descriptor_outlives_the_path(binary: Path, tmp_path: Path) -> None:
         (0, b"\x7fELG", "not an ELF file, so not a Go program"),
         (4, b"\1", "32-bit"),
         (5, b"\2", "big-endian"),
-        (16, struct.pack("<H", 1), "object file"),
+        (
+            16,
+            struct.pack("<H", 1),
+            r"an object file \(not linked\), not an executable or a shared library",
+        ),
         (16, struct.pack("<H", 4), "core dump"),
         (18, struct.pack("<H", 3), "386"),
         (18, struct.pack("<H", 243), "a program for RISC-V: only programs for amd64"),
         (18, struct.pack("<H", 243), "RISC-V"),
         (18, struct.pack("<H", 999), "machine 999"),
-        (32, struct.pack("<Q", 1 << 62), "damaged"),
-        (54, struct.pack("<H", 55), "damaged"),
+        (32, struct.pack("<Q", 1 << 62), "program headers do not fit: the file is damaged"),
+        (54, struct.pack("<H", 55), "program headers of 55 bytes: the file is damaged"),
         (56, struct.pack("<H", 0), "nothing to load"),
         (56, struct.pack("<H", 0xFFFF), "damaged"),
     ],
@@ -189,12 +203,12 @@ def test_what_is_no_file_is_refused(binary: Path, tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(b"\x7fELF\2\1")
     (tmp_path / "half").write_bytes(binary.read_bytes()[: binary.stat().st_size // 2])
     for name, message in (
-        ("missing", "No such file"),
+        ("missing", ": cannot open: No such file"),
         ("", "a directory"),
         ("empty", "is empty"),
         ("fifo", "not a regular file"),
-        ("short", "truncated"),
-        ("half", "truncated"),
+        ("short", "the file is truncated: no whole ELF header"),
+        ("half", "the file is truncated: a segment needs bytes up to"),
         ("nul\0", "null"),
     ):
         with pytest.raises(ElfError, match=message):
@@ -203,6 +217,19 @@ def test_what_is_no_file_is_refused(binary: Path, tmp_path: Path) -> None:
         listener.bind(str(tmp_path / "socket"))
         with pytest.raises(ElfError, match="cannot open"):
             ElfImage.open(tmp_path / "socket")
+
+
+def test_what_the_kernel_does_not_map_is_refused(
+    binary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As files of some file systems in user space."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    monkeypatch.setattr("gotrace.elf.image.mmap.mmap", refuse)
+    with pytest.raises(ElfError, match=r"small.*: cannot map: No such device"):
+        ElfImage.open(binary, display="small")
 
 
 def test_unusable_section_headers_count_as_absent(binary: Path, tmp_path: Path) -> None:

@@ -66,20 +66,39 @@ def test_smallest_configuration() -> None:
         ("failed: ", "le: ", 4, "'le' cannot be a label"),
         ("failed: ", "target: ", 4, "'target' cannot be a label"),
         ("name: store_get_seconds", "name: store_get", 5, "'store_get' is there twice"),
-        ("name: store_get,", "name: store_get_total,", 4, "call it 'store_get'"),
+        ("name: store_get,", "name: store_get_total,", 4, "_total is added: call it 'store_get'"),
         ("name: store_get,", "name: store-get,", 4, "is not a metric's name"),
         ("name: store_get,", "name: gotraced_x,", 4, "reserved for gotraced"),
         ("budget: 2%", "budget: 2%\nbudget: 3%", 10, "'budget' is there twice"),
         ("{name: shop,", "&x {name: shop,", 2, "anchors and aliases are not supported"),
-        ("listen: 127.0.0.1:9435", "listen: !!python/name:os.system", 1, "not supported"),
+        (
+            "listen: 127.0.0.1:9435",
+            "listen: !!python/name:os.system",
+            1,
+            "os.system is not supported: plain values only",
+        ),
         (
             "rate: 10/s",
             "rate: 10/s, targets: [shp]",
             7,
             "no target is named 'shp': did you mean shop?",
         ),
-        ("otlp: {endpoint: 'http://127.0.0.1:4318', protocol: http}\n", "", 7, "sent by OTLP"),
+        (
+            "otlp: {endpoint: 'http://127.0.0.1:4318', protocol: http}\n",
+            "",
+            7,
+            "spans are sent by OTLP: give otlp an endpoint",
+        ),
         ("'http://127.0.0.1:4318'", "127.0.0.1:4318", 8, "an endpoint is as in"),
+        ("budget: 2%", "? [a]\n: b", 9, "a key is a word"),
+        ("budget: 2%", "idle: 1ms", 9, "'1ms': give 1s to 720h, or 0 for never"),
+        ("listen: 127.0.0.1:9435", "hosts: [a]", 1, "hosts is about listen: give one"),
+        (
+            "failed: ",
+            "".join(f"a{n}: key, " for n in range(16)) + "failed: ",
+            4,
+            "more than 16 expressions",
+        ),
         ("budget: 2%", "budget: [2%", 10, "this is not YAML"),
         ("type: counter", "type: counter, of: n", 4, "of is for histograms"),
         ("type: histogram", "type: histogram, buckets: {from: 1s, to: 1ms}", 5, "a larger last"),
@@ -130,11 +149,11 @@ def test_files_that_others_could_have_written_are_refused(tmp_path: Path) -> Non
         load_config(str(path))
     with pytest.raises(UsageError, match="it is not a file"):
         load_config(str(tmp_path))
-    with pytest.raises(UsageError, match="No such file"):
+    with pytest.raises(UsageError, match=r"cannot read the configuration .*: No such file"):
         load_config(str(tmp_path / "none"))
     path.chmod(0o600)
     path.write_bytes(b"listen: \xff")
-    with pytest.raises(UsageError, match="is not UTF-8"):
+    with pytest.raises(UsageError, match=r"configuration .* is not UTF-8: byte 8"):
         load_config(str(path))
 
 

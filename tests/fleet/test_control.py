@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,10 @@ def test_a_snippet_has_the_form_of_the_configuration() -> None:
         (VIAS + "targets: [{name: shop, exe: /y}]", "'shop' is there twice"),
         ("metrics: " + "[" * 3000, "line 1: "),
         ("metrics: &a [*a]", "anchors and aliases"),
+        (
+            "metrics:\n" + "".join(HANDLES.replace("s,", f"{n},") + "\n" for n in range(65)),
+            "more: there are 65 metrics, and room for 64",
+        ),
     ],
 )
 def test_other_snippets_are_refused_with_their_line(text: str, reason: str) -> None:
@@ -85,6 +91,8 @@ def test_a_reload_keeps_what_goes_with_the_new_file() -> None:
     assert kept == () and problems[0] == "one: no target is named 'shop'"
     with pytest.raises(UsageError, match="asked for already"):
         asked.check(one)
+    with pytest.raises(UsageError, match="32 are asked for already: end one"):
+        Snippets(file(), (other,) * 32).check(one)
     with pytest.raises(UsageError, match="'none' is not asked for: there is one, other"):
         asked.named("none")
 
@@ -157,12 +165,12 @@ _START = {"do": "start", "name": "x", "snippet": VIAS, "ttl": "10m", "budget": "
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "not whole"),
+        (b"", "the request is not whole: a line of JSON"),
         (b"{}", "not whole"),
-        (b"\n", "not a line of JSON"),
+        (b"\n", "the request is not a line of JSON in UTF-8"),
         (b"\xff\xfe\n", "not a line of JSON in UTF-8"),
         (b"[" * 60000 + b"\n", "not a line of JSON"),
-        (b"[1]\n", "not an object"),
+        (b"[1]\n", "the request is not an object"),
         (b'{"do":"list","x":1}\n', "unknown key 'x'"),
         (b'{"do":"end","name":"../x"}\n', "is not a name"),
         (b'{"do":"rm","name":"x"}\n', "there is start, list and end"),
@@ -174,7 +182,7 @@ _START = {"do": "start", "name": "x", "snippet": VIAS, "ttl": "10m", "budget": "
         (json.dumps({**_START, "snippet": "? " * 30000}).encode() + b"\n", "line 1: "),
         (json.dumps({**_START, "snippet": "{" * 30000}).encode() + b"\n", "line 1: "),
         (json.dumps({**_START, "snippet": "a:\n " * 10000}).encode() + b"\n", "line "),
-        (b"x" * (MAX_BYTES + 1), "more than 65536 bytes"),
+        (b"x" * (MAX_BYTES + 1), "the request has more than 65536 bytes"),
         (b"x" * (64 << 20), "more than 65536 bytes"),
     ],
     ids=lambda value: value[:12].decode("latin-1") if isinstance(value, bytes) else "",
@@ -212,7 +220,7 @@ def test_a_request_without_an_end_is_given_up(
 
 
 @root_only
-def test_other_users_are_refused(control: Control) -> None:
+def test_other_users_are_refused(control: Control, caplog: pytest.LogCaptureFixture) -> None:
     code = (
         "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ntry: s.connect(sys.argv[1])\n"
         "except PermissionError: print('refused')\n"
@@ -228,6 +236,19 @@ def test_other_users_are_refused(control: Control) -> None:
     assert ask() == "refused"
     os.chmod(control.path, 0o666)  # nor if somebody has opened the file to them
     assert json.loads(ask()) == {"error": "only root may ask", "status": 2}
+    assert f"control: user {NOBODY} is refused" in caplog.text
+
+
+def test_who_goes_away_is_not_answered(
+    control: Control, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(connection: socket.socket) -> None:
+        raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+
+    monkeypatch.setattr(control, "_talk", refuse)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(control.path)
+    wait_until(lambda: "control: a request was not answered: " in caplog.text)
 
 
 def test_what_is_there_already(tmp_path: Path) -> None:
@@ -264,6 +285,34 @@ def test_mistakes_are_said_in_a_line(
     assert reason in found and found.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"a: \xff", "asked.yaml is not UTF-8: byte 3"),
+        (b"#" * MAX_BYTES, f"this is too much: a request has {MAX_BYTES} bytes at most"),
+        (b"", "control: this is not gotraced: b'SSH-2.0'"),
+    ],
+    ids=["bytes", "large", "another"],
+)
+def test_what_cannot_be_asked(
+    content: bytes, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked, place = tmp_path / "asked.yaml", str(tmp_path / "control")
+    asked.write_bytes(content)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(place)
+        other.listen()
+
+        def answer() -> None:
+            with suppress(OSError), other.accept()[0] as connection:  # it may not be asked
+                connection.recv(MAX_BYTES)
+                connection.sendall(b"SSH-2.0")
+
+        threading.Thread(target=answer, daemon=True).start()
+        assert main(["ctl", "--socket", place, "start", str(asked)]) in (1, 2)
+    assert reason in capsys.readouterr().err
+
+
 def ctl(place: Path, *words: str, text: str = "") -> tuple[int, str]:
     with tempfile.TemporaryFile("w+") as given:
         given.write(text)
@@ -289,6 +338,7 @@ def test_probes_come_and_end_by_themselves(server: Path, tmp_path: Path) -> None
         assert (status, text.partition(" s left")[2]) == (0, ", budget 50.00%, 1 attached\n")
         assert code_of(fixture.ready) != code
         began = time.monotonic()
+        daemon.read_until("gotraced: INFO: slow has begun, for 12 s: root has asked for it")
         assert ctl(place, "list")[1].startswith("slow: vias: ")
         # A reload keeps it, and what it has counted.
         truth = fixture.work("1 20 5")
@@ -310,10 +360,14 @@ def test_probes_come_and_end_by_themselves(server: Path, tmp_path: Path) -> None
         assert ctl(place, "start", "-", "--name", "again", text=VIAS)[0] == 0
         assert code_of(fixture.ready) != code
         assert ctl(place, "end", "again") == (0, "again has ended\n")
+        daemon.read_until("gotraced: INFO: again has ended: root has asked for it")
         assert code_of(fixture.ready) == code
         bad = VIAS.replace("main.via*", "main.nosuch")
         status, text = ctl(place, "start", "-", "--name", "bad", text=bad)
         assert status == 0 and "0 attached" in text and "no function matches" in text
+        config.write_text(config.read_text().replace("name: handles", "name: vias"))
+        daemon.signal(signal.SIGHUP)
+        daemon.read_until("gotraced: WARNING: ended by the reload: bad: 'vias' is there twice")
         daemon.end()
         assert not place.exists()
 

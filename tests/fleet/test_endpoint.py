@@ -222,8 +222,9 @@ def test_tls_and_clients_certificates(certificates: Path) -> None:
 
 
 def test_a_certificate_is_renewed_without_a_restart(
-    certificates: Path, monkeypatch: pytest.MonkeyPatch
+    certificates: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     monkeypatch.setattr("gotrace.fleet.web._FRESH", 0.1)
     trusting = ssl.create_default_context(cafile=str(certificates / "ca.crt"))
     with serving(configured(certificates, f"{TLS}}}\n")) as port:
@@ -236,6 +237,7 @@ def test_a_certificate_is_renewed_without_a_restart(
         until = time.monotonic() + 60
         while served(port, trusting) == before:
             assert time.monotonic() < until
+    assert "web.yaml was read again" in caplog.text
 
 
 def served(port: int, context: ssl.SSLContext) -> bytes | None:

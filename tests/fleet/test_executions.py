@@ -11,12 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from gotrace.errors import GotraceError
 from gotrace.fleet import executions
 from gotrace.fleet.config import parse_config
 from gotrace.fleet.executions import Executions
 from gotrace.fleet.targets import ProgramKey
 
 pytestmark = [pytest.mark.live, pytest.mark.apart]
+
+
+def test_a_kernel_that_does_not_say_where_files_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executions, "kernel_field", lambda *_: None)
+    with pytest.raises(GotraceError, match="this kernel's BTF does not say where files and inodes"):
+        executions._attached({})
 
 
 def test_more_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -305,6 +305,17 @@ def test_what_becomes_of_a_file_is_counted(
     assert [why for why, count in tally.problems.items() if count] == [problem] * bool(problem)
 
 
+def test_a_file_that_takes_too_long_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("gotrace.fleet.flights._LAST_WAIT", 0.0)
+    flights = Flights()
+    written = Written(tmp_path, lambda: time.sleep(60), lambda: None)
+    assert flights.write(cast(FlightProbe, written), 7)
+    flights.close()
+    assert f"flight {written.spec.name}: not waited for: {tmp_path}" in caplog.text
+
+
 def test_more_files_than_can_be_written_are_passed_over(tmp_path: Path) -> None:
     """One process at a time has records in its memory, and so many may wait for that."""
     flights = Flights()

@@ -324,8 +324,10 @@ def test_probes_that_are_gone_are_not_silently_missed(server: Path, tmp_path: Pa
         with open(f"/proc/{daemon.pid}/task/{daemon.pid}/children") as children:
             (keeper,) = map(int, children.read().split())
         os.kill(keeper, signal.SIGKILL)
-        daemon.read_until("gotraced: ERROR: handles: the process that held the probes")
-        daemon.read_until("gotraced: ERROR: handles in keys: tried again in")
+        daemon.read_until(
+            "gotraced: ERROR: handles: the process that held the probes, gotrace-keeper, was"
+        )
+        daemon.read_until("gotraced: ERROR: handles in keys: its probes are gone: tried again in")
         found = daemon.samples()
         assert found["gotraced_probe_attached"] == by("probe", {"handles": 0})
         assert found["handles_total"] == {(): first}

@@ -264,6 +264,15 @@ def test_without_a_collector_what_is_dropped_is_counted() -> None:
         otlp.close()
 
 
+def test_a_call_that_cannot_be_a_span_costs_itself_alone(caplog: pytest.LogCaptureFixture) -> None:
+    otlp = Otlp(spec("http://127.0.0.1:1"), list)
+    odd: Any = None
+    assert otlp._encoded([call(1), odd, call(2)])[1] == 2
+    assert otlp.dropped() == {("spans", "invalid"): 1}
+    assert "a span cannot be sent: AttributeError" in caplog.text
+    otlp.close()
+
+
 def test_histograms_are_sent_with_their_bounds() -> None:
     received = Received()
     key = parse_key("key")

@@ -94,8 +94,13 @@ def free_port() -> int:
 @pytest.mark.parametrize("protocol", COLLECTORS)
 @pytest.mark.parametrize("has_disk", [False, True])
 def test_an_outage_loses_no_span(
-    protocol: str, has_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    protocol: str,
+    has_disk: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO")
     monkeypatch.setattr("gotrace.fleet.otlp._FIRST_PAUSE", 0.1)
     monkeypatch.setattr("gotrace.fleet.otlp._MAX_PAUSE", 0.3)
     received = Received()
@@ -121,6 +126,7 @@ def test_an_outage_loses_no_span(
         received.wait_for_spans(100 * OUTAGE)
         wait_until(lambda: otlp.counts() == {("spans", "sent"): 100 * OUTAGE})
         otlp.close()
+    assert f"{endpoint} takes spans again" in caplog.text
     found = {int.from_bytes(span.span_id, "big") for _, span in received.spans}
     assert len(found) == len(received.spans) == 100 * OUTAGE
     assert not has_disk or not any((tmp_path / "spool").iterdir())
@@ -325,6 +331,10 @@ def test_headers_from_files_and_environment(
     assert {(one["x-tenant"], one["x-plain"]) for one in came} == {("shop", "p")}
     with pytest.raises(GotraceError, match=r"\$NOSUCH is not set"):
         Otlp(OtlpSpec(endpoint, Protocol.HTTP, (HeaderSpec("a", env="NOSUCH"),)), list)
+    with pytest.raises(GotraceError, match=r"header a cannot be read: .*/nowhere"):
+        Otlp(OtlpSpec(endpoint, Protocol.HTTP, (HeaderSpec("a", file="/nowhere"),)), list)
+    with pytest.raises(GotraceError, match="otlp: /nowhere cannot be read"):
+        Otlp(OtlpSpec("https://a", Protocol.GRPC, ca_file="/nowhere"), list)
 
 
 def test_certificates(certificates: Path) -> None:
@@ -350,9 +360,10 @@ def test_certificates(certificates: Path) -> None:
     ("otlp", "reason"),
     [
         ("headers: {'a b': c}", "cannot be a header's name"),
-        ('headers: {a: "b\\nc"}', "printable ASCII"),
+        ('headers: {a: "b\\nc"}', "a header's value is printable ASCII"),
         ("headers: {a: {file: b}}", "not an absolute path"),
         ("headers: {a: {file: /b, env: C}}", "give file or env"),
+        ("tls: {cert_file: /a}", "give both cert_file and key_file"),
         ("tls: {ca_file: /a}", "needs an endpoint of https"),
         ("disk: spool", "not an absolute path"),
     ],

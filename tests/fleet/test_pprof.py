@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
@@ -12,16 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http import HTTPStatus
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gotrace.errors import UsageError
+from gotrace.errors import GotraceError, UsageError
 from gotrace.fleet.config import Listen, parse_config
+from gotrace.fleet.telemetry import profiles
 from gotrace.fleet.telemetry.price import OverBudgetError
 from gotrace.fleet.telemetry.profiles import wait_profile
 from gotrace.fleet.web import Health, ProfileKind, WebServer
+from gotrace.overhead import ProbeCost
 from gotrace.target.target import Target
 from tests.fleet.test_gotraced import Daemon, configured
 from tests.fleet.test_gotraced import keys as keys
@@ -46,7 +50,7 @@ def test_profiles_need_an_address() -> None:
     text = "targets: [{name: a, exe: /a}]\nmetrics: [{name: m, type: counter, probe: f}]\n"
     assert not parse_config("x", text + "listen: 127.0.0.1:0\n").pprof
     assert parse_config("x", text + "listen: 127.0.0.1:0\npprof: true\n").pprof
-    with pytest.raises(UsageError, match=r"^x, line 4: .*give listen"):
+    with pytest.raises(UsageError, match=r"^x, line 4: profiles are served by HTTP: give listen"):
         parse_config("x", text + "otlp: {endpoint: 'http://a'}\npprof: true\n")
 
 
@@ -175,6 +179,32 @@ def test_one_profile_is_made_at_a_time() -> None:
     finally:
         server.close()
     assert asked == [(ProfileKind.BLOCK, "a", 7, 3), (ProfileKind.MUTEX, "b", None, 5)]
+
+
+@pytest.mark.parametrize(
+    ("is_over", "words"),
+    [
+        (True, "no profile is made: gotraced ends"),
+        (False, r"watching waits has taken more than 1\.0% of one CPU for 9 s, the budget of all"),
+    ],
+)
+def test_watching_ends_early(is_over: bool, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def watch_only(kind: object, target: object, watch: Any, accept: object) -> bytes:
+        watch(SimpleNamespace(attached=SimpleNamespace(program=None), program_ns=1))
+        return b""
+
+    hits = SimpleNamespace(total=lambda each: SimpleNamespace(ns=1e9))
+    monkeypatch.setattr(profiles, "Hits", lambda program: hits)
+    monkeypatch.setattr(profiles, "wait_profile", watch_only)
+    monkeypatch.setattr(profiles, "_LOOK", 0.01)
+    program: Any = SimpleNamespace(is_run_by=lambda pid: True)
+    over = threading.Event()
+    if is_over:
+        over.set()
+    with pytest.raises(GotraceError, match=words):
+        profiles.take_profile(
+            *(ProfileKind.BLOCK, os.getpid(), program, 9, ProbeCost(1, 1), 0.01, over)
+        )
 
 
 @pytest.mark.live

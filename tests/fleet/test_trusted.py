@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.errors import UsageError
+from gotrace.errors import GotraceError, UsageError
+from gotrace.fleet import spool
 from gotrace.fleet.spool import Spool
 from gotrace.fleet.trusted import check_folder
 
@@ -61,6 +63,15 @@ def test_a_spool_follows_no_links(tmp_path: Path) -> None:
     assert spool.oldest() is None
     assert secret.read_text() == "secret"
     spool.close()
+
+
+def test_a_spool_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> bool:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(spool, "_lock", refuse)
+    with pytest.raises(GotraceError, match=r"otlp: disk: cannot use .*: Input/output error"):
+        Spool(str(tmp_path / "spool"), 1 << 20)
 
 
 def test_a_spool_removes_only_what_it_has_left(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def test_what_cannot_be_read_is_answered_and_logged(
     with pytest.raises(urllib.error.HTTPError, match="500"):
         asked(error)
     (record,) = caplog.records
+    assert record.message.startswith("/metrics was not answered: ")
     assert "the map is gone" in record.message and record.exc_info is None
 
 
@@ -64,6 +65,7 @@ def test_a_bug_is_logged_with_its_place(caplog: pytest.LogCaptureFixture) -> Non
     with pytest.raises(http.client.RemoteDisconnected):
         asked(ValueError("a bug"))
     (record,) = caplog.records
+    assert record.message == "a request was not answered"
     assert record.exc_info is not None and str(record.exc_info[1]) == "a bug"
 
 

@@ -146,7 +146,7 @@ def test_declared_types_are_looked_up() -> None:
 @pytest.mark.parametrize(
     "text, column, what",
     [
-        ("main.f", 1, "expected NAME"),
+        ("main.f", 1, "expected NAME(PARAMETERS) RESULTS"),
         ("main.f(x", 9, "expected a type, found the end"),
         ("main.f(x int) int int", 19, "unexpected 'int'"),
         ("main.f(x int y int)", 14, "expected ',', found 'y'"),
@@ -156,14 +156,15 @@ def test_declared_types_are_looked_up() -> None:
         ("main.f() main.T", 10, "the size of main.T is not known"),
         ("main.f(x int,,)", 14, "expected a type, found ','"),
         ("main.f(x interface{ M() })", 21, "methods of interfaces"),
+        ("main.f(x struct{[]int})", 17, "expected a field's name, found '['"),
         ("main.f(a, b)", 8, "the size of a is not known"),
-        ("main.f(x " + "*" * 100 + "int)", 42, "nested too deep"),
+        ("main.f(x " + "*" * 100 + "int)", 42, "types nested too deep at '*'"),
     ],
 )
 def test_errors_name_the_column(text: str, column: int, what: str) -> None:
     with pytest.raises(SignatureError) as caught:
         parse_signature(text)
-    assert f"column {column}: " in str(caught.value)
+    assert f"signature {text!r}, column {column}: " in str(caught.value)
     assert what in str(caught.value)
     assert isinstance(caught.value, UsageError)
 

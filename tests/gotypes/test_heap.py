@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from gotrace.elf.image import ElfImage
@@ -47,3 +50,11 @@ def test_releases_that_were_not_read_are_not_in_the_table() -> None:
     assert heap_table((1, 20)) is None
     assert heap_table((1, 18)) is None
     assert heap_table((1, 99)) is None
+
+
+def test_a_release_that_the_table_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gotrace.gotypes.heap.symbol_value", lambda *_: 1)
+    version = SimpleNamespace(release=(1, 99))
+    newer: Any = SimpleNamespace(go_version=version, image=None, dwarf=None)
+    with pytest.raises(GotraceError, match=r"not known of Go 1\.99 without DWARF"):
+        heap_variables(newer)

@@ -58,24 +58,27 @@ def test_struct_of_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "offset", "content"),
+    ("name", "offset", "content", "why"),
     [
-        ("main.store", 64, struct.pack("<Q", 1 << 60)),  # number of fields
-        ("main.store", 56, struct.pack("<Q", 1 << 60)),  # address of the fields
-        ("main.store", 23, b"\x1f"),  # kind
-        ("main.store", 0, struct.pack("<Q", 8)),  # size
-        ("main.store", 40, struct.pack("<I", 1 << 31)),  # offset of the text
-        ("main.number", 0, struct.pack("<Q", 16)),
-        ("main.matrix", 64, struct.pack("<Q", 1 << 40)),  # length
-        ("main.queue", 56, struct.pack("<Q", 9)),  # direction
+        ("main.store", 64, struct.pack("<Q", 1 << 60), "has more parts than"),  # number of fields
+        ("main.store", 56, struct.pack("<Q", 1 << 60), "are not in the file"),  # their address
+        ("main.store", 23, b"\x1f", "has kind 31, size 152 and alignment 8"),
+        ("main.store", 0, struct.pack("<Q", 8), "has text outside of itself"),  # size
+        ("main.store", 40, struct.pack("<I", 1 << 31), "is said to be a name but is elsewhere"),
+        ("main.number", 0, struct.pack("<Q", 16), "gives main.number 16 bytes"),
+        ("main.matrix", 64, struct.pack("<Q", 1 << 40), "gives main.matrix 24 bytes"),  # length
+        ("main.queue", 56, struct.pack("<Q", 9), "has the channel direction 9"),
+        ("main.queue", 0, struct.pack("<Q", 16), "gives main.queue 16 bytes"),
     ],
 )
-def test_damage_is_reported(tmp_path: Path, name: str, offset: int, content: bytes) -> None:
+def test_damage_is_reported(
+    tmp_path: Path, name: str, offset: int, content: bytes, why: str
+) -> None:
     found = program(newest())
     address = found.descriptors.basic(name)
     assert address is not None
     damaged = patched(found, tmp_path / "copy", {address + offset: content})
-    with pytest.raises(RtypeError, match=str(tmp_path)):
+    with pytest.raises(RtypeError, match=rf"{tmp_path}.*: .*{why}"):
         damaged.type_at(address)
 
 
@@ -86,7 +89,7 @@ def test_addresses_of_nothing() -> None:
     for wrong in (0, -8, 1 << 63, found.image.segments[0].address, address + 4):
         assert wrong not in found.descriptors
         for method in (found.descriptors.type_at, found.descriptors.name):
-            with pytest.raises(RtypeError, match="outside"):
+            with pytest.raises(RtypeError, match="is outside of the program's type information"):
                 method(wrong)
 
 

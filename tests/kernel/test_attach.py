@@ -6,20 +6,26 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from gotrace.doctor.trials import _attach, _here
-from gotrace.kernel import attach
+from gotrace.errors import GotraceError
+from gotrace.kernel import attach, program
 from gotrace.kernel import keeper as keepers
+from gotrace.kernel import own_function as own_function_module
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import (
     Attached,
+    AttachError,
     Point,
     ProbeGroup,
+    _attach_cookie,
     _MethodUnavailable,
     _need_probes,
     _Probes,
@@ -35,6 +41,11 @@ from gotrace.sites.sites import Site, SiteKind
 
 ENTRIES = [Point(0x100, 0x100, 1), Point(0x200, 0x200, 2)]
 RETS = [Point(0x1F0, 0x1F0, 1), Point(0x2F0, 0x2F0, 2)]
+
+_NO_PROBES: Any = SimpleNamespace(
+    descriptors=[[]], failed={}, _links=[], _load=lambda *_: 0, attach_tracepoint=None
+)
+_GROUP = ProbeGroup("on_entry", "/server", "/server", ENTRIES, None, 0)
 
 
 def missing(monkeypatch: pytest.MonkeyPatch, refused: dict[int, int]) -> str:
@@ -70,6 +81,61 @@ def test_a_kernel_that_may_lack_the_attachment_is_told_as_such(
     every = dict.fromkeys([point.offset for point in (*RETS, *ENTRIES)], errno.EINVAL)
     why = missing(monkeypatch, every)
     assert "no uprobe-multi links (Linux 6.6), or another tracer" in why
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (
+            errno.EPERM,
+            "cannot attach to /server: the kernel does not permit it: run as root, or with"
+            " CAP_BPF and CAP_PERFMON",
+        ),
+        (errno.ESRCH, "cannot attach to /server: the process has ended"),
+    ],
+)
+def test_what_no_other_method_would_do_is_said_at_once(
+    monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
+    with pytest.raises(AttachError, match=words):
+        missing(monkeypatch, dict.fromkeys([point.offset for point in (*RETS, *ENTRIES)], number))
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (lambda: _attach_cookie(_NO_PROBES, _GROUP, 3), "no cookie for perf events: Invalid argu"),
+        (
+            lambda: BpfProgram.attach_tracepoint(_NO_PROBES, "sys_exit", ["f"]),
+            "cannot attach to the kernel's tracepoint sys_exit: Invalid argument",
+        ),
+        (
+            lambda: BpfProgram.attach_system_calls(_NO_PROBES, "f", "g"),
+            "cannot attach to the kernel's tracepoints of system calls: Invalid argument",
+        ),
+        (own_code, "programs are not traced on "),
+        (
+            kernel.online_cpus,
+            "cannot find which CPUs are online: /nowhere: No such file or directory: mount sysfs",
+        ),
+    ],
+    ids=["cookie", "tracepoint", "system calls", "machine", "sysfs"],
+)
+def test_what_another_host_lacks(
+    monkeypatch: pytest.MonkeyPatch, use: Callable[[], object], words: str
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    for name in ("link_perf_event", "open_raw_tracepoint", "open_tracepoint"):
+        monkeypatch.setattr(kernel, name, refuse)
+    monkeypatch.setattr(kernel, "open_uprobe", lambda path, offset: 0)
+    monkeypatch.setattr(kernel, "tracepoint_number", lambda name: 1)
+    monkeypatch.setattr(kernel, "_ONLINE_CPUS", Path("/nowhere"))
+    monkeypatch.setattr(program, "preempts_at_system_calls", lambda: True)
+    monkeypatch.setattr(own_function_module, "HOST", None)
+    with pytest.raises((GotraceError, _MethodUnavailable), match=words):
+        use()
 
 
 def test_a_kernel_that_took_other_probes_has_the_attachment(

@@ -38,6 +38,8 @@ def test_attaches_at_once_and_detaches_in_the_end(tmp_path: Path) -> None:
     assert not place.exists()
     assert not Path(f"/proc/{keeper.result['pid']}").exists()
     keeper.end()  # once more does nothing
+    with pytest.raises(GotraceError, match="cannot attach any more: the probes are being removed"):
+        keeper.ask(None)
 
 
 def test_raises_what_attaching_raises_and_detaches(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ URL = struct_of("net/url.URL", ("Scheme", basic("string")), ("Path", basic("stri
 BASE = struct_of("main.Base", ("ID", basic("int64")), ("label", basic("string")))
 STRING, INT = Lazy.of(basic("string")), Lazy.of(basic("int"))
 COUNTS = MapType("map[string]int", Kind.MAP, 8, 8, STRING, INT)
+POINTS = MapType("map[main.Point]int", Kind.MAP, 8, 8, Lazy.of(struct_of("main.Point")), INT)
 CHANNEL = ChanType("chan int", Kind.CHAN, 8, 8, ChanDirection.BOTH, INT)
 REQUEST: StructType = struct_of(
     "net/http.Request",
@@ -101,6 +102,8 @@ SCOPE = Scope(
             Parameter("opaque", OpaqueType("C.thing", Kind.INVALID, 8, 8)),
             Parameter("addr", slice_of(basic("uint8"), "net.IP")),
             Parameter("generic", replace(pointer_to(basic("uint8")), name="go.shape.*uint8")),
+            Parameter("raw", basic("unsafe.Pointer", Kind.UNSAFE_POINTER)),
+            Parameter("points", POINTS),
             Parameter("_", basic("int")),
         ),
         (Parameter("~r0", basic("int")), Parameter("err", ERROR)),

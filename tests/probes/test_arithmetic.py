@@ -256,7 +256,7 @@ TENANT = header(2, X_Tenant="acme", Accept="*/*")
         ("f % 2 == 0", {}, "does not go with %"),
         ("n << -1 > 0", {}, "does not fit"),
         ('key + "a" == key', {}, "does not go with +"),
-        ("tags[-1] == key", {}, "not be negative"),
+        ("tags[-1] == key", {}, "an index must not be negative"),
         ("tags[key] == key", {}, "an index must be a whole number"),
         ("h[n] == nil", {}, "the keys of a http.Header are strings"),
         ("x.(string) == key", {}, "is not looked at here"),

@@ -156,6 +156,11 @@ def test_a_format_may_be_raw_and_without_values() -> None:
         ("main.f(x int)int", "", ""),
         ("main.f n > 3", "n", "put a condition in parentheses"),
         ("main.f n", "n", 'expected (PREDICATE) or "FORMAT"'),
+        (
+            "main.f(x int) (int, error)n",
+            "n",
+            'expected (PREDICATE) or "FORMAT", EXPR... after a space',
+        ),
         ("main.f (n > 3) n", "n", 'expected "FORMAT"'),
         ("main.f (n > 3", "", "expected )"),
         ("main.f (n > 3))", ")", 'expected "FORMAT"'),

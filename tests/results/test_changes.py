@@ -338,7 +338,18 @@ def test_a_page_shows_stacks_and_escapes_names(
         (gooffcpu.main, [], ["-c", "ls"], "two files: leave out --cmd"),
         (gooncpu.main, [], ["--off", "-F", "5"], "two files: leave out --off, --frequency"),
         (gostacks.main, [], ["--state", "running"], "two files: leave out --state"),
-        (gofunclatency.main, [histogram(0)], ["-o", "/x.html"], "there are none"),
+        (
+            gofunclatency.main,
+            [histogram(0)],
+            ["-o", "/x.html"],
+            "-o /x.html draws stacks, and there are none: record with --by '$stack'",
+        ),
+        (
+            gofunclatency.main,
+            [histogram(0)],
+            ["-o", "/x.pb.gz"],
+            "is a profile, and --diff has none: give x.html, or type go tool pprof",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_refused(
@@ -355,8 +366,14 @@ def test_what_cannot_be_compared_is_refused(
 
 
 def test_two_kinds_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"of gofunclatency and .* of gostacks"):
+    with pytest.raises(UsageError, match=r"is of gofunclatency and .* of gostacks: compare two"):
         gotrace.diff(lines([histogram(0)]), lines(goroutines({"main.f": 1}, 1)))
+    both = [histogram(0), *goroutines({"main.f": 1}, 1)]
+    short = [{"kind": "count", "func": "f", "count": 1, "ts": 1.0, "interval_s": 0.0}]
+    with pytest.raises(GotraceError, match="does not say how long it is: record it again"):
+        gotrace.diff(lines(short), lines(short))
+    with pytest.raises(GotraceError, match="has results of gofunclatency and gostacks"):
+        gotrace.diff(lines(both), lines(both))
     with pytest.raises(GotraceError, match="No such file"):
         gotrace.diff(tmp_path / "none", tmp_path / "none")
 

@@ -38,6 +38,12 @@ def test_a_file_that_is_cut_off_or_hostile_is_refused(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(b"[" * 100_000 + b"\n"))
     with pytest.raises(gotrace.GotraceError, match=r"x.ndjson.gz:1: not a line .*: too deep"):
         gotrace.merge(path)
+    path.write_bytes(gzip.compress(b"[]\n"))
+    with pytest.raises(gotrace.GotraceError, match="not a line of --json: no object"):
+        gotrace.merge(path)
+    path.write_bytes(gzip.compress(b"\xff\n"))
+    with pytest.raises(gotrace.GotraceError, match=r"cannot read .*: not UTF-8, as .* writes"):
+        gotrace.merge(path)
 
 
 def test_a_trace_without_calls_is_empty() -> None:

@@ -420,7 +420,7 @@ def test_runs_of_one_process_and_cut_ones_are_said(
 
 def test_added_hosts_cannot_be_taken_apart() -> None:
     merged = gotrace.merge(lines([count("f", 1)]), lines([count("f", 2)]))
-    with pytest.raises(UsageError, match="merge it with by_host=True"):
+    with pytest.raises(UsageError, match="its hosts are added up: merge it with by_host=True"):
         gotrace.merge(merged, by_host=True)
 
 

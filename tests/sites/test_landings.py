@@ -44,6 +44,8 @@ class Program:
 @each_toolchain
 def test_landings_end_straight_lines(toolchain: Toolchain) -> None:
     program = Program(toolchain)
+    with pytest.raises(SiteError, match="0x1 is in no Go function"):
+        program.callers.landings(1)
     calls = landed = 0
     for row in range(0, len(program.table), 7):
         function = program.table.function(row)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gotrace.architecture import AMD64
 from gotrace.elf.functions import FuncInfo, FunctionTable, Origin, load_functions
 from gotrace.elf.image import ElfImage
+from gotrace.sites.amd64 import _branch_to_start
 from gotrace.sites.records import SiteError, SiteForm
 from gotrace.sites.sites import Site, SiteKind, entry_site, function_sites, return_sites
 from tests.toolchains import FIXTURES, FOR_ARM64, build, newest, require
@@ -136,7 +137,7 @@ def test_functions_entered_in_the_middle_have_no_site() -> None:
 
 
 def test_empty_function() -> None:
-    assert "no code" in refused("")
+    assert "it has no code at 0x401000" in refused("")
 
 
 def test_returns_and_tail_jumps() -> None:
@@ -155,9 +156,16 @@ def test_undecodable_code_has_no_returns() -> None:
         return_sites(raw, function(raw), AMD64)
 
 
+def test_a_function_that_cannot_be_decoded_may_be_entered_again() -> None:
+    # A branch to its own beginning may be in bytes that are not code.
+    with pytest.raises(SiteError, match="no exact entry site: cannot be decoded at 0x401004"):
+        raw = bytes.fromhex("31 c0 eb fc 06 c3")
+        _branch_to_start(raw, 0, function(raw))
+
+
 def test_huge_functions_are_not_decoded() -> None:
     raw = bytes(3 << 20)
-    with pytest.raises(SiteError, match="too large to be decoded"):
+    with pytest.raises(SiteError, match=r"too large to be decoded \(\d+ bytes\): entry only"):
         return_sites(raw, function(raw), AMD64)
     with pytest.raises(SiteError, match="too large to be decoded"):
         entry_site(raw, function(raw), AMD64)

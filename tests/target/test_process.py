@@ -13,10 +13,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from gotrace.errors import UsageError
+from gotrace.target import process as process_module
+from gotrace.target import target as target_module
 from gotrace.target.process import Process, ProcessError, find_process, in_initial_pid_namespace
+from gotrace.target.target import MAX_PROCESSES, Target
 from tests.tools.unprivileged import NOBODY
 
 
@@ -53,6 +58,25 @@ def test_ended_process() -> None:
     with pytest.raises(ProcessError, match=message):
         _ = process.executable_name
     assert process.program() is None
+
+
+def test_processes_that_may_not_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where /proc is mounted with hidepid."""
+
+    def refuse(pid: int) -> NoReturn:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(process_module, "read_status", refuse)
+    with pytest.raises(
+        ProcessError, match=r"permission denied reading /proc/7: (run as root|this)"
+    ):
+        find_process(7)
+
+
+def test_more_processes_than_are_traced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_module, "find_process", Process)
+    with pytest.raises(UsageError, match="more than 8 processes: trace their programs by their"):
+        Target.of(None, None, pids=range(1, MAX_PROCESSES + 2))
 
 
 def test_zombie() -> None:

@@ -123,7 +123,7 @@ class _Section(io.BytesIO):
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """Go to an offset from the start, which may be beyond the end."""
         if whence != io.SEEK_SET or offset < 0:
-            raise ValueError(f"no offset {offset} from {whence}")
+            raise ValueError(offset)
         self._position = offset
         return offset
 

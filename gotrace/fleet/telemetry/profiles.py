@@ -59,7 +59,7 @@ def take_profile(
             until = time.monotonic() + seconds
             while time.monotonic() < until:
                 if stopping.wait(min(_LOOK, max(0.0, until - time.monotonic()))):
-                    raise GotraceError("gotraced ends")
+                    raise GotraceError("no profile is made: gotraced ends")
                 if hits.total(each).ns > share * seconds * 1e9:
                     raise OverBudgetError(
                         f"ended: watching waits has taken more than {100 * share:.1f}% of one CPU"

@@ -26,8 +26,8 @@ from gotrace.session.request import Accept, RunRequest
 from gotrace.session.scheduler import (
     KernelOffsets,
     SchedulerProbes,
-    go_version,
     kernel_offsets,
+    needed_reasons,
     scheduler_files,
 )
 from gotrace.session.tasks import Tasks
@@ -112,15 +112,14 @@ def state_probes(target: Target, file: TargetBinary) -> StateProbes:
     files = scheduler_files([file], "watching waits")
     if not layout.g_in_register:
         raise GotraceError(f"{display}: watching waits needs Go 1.19 or newer")
-    if file.wait_reasons is None:
-        raise GotraceError(f"{display}: why goroutines of {go_version(file)} wait was not found")
+    reasons = needed_reasons(file, "watching waits")
     try:
         quota = kernel_offsets()
     except GotraceError:
         quota = None
     if quota is not None and quota.throttled is None and quota.queue is None:
         quota = None
-    return StateProbes(target, Tasks((file,), layout), files, file.wait_reasons, quota)
+    return StateProbes(target, Tasks((file,), layout), files, reasons, quota)
 
 
 class StateMeter(Probing):

@@ -13,8 +13,9 @@ from gotrace.records import dataclass
 from gotrace.session.scheduler import (
     SchedulerFile,
     SchedulerProbes,
-    go_version,
+    check_watchable,
     kernel_offsets,
+    needed_reasons,
     scheduler_files,
 )
 from gotrace.session.tasks import Tasks
@@ -134,20 +135,11 @@ _NAMED_SINCE = (1, 20)
 def why_probes(target: Target, tasks: Tasks, options: WhyOptions) -> WhyProbes:
     """Return the probes. Raises GotraceError if they are not possible."""
     why = said("--why", "why=True")
-    if tasks.layout is None:
-        raise GotraceError(
-            f"{why} needs a Go runtime to watch: programs of gccgo have another one, and their"
-            " scheduler is not known here"
-        )
+    check_watchable(tasks, why)
     files = scheduler_files(tasks.files, why)
     names: tuple[str, ...] = ()
     for number, (file, _) in enumerate(files, 1):
-        reasons = file.wait_reasons
-        if reasons is None:
-            raise GotraceError(
-                f"{file.image.display}: {why} has not found why goroutines of {go_version(file)}"
-                " wait"
-            )
+        reasons = needed_reasons(file, why)
         if names and (names != part_names(reasons) or not _alike(files[:number])):
             raise GotraceError(
                 f"{why} cannot watch different runtimes in one run: {_described(files[0][0])} and"

@@ -114,7 +114,7 @@ def test_struct_that_contains_itself_is_refused() -> None:
 def test_typedefs_in_a_circle_are_refused() -> None:
     entries = b"\x01" + b"\x04T\0\x0c\0\0\0" + b"\0"
     reader = reader_of(unit(4, ABBREVIATIONS, entries))
-    with pytest.raises(DwarfError, match="circle"):
+    with pytest.raises(DwarfError, match="typedefs at 0xc go in a circle"):
         DwarfTypes(reader).at(12)
 
 
@@ -123,6 +123,23 @@ def test_references_outside_of_all_units_are_refused() -> None:
     reader = reader_of(unit(4, ABBREVIATIONS, entries))
     with pytest.raises(DwarfError, match="no unit holds the entry at 0xff"):
         DwarfTypes(reader).at(12)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "entry", "reason"),
+    [
+        ("0308", "05", "without an abbreviation 5"),
+        ("037f", "03 00", "attribute form .* is not understood"),
+        ("0308", "03 54", "string without an end in the entry at 0xf"),
+        ("380a", "03 01 00 00", "field at 0xf has an offset that is not a number"),
+    ],
+)
+def test_damage_of_a_field_is_named(attribute: str, entry: str, reason: str) -> None:
+    codes = bytes.fromhex(f"01 11 01 0000  02 13 01 0308 0000  03 0d 00 {attribute} 0000  00")
+    entries = bytes.fromhex(f"01  02 5300  {entry}")
+    reader = reader_of(unit(4, codes, entries))
+    with pytest.raises(DwarfError, match=reason):
+        reader.struct_members("S")
 
 
 def bounded(reader: DwarfReader, offset: int) -> str:
@@ -150,7 +167,8 @@ def test_an_endless_attribute_is_refused_in_time(form: str) -> None:
     """Ten million bytes that continue a number, or are the length of something."""
     abbreviations = bytes.fromhex(f"01 11 01 0000  02 13 01 03{form} 0000  00")
     entries = b"\x01\x02" + b"\xff" * 10_000_000
-    bounded(reader_of(unit(4, abbreviations, entries)), 12)
+    said = bounded(reader_of(unit(4, abbreviations, entries)), 12)
+    assert (form == "08") == ("string without an end at 0xd" in said)
 
 
 def test_endless_abbreviations_are_refused_in_time() -> None:

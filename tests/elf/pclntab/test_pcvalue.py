@@ -74,11 +74,11 @@ def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "runs out"),
+        (b"", "a pc-value table of the Go function table runs out of the file"),
         (b"\2", "runs out"),
         (b"\2\1\2", "runs out"),
         (b"\2\0", "does not advance"),
-        (b"\2\xff\xff\xff\xff\xff\xff\1", "too long"),
+        (b"\2\xff\xff\xff\xff\xff\xff\1", "a number in the Go function table is too long"),
     ],
 )
 def test_damage_is_named(data: bytes, message: str) -> None:

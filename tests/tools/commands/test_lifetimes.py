@@ -73,6 +73,7 @@ def test_exec_of_another_program_ends_the_run_with_what_was_seen(name: str) -> N
     assert calls_of(name, result) == {"main.stacked": truth["calls"]["main.stacked"]}
     (notice,) = of_kind(result, "exited")
     assert notice["path"] == cat
+    assert notice["message"] == f"the process runs another program now: {cat}"
 
 
 @pytest.fixture

@@ -124,10 +124,10 @@ def test_names_are_replaced_where_they_are_names(
     (tmp_path / "bad.txt").write_text(
         "description: d\nneeds: main\n\nprobe: main.f\nname: rest\nby: n\n"
     )
-    with pytest.raises(UsageError, match="name: rest: expected NAME = EXPRESSION"):
+    with pytest.raises(UsageError, match=r"recipe .*name: rest: expected NAME = EXPRESSION"):
         find_recipe("bad")
     (tmp_path / "bad.txt").write_bytes(b"description: \xff\n")
-    with pytest.raises(UsageError, match=r"^recipe .*bad\.txt: .* can't decode byte 0xff"):
+    with pytest.raises(UsageError, match=r"^recipe .*bad\.txt cannot be read: .* byte 0xff"):
         find_recipe("bad")
 
 
