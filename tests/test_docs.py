@@ -276,6 +276,9 @@ def test_command_lines_parse(command: Command) -> None:
         for text in parse_plain(parser_of("gotop"), command.words[1:]).functions:
             Pattern(text)
         return
+    if command.words[1] == "examine":
+        assert parse_plain(subcommand_parser("examine"), command.words[2:]).processes
+        return
     if command.words[1] == "assert":
         asserted = parse(subcommand_parser("assert"), command.words[2:])
         for text in asserted.patterns:

@@ -30,6 +30,7 @@ A first word of these is a command of its own, with options of its own (see gotr
   gotrace flight TIME   keep the latest calls and states, and write them when a condition holds
   gotrace record        write all calls and states of goroutines to a file
   gotrace assert        check how often functions are called, in a run or for each call of a root
+  gotrace examine       say where the time of a running program goes, with no other hint
   gotrace doctor        check what tracing needs here, with -p also of that process
   gotrace compile       compile the BPF programs that these tools usually load, and keep them
   gotrace recipes       list the recipes, @NAME; with -p mark those whose functions the process has

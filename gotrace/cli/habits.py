@@ -118,7 +118,7 @@ _ADDED = {
 #: First words of gotrace that trace nothing, and those that give calls another form.
 _PLAIN, _FORMS = ("compile", "doctor", "recipes"), ("flight", "record", "tree")
 #: First words of gotrace that are commands of their own, each with a module of this package.
-SUBCOMMANDS = (*_PLAIN, *_FORMS, "assert")
+SUBCOMMANDS = (*_PLAIN, *_FORMS, "assert", "examine")
 _ONCE = {
     **{f"--{word}": f"type gotrace {word}" for word in SUBCOMMANDS},
     **dict.fromkeys(("--when", "--memory"), "type gotrace flight TIME"),

@@ -49,23 +49,54 @@ def usage_of(process: Process) -> Usage:
     )
 
 
+def ready_seconds(process: Process) -> float:
+    """Return how long the threads that there are now have been ready without a CPU."""
+    total = 0
+    with suppress(OSError):
+        for task in Path(f"/proc/{process.tgid}/task").iterdir():
+            with suppress(OSError):
+                total += int((task / "schedstat").read_text().split()[1])
+    return total / 1e9
+
+
 def cpu_quota(process: Process) -> float | None:
     """Return how many CPUs a process's control groups let it use; None without a limit.
 
     The least of its group's and of those around it (cpu.max, or cpu.cfs_quota_us of version 1), as
     far as they are visible here.
     """
-    quotas: list[float] = []
+    return min((cpus for cpus, _ in _quotas(process)), default=None)
+
+
+def quota_periods(process: Process) -> tuple[int, int] | None:
+    """Return how many periods of the quota there were, and in how many it was used up.
+
+    None without a quota. Both are of the control group with the least.
+    """
+    least = min(_quotas(process), default=None)
+    if least is None:
+        return None
+    try:
+        lines = (least[1] / "cpu.stat").read_text().splitlines()
+    except OSError:
+        return None
+    found = dict(line.split() for line in lines)
+    return int(found.get("nr_periods", 0)), int(found.get("nr_throttled", 0))
+
+
+def _quotas(process: Process) -> list[tuple[float, Path]]:
+    """Return the quotas, each with its control group."""
+    found: list[tuple[float, Path]] = []
     with suppress(OSError):
         for line in Path(f"/proc/{process.tgid}/cgroup").read_text().splitlines():
             number, controllers, path = line.split(":", 2)
             if number == "0" or "cpu" in controllers.split(","):
-                quotas += _quotas(path, number == "0")
-    return min(quotas, default=None)
+                found += _quotas_around(path, number == "0")
+    return found
 
 
-def _quotas(path: str, is_v2: bool) -> list[float]:
-    found: list[float] = []
+def _quotas_around(path: str, is_v2: bool) -> list[tuple[float, Path]]:
+    found: list[tuple[float, Path]] = []
     parts = [part for part in path.split("/") if part not in ("", "..")]
     for length in range(len(parts), -1, -1):
         at = Path(_V2 if is_v2 else _V1, *parts[:length])
@@ -76,5 +107,5 @@ def _quotas(path: str, is_v2: bool) -> list[float]:
                 quota = (at / "cpu.cfs_quota_us").read_text()
                 period = (at / "cpu.cfs_period_us").read_text()
             if quota != "max" and int(quota) > 0:
-                found.append(int(quota) / int(period))
+                found.append((int(quota) / int(period), at))
     return found

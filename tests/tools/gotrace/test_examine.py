@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers with one fault each: it is among the first findings, and healthy ones have none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.toolchains import FIXTURES, build, newest
+from tests.tools.harness import Process, of_kind, run_tool, tool_command
+from tests.tools.quota import quota_group
+
+pytestmark = pytest.mark.live
+
+#: What the machine lacks while other tests run is true, and no fault of the server's.
+_OTHERS = "others"
+
+#: Of each fault the kind of the finding, and what it names.
+_FAULTS = [
+    ("convoy", "lock", "main.(*Store).get"),
+    ("holder", "lock", "main.(*Store).compact"),
+    ("nplusone", "sleep", "main.list"),
+    ("gc", "memory", "main.allocate"),
+    ("procs", "gomaxprocs", "GOMAXPROCS is 1"),
+    ("quota", "quota", "may use 0.3 CPUs"),
+    ("leak", "growth", "chan receive"),
+    ("fsync", "syscall", "os.(*File).Sync"),
+    ("pool", "select", "database/sql"),
+    ("noreader", "select", "main.publish"),
+    ("handover", "send", "main.handOver"),
+    ("retry", "sleep", "main.retry"),
+    ("timers", "scheduler", "timers"),
+    ("regexp", "function", "regexp.MustCompile"),
+    ("loglock", "lock", "log.(*Logger).Printf"),
+    ("tiny", "function", "os.(*File).Write"),
+]
+_QUICK = ("convoy", "leak", "regexp")
+
+
+@contextmanager
+def _server(fault: str, group: Path | None) -> Iterator[str]:
+    """Start a server, in a control group if there is one, and yield its process's number."""
+    command = [str(build(FIXTURES / "live_faults", newest())), fault]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            if group is not None:
+                (group / "cgroup.procs").write_text(str(process.pid))
+            yield process.stdout.readline().split()[1]
+        finally:
+            process.stdin.close()
+            process.wait()
+
+
+def _examined(fault: str, group: Path | None = None) -> list[dict[str, Any]]:
+    with _server(fault, group) as pid:
+        result = run_tool("gotrace", "examine", "--json", "-d", "5", "-p", pid)
+    assert result.status == 0, result.errors
+    (end,) = of_kind(result, "examined")
+    assert end["fine"] and end["unseen"]
+    return [row for row in of_kind(result, "finding") if row["what"] != _OTHERS]
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "names"),
+    [one if one[0] in _QUICK else pytest.param(*one, marks=pytest.mark.slow) for one in _FAULTS],
+)
+def test_a_fault_is_among_the_first_findings(fault: str, kind: str, names: str) -> None:
+    with quota_group() if fault == "quota" else nullcontext() as group:
+        found = _examined(fault, group)
+    first = [
+        row
+        for row in found[:3]
+        if row["what"] == kind and names in " ".join([row["text"], *row["evidence"]])
+    ]
+    assert first, found
+    shares = [row["share"] for row in found]
+    assert shares == sorted(shares, reverse=True)
+
+
+@pytest.mark.parametrize("load", ["none", pytest.param("idle", marks=pytest.mark.slow)])
+def test_a_healthy_server_has_no_findings(load: str) -> None:
+    assert _examined(load) == []
+
+
+def test_what_was_seen_of_a_process_that_ends_is_reported() -> None:
+    with ExitStack() as server:
+        pid = server.enter_context(_server("none", None))
+        with Process(tool_command("gotrace", "examine", "--json", "-d", "60", "-p", pid)) as tool:
+            tool.read_until('{"kind":"attached"')
+            server.close()
+            rest = tool.rest()
+            assert tool.wait() == 0
+    kinds = [json.loads(line)["kind"] for line in rest]
+    assert kinds[0] == "exited" and kinds[-1] == "examined"
+
+
+def test_without_a_process_it_asks_for_one() -> None:
+    result = run_tool("gotrace", "examine")
+    assert result.status == 2
+    assert "type gotrace examine -p PID" in result.errors.replace("Type", "type")
