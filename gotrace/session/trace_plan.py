@@ -887,16 +887,7 @@ class _Planner:
             if ops is None:
                 ops = self._keys_of_operands(value, paths, entry, result)
             if ops is None:
-                shown = self._spec.key.source.text[expression.span.start : expression.span.end]
-                why = f"a {value.type.name}: give a number, a text, or fields of it"
-                if isinstance(value, Operand) and value.type.kind in INTEGERS | FLOATS:
-                    why = "which is in a float register, and the kernel reads none of these"
-                if looks_up(value):
-                    why = "an entry of a map, or an element, which the kernel does not look up"
-                raise self._spec.key.source.error(
-                    expression.span,
-                    f"calls of {self._spec.pattern} cannot be added up by {shown}, {why}",
-                )
+                raise self._no_key(value, expression.span)
             key[phase] += ops
         if rest is not None:
             ops = self._keys_of_operands(rest, paths, entry, result)
@@ -919,6 +910,31 @@ class _Planner:
             key[phase_of(probe.of)] += taken
         entry = entry.with_key(key[Phase.ENTRY])
         return entry, result.with_key(key[Phase.RETURN]) if result else None
+
+    def _no_key(self, value: Typed, span: TextRange) -> SpecError:
+        """Return the error for an expression by which calls cannot be added up."""
+        assert self._spec.key is not None
+        source = self._spec.key.source
+
+        def text(of: TextRange) -> str:
+            return source.text[of.start : of.end]
+
+        parts = operands(value)
+        why = f"a {value.type.name}: give a number, a text, or fields of it"
+        if isinstance(value, Operand) and value.type.kind in INTEGERS | FLOATS:
+            why = "which is in a float register, and the kernel reads none of these"
+        elif not isinstance(value, Operand) and len({one.path.root.phase for one in parts}) > 1:
+            given = ",".join(dict.fromkeys(text(one.span) for one in parts))
+            why = (
+                "of which a part is known at the call and the rest at the return: "
+                f"give the parts, as in {said('--by', 'by=')} '{given}'"
+            )
+        if looks_up(value):
+            why = "an entry of a map, or an element, which the kernel does not look up"
+        shown = text(span)
+        return source.error(
+            span, f"calls of {self._spec.pattern} cannot be added up by {shown}, {why}"
+        )
 
     def _keys_of_operands(
         self,

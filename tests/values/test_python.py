@@ -191,6 +191,20 @@ def test_keys_that_are_not_known_or_alike_are_kept_apart() -> None:
     assert (len(found), found.length) == (2, 5)
 
 
+#: Two words that lead to a text.
+GUESSED = StructValue(
+    "shape",
+    (("f0", NamedValue("uintptr", 0xC0DE)), ("f1", NamedValue("uintptr", 5))),
+    StringValue(b"hello", 5),
+)
+
+
+def test_a_guess_is_written_beside_its_words() -> None:
+    written = as_json(to_python(GUESSED))
+    assert written == to_json(GUESSED)
+    assert written["f1"] == {"$pointer": "0x5"} and written["$guess"] == "hello"
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -206,6 +220,7 @@ def test_keys_that_are_not_known_or_alike_are_kept_apart() -> None:
         ErrorValue("*main.E", "known", POINT, guessed=True),
         FuncValue("func()", 0x1000, "main.f"),
         PointerValue("*int", 0xC0DE),
+        GUESSED,
         1.5,
         complex(1, 2),
     ],

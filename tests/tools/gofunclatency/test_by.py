@@ -435,6 +435,12 @@ def test_calls_that_did_not_return_are_reported() -> None:
             "main.fails(r map[string]int, n int) int",
             "cannot be added up by r, a map[string]int",
         ),
+        (
+            "$ret == key",
+            "main.fails(key string) string",
+            "of which a part is known at the call and the rest at the return: give the parts,"
+            " as in --by '$ret,key'",
+        ),
         ('r.header["Host"][0]', HANDLE, "an entry of a map, or an element, which the kernel"),
         ("key", f'{HANDLE} "%s", key', "--by takes no format"),
         ("key", f'{HANDLE} (key < "a")', "the kernel cannot decide this"),
