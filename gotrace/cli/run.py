@@ -125,7 +125,7 @@ def list_probes(request: TraceRequest, output: Output) -> int:
         sources = {
             (id(call.binary), call.function.function.entry): call.places.source for call in calls
         }
-        list_plan(once(planned.plan), output, sources)
+        list_plan(planned.plan.whole or once(planned.plan), output, sources)
         return status_of(planned.plan.failed)
     found = request.select(inlined=True)
     return status_of(list_functions(found, output, request.verb, to_be_traced))

@@ -93,6 +93,7 @@ def _request(options: GotraceOptions, target: Target) -> TraceRequest:
         why=why_of(options, callers=True),
         choices=options.choices,
         options=TraceOptions(min(depth, MAX_STACK_FRAMES), cpu=options.cpu),
+        inlined=True,
         only={name: number for name, number in filters.items() if number is not None},
     )
 

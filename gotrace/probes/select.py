@@ -456,7 +456,8 @@ class _Explanation:
         # --inlined does not help a name that is spelled otherwise, or that fits several packages.
         is_matched = self.pattern.has_wildcard and bool(match.rows) and len(match.heads) <= 1
         if scope is not InlinedScope.NONE:
-            if not name and is_matched and scope is InlinedScope.NAMED:
+            is_count = self.verb == "count"
+            if is_count and not name and is_matched and scope is InlinedScope.NAMED:
                 return f"{said('--inlined', 'inlined=True')} counts them"
             return f"type {quote(name) if name else 'the whole name of one'} to {self.verb} it"
         build = f"build with {flag} to {self.verb} {it}"

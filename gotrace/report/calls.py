@@ -27,6 +27,8 @@ probe_ns       what part of duration_ns tracing took, an estimate; null when onl
 why            what the time went into, see ``gotrace.report.why``; only when that was asked for
 cpu            the CPU on which it was reported; only when that was asked for and is known
 program        the function's program; only where several programs are traced
+caller, at     the function that the call is made in, and file:line; only of an inlined call, which
+               has no values
 =============  ===================================================================================
 
 Values are those of ``gotrace.values.to_json.to_json``. Keys may be added in later releases, always
@@ -61,6 +63,7 @@ DURATION_WIDTH = 9
 NO_DURATION = "-"
 
 _INDENT = " " * 8
+_INLINED = "<unavailable: inlined here>"
 #: The words in place of the results of a call that did not return.
 _UNWOUND = {Unwinding.PANIC: "panicked", Unwinding.GOEXIT: "ended by runtime.Goexit"}
 
@@ -274,6 +277,8 @@ def json_line(call: DecodedCall, clock: Clock) -> str:
         fields["cpu"] = call.cpu
     if function.program is not None:
         fields["program"] = function.program
+    if function.at is not None:
+        fields["caller"], fields["at"] = function.at.caller, function.at.position
     return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
@@ -300,6 +305,9 @@ def _call(call: DecodedCall, style: LineStyle) -> str:
 
 def _framed(call: DecodedCall, texts: Sequence[str], style: LineStyle) -> str:
     """Return a call whose values, those of the results last, show as ``texts``."""
+    if call.function.at is not None:
+        where = printable(call.function.at.text)
+        return f"{name_of(call.function, style)}({_INLINED}) in {where}"
     names = call.function.parameter_labels
     pairs = [f"{name}={text}" for name, text in zip(_clean(names), texts, strict=False)]
     text = f"{name_of(call.function, style)}({', '.join(pairs)})"

@@ -75,6 +75,7 @@ def line_of(
     if compiled is not None and (compiled.rest is not None or any(traced.paths.values())):
         return decoded
     is_asked = traced.spec.format is not None or style.columns.cpu
+    is_asked = is_asked or traced.function.at is not None
     if traced.has_dictionary or is_asked or len(traced.parts) > 1:
         return decoded
     entry = plain_phase(traced.entry, addresses=not as_json)

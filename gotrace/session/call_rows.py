@@ -101,7 +101,7 @@ def key_places(plan: ProbePlan, rows: Iterable[KeyRow]) -> list[Mapping[str, obj
 
 def _at(function: CountedFunction) -> dict[str, object]:
     at = function.at
-    return {} if at is None else {"caller": at.caller, "at": f"{at.file}:{at.line}"}
+    return {} if at is None else {"caller": at.caller, "at": at.position}
 
 
 def _places(inlined: InlinedPlaces | None) -> dict[str, object]:

@@ -36,6 +36,7 @@ from gotrace.session.why.parts import (
     part_class,
     take_tracing_out,
 )
+from gotrace.sites.sites import InlinedAt
 from gotrace.values.fmt import format_values
 from gotrace.values.model import (
     BytesValue,
@@ -60,6 +61,7 @@ class TracedFunction:
     debug information gives them: empty, ``_`` and ``~r0`` are not names. ``file`` and ``line``
     are where the function is declared. ``program`` is its program's name, None where only one is
     traced. ``in_registers``: the results are not known, but the registers that may hold them are.
+    ``at`` is where its calls are inlined, if they are: no values are known of these.
     """
 
     name: str
@@ -69,6 +71,7 @@ class TracedFunction:
     line: int | None = None
     program: str | None = None
     in_registers: bool = False
+    at: InlinedAt | None = None
 
     @property
     def parameter_labels(self) -> tuple[str, ...]:
@@ -205,12 +208,14 @@ class CallDecoder:
         sites = traced.function
         #: The frames of an inlined call's own function, and whether that one has made its frame.
         self._inner, self._has_frame = _inner_frames(traced)
-        at = traced.binary.functions.declared_at(sites.function.row)
+        table = traced.binary.functions
+        at = table.declared_at(sites.function.row) if sites.at is None else None
         self._bare_function = TracedFunction(
             sites.function.name,
             file=at.file if at else None,
             line=at.line if at else None,
             program=program,
+            at=sites.at,
         )
         self.function = self._bare_function
         if traced.spec.format is None:

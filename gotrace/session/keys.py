@@ -36,7 +36,7 @@ from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, RecordError
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
-from gotrace.session.plan import by_place, make_plan, measurable, once
+from gotrace.session.plan import make_plan, measurable, with_places
 from gotrace.session.probing import Prepared
 from gotrace.session.request import Planned, ProbeRequest
 from gotrace.session.symbols import Symbolizer
@@ -533,8 +533,7 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
         requests, failed = self.requests
         inlined = self._inlined(specs)
         plan = make_plan(self.target, requests, returns=True, verb=self.verb, inlined=inlined)
-        if any(sites.places for file in plan.binaries for sites in file.functions):
-            plan = replace(by_place(plan, each=True), whole=once(plan))
+        plan = with_places(plan)
         if self.options.times:
             plan = measurable(plan)
         choices = TraceChoices(

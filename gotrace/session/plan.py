@@ -329,12 +329,14 @@ class OnlyInlined:
         if many > 1:
             more = f" and {many - _MAX_NAMED:,} more" if many > _MAX_NAMED else ""
             names = f"{many:,} functions ({names}{more})"
-        return f"{names} {how} not {verb}{self._advice(many)}"
+        return f"{names} {how} not {verb}{self._advice(many, verb)}"
 
-    def _advice(self, many: int) -> str:
+    def _advice(self, many: int, verb: str) -> str:
         it, its = ("them", "their") if many > 1 else ("it", "its")
         if self.scope is InlinedScope.MATCHED:
             return f": no place of {it} is proven"
+        if self.scope is InlinedScope.NAMED and self.is_known and verb != "counted":
+            return f": give {its} whole name{'s' * (many > 1)}"
         if self.scope is InlinedScope.NAMED and self.is_known:
             return f": {said('--inlined', 'inlined=True')} counts {it}"
         if self.is_known:
@@ -824,6 +826,13 @@ def _why_unproven(reasons: Mapping[str, int]) -> str:
     """Return why places are not proven, with their numbers if there are several reasons."""
     texts = {Unproven(reason).text: count for reason, count in reasons.items()}
     return ", ".join(f"{text} ({n})" if len(texts) > 1 else text for text, n in texts.items())
+
+
+def with_places(plan: ProbePlan) -> ProbePlan:
+    """Return the plan with a function of its own for each inlined call that is seen, if any is."""
+    if not any(sites.places for file in plan.binaries for sites in file.functions):
+        return plan
+    return replace(by_place(plan, each=True), whole=once(plan))
 
 
 def plan_measuring(target: Target, requests: Sequence[BinaryRequest]) -> ProbePlan:

@@ -21,7 +21,8 @@ from gotrace.kernel.btf import task_blocked_offset
 from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.rings import PastRings, pages_of
 from gotrace.overhead import ProbeCost
-from gotrace.probes.spec import ProbeSpec
+from gotrace.probes.select import InlinedScope
+from gotrace.probes.spec import ProbeSpec, is_of_task
 from gotrace.records import dataclass, field, replace
 from gotrace.session.calibrate import trap_cost
 from gotrace.session.choices import ReturnMode
@@ -39,7 +40,7 @@ from gotrace.session.events import (
 from gotrace.session.landings import landing_sizes
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
-from gotrace.session.plan import make_plan
+from gotrace.session.plan import make_plan, with_places
 from gotrace.session.probing import Prepared
 from gotrace.session.request import Accept, Planned, ProbeRequest
 from gotrace.session.run import Run
@@ -524,7 +525,8 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
     """Report calls one by one.
 
     ``only`` are special names with the values that calls have to have, beside the probes' own
-    predicates. ``probes`` stand for those that ``asked`` has as texts.
+    predicates. ``probes`` stand for those that ``asked`` has as texts. ``inlined``: inlined calls
+    of functions that are named are reported as well, if the probes ask for no values of theirs.
     """
 
     verb: str = "trace"
@@ -533,6 +535,7 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
     options: TraceOptions = TraceOptions()
     only: Mapping[str, int] = field(default_factory=dict)
     probes: Sequence[ProbeSpec] | None = None
+    inlined: bool = False
 
     SHOWS_CALLS: ClassVar[bool] = True
 
@@ -548,12 +551,23 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
         """Return the probes to attach; raises as ``make_trace_plan`` does."""
         specs, _ = self.parsed
         requests, failed = self.requests
-        plan = make_plan(self.target, requests, returns=True, verb=self.verb)
+        plan = make_plan(
+            self.target, requests, returns=True, verb=self.verb, inlined=self._inlined(specs)
+        )
+        plan = with_places(plan)
         plan = replace(plan, failed=(*failed, *plan.failed))
         self._refuse(plan.failed)
         traced = make_trace_plan(plan, specs, self.choices)
         self._refuse(traced.plan.failed)
         return Planned(traced.plan, traced)
+
+    def _inlined(self, specs: Iterable[ProbeSpec]) -> InlinedScope:
+        """Return whose inlined calls are reported."""
+        asked = (one for spec in specs for one in (spec.predicate, *spec.values) if one is not None)
+        has_recipe = any(spec.recipe is not None for spec in specs)
+        if self.inlined and not has_recipe and all(map(is_of_task, asked)):
+            return InlinedScope.NAMED
+        return InlinedScope.NONE
 
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
         """Plan, and have the price of watching the scheduler accepted. Raises GotraceError."""

@@ -77,7 +77,12 @@ class InlinedAt(NamedTuple):
     @property
     def text(self) -> str:
         """Return the place with the last part of the file's name."""
-        return f"{self.caller} at {self.file.rpartition('/')[2]}:{self.line}"
+        return f"{self.caller} at {self.position.rpartition('/')[2]}"
+
+    @property
+    def position(self) -> str:
+        """Return the file and the line."""
+        return f"{self.file}:{self.line}"
 
 
 class InlinedPlace(NamedTuple):
