@@ -490,7 +490,7 @@ def test_functions_of_a_program(toolchain: Toolchain) -> None:
         source = (FIXTURES / "names_forms" / "main.go").read_text()
         line = source[: source.index("// add is inlined here")].count("\n") + 1
         other = "count('main.add') without by counts its calls where that is exact, or "
-        other = other if minor(toolchain) >= 21 else ""
+        other = other if minor(toolchain) >= 19 else ""
         with pytest.raises(NoMatchError) as caught:
             Selector(["main.add"]).select(table)
         assert str(caught.value) == (

@@ -57,7 +57,7 @@ def assert_exact(truth: Mapping[str, Mapping[str, int]], result: Result) -> None
 def assert_inlined_is_named(result: Result, toolchain: Toolchain) -> None:
     (warning,) = [w for w in of_kind(result, "warning") if w.get("what") == "only_inlined"]
     assert warning["names"] == ["main.inlined"]
-    advice = "--inlined counts" if minor(toolchain) >= 21 else "build with -gcflags=all=-l"
+    advice = "--inlined counts" if minor(toolchain) >= 19 else "build with -gcflags=all=-l"
     assert warning["message"].startswith("main.inlined") and advice in warning["message"]
 
 
