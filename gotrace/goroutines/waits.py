@@ -87,7 +87,7 @@ class WaitReader:
         self._names: dict[int, str] = {}
 
     def of(
-        self, goroutines: Iterable[DumpedGoroutine], everyone: Iterable[DumpedGoroutine] = ()
+        self, goroutines: Iterable[DumpedGoroutine], everyone: Sequence[DumpedGoroutine] = ()
     ) -> dict[int, WaitDetails]:
         """Return the details of goroutines' waits, by the addresses of their g's.
 
@@ -104,9 +104,11 @@ class WaitReader:
             elif one.awaited is not None:
                 locks.setdefault(one.awaited, []).append(one)
         names = self._places.variables(locks)
-        witnesses = [
-            one for lock in locks if not names[lock] for one in locks[lock][:MAX_WITNESSES]
-        ]
+        unnamed = {lock: list(locks[lock]) for lock in locks if not names[lock]}
+        for one in everyone if unnamed else ():  # others that wait for it may prove more
+            if one.awaited in unnamed:
+                unnamed[one.awaited].append(one)
+        witnesses = [one for many in unnamed.values() for one in many[:MAX_WITNESSES]]
 
         def note(one: DumpedGoroutine, own: list[_Case], rest: _Words, stack: array[int]) -> None:
             if own and self._are_own(one, own, rest[: len(own)]):

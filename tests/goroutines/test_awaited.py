@@ -145,7 +145,7 @@ def test_names_of_locks(toolchain: Toolchain, mode: str) -> None:
         wanted = "main.shelf.once" if "start" in function else truth[row["address"]]
         assert row["lock"] in (wanted, None), function
         named |= {function} if row["lock"] else set()
-    assert len(rows) == 17 and not named & UNPROVEN
+    assert len(rows) == 18 and not named & UNPROVEN
     assert named >= PROVEN
     assert named >= BY_DWARF or mode == "stripped"
     # One sleeps with a lock. Main has the others, and none of their methods is suspected.
@@ -214,4 +214,12 @@ def test_a_recipe_stands_for_its_functions(tmp_path: Path, monkeypatch: pytest.M
         assert (none.status, none.lines) == (3, []) and none.errors.endswith(
             " has no function of @sql\n"
         )
+        assert fixture.finish() == 0
+
+
+@pytest.mark.live
+def test_who_is_not_shown_proves_the_name_of_a_lock_as_well() -> None:
+    with Fixture([build(AWAITED, newest(), flags=BUILD_MODES["unoptimized"])]) as fixture:
+        lines = run_tool("gostacks", "-p", str(fixture.ready), "main.lockSame").lines
+        assert re.search(r"waits for sync\.Mutex 0x\w+ \(main\.ledger\.Mutex\)\n", "".join(lines))
         assert fixture.finish() == 0
