@@ -79,9 +79,6 @@ UNPROVOKED: dict[str, tuple[str, ...]] = {
         "UNLESS in WHERE has the calls",
         "health at HOST:PORT",
         "histograms are made in the kernel, which cannot read this NAME",
-        "nothing to VERB in FILE: WHY",
-        "span NAME: ERROR",
-        "with -r give a PROBE as well: -r 'main\\..*'",
     ),
 }
 

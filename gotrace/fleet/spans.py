@@ -226,7 +226,7 @@ def _usable(
             plan_span(spec, target, program)
         except GotraceError as error:
             errors.append(error)
-            problems.append(f"span {spec.name or spec.probe}: {error}")
+            problems.append(f"span {spec.name or spec.probe} is not made: {error}")
         else:
             usable.append(spec)
     if not usable:

@@ -18,7 +18,7 @@ from gotrace.cli.run import problem_notices
 from gotrace.cli.snapshots import _accepting
 from gotrace.cli.stack_files import say_lost
 from gotrace.cli.tracing import _Profile
-from gotrace.cli.trees import left_out_notices
+from gotrace.cli.trees import left_out_notices, with_own_functions
 from gotrace.cli.why import say_price
 from gotrace.errors import GotraceError
 from gotrace.report.output import Notice, NoticeKind
@@ -61,7 +61,7 @@ def some(**fields: Any) -> Any:
     return SimpleNamespace(**fields)
 
 
-def refused(use: Callable[[], None]) -> Iterable[Notice]:
+def refused(use: Callable[[], object]) -> Iterable[Notice]:
     with pytest.raises(GotraceError) as caught:
         use()
     return [Notice(NoticeKind.LOST, str(caught.value))]
@@ -92,6 +92,10 @@ _UNFORCED: Any = SimpleNamespace(force=False)
         (
             lambda out: _record("x.assert", (), 5, out),
             ["x.assert is not written: not all is known, or the command has failed"],
+        ),
+        (
+            lambda out: refused(lambda: with_own_functions(some(regexp=True), some())),
+            [r"with -r give a PROBE as well: -r 'main\..*'"],
         ),
         (
             lambda out: left_out_notices(some(left_out=[f"main.{n}" for n in range(6)])),

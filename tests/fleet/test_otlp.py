@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -26,6 +27,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from gotrace.errors import NoMatchError
+from gotrace.fleet import spans
 from gotrace.fleet.config import MetricSpec, MetricType, OtlpSpec, Protocol
 from gotrace.fleet.otlp import FinishedCall, Otlp
 from gotrace.fleet.series import Increment, Metric
@@ -271,6 +274,18 @@ def test_a_call_that_cannot_be_a_span_costs_itself_alone(caplog: pytest.LogCaptu
     assert otlp.dropped() == {("spans", "invalid"): 1}
     assert "a span cannot be sent: AttributeError" in caplog.text
     otlp.close()
+
+
+def test_a_kind_of_span_that_cannot_be_made_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(spec: Any, *_: object) -> None:
+        if spec.probe == "main.none":
+            raise NoMatchError("no function matches")
+
+    monkeypatch.setattr(spans, "plan_span", plan)
+    nothing: Any = None
+    good, bad = (cast(Any, SimpleNamespace(name="", probe=one)) for one in ("main.f", "main.none"))
+    problem = "span main.none is not made: no function matches"
+    assert spans._usable([good, bad], nothing, nothing) == ([good], [problem])
 
 
 def test_histograms_are_sent_with_their_bounds() -> None:

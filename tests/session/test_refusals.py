@@ -14,6 +14,7 @@ from gotrace.errors import GotraceError
 from gotrace.kernel.cookie import MAX_FILES
 from gotrace.session import run as module
 from gotrace.session.landings import Landings
+from gotrace.session.plan import Selected
 from gotrace.session.run import Run
 from gotrace.session.scheduler import check_watchable, needed_reasons
 from gotrace.session.tasks import _numbered
@@ -25,9 +26,14 @@ from gotrace.target.target import Target
 _BARE: Any = SimpleNamespace(
     image=SimpleNamespace(display="x"), wait_reasons=None, go_version=None, layout=None
 )
+_IN_FILE: Any = SimpleNamespace(binary=_BARE)
 _CHANGED: Any = SimpleNamespace(
     _refused={}, _callers=SimpleNamespace(landings=lambda _: [SimpleNamespace(intact=False)])
 )
+
+
+def raised(error: Exception) -> None:
+    raise error
 
 
 @pytest.mark.parametrize(
@@ -41,6 +47,10 @@ _CHANGED: Any = SimpleNamespace(
         (
             lambda: _numbered([_BARE] * (MAX_FILES + 1)),
             f"{MAX_FILES + 1} files, and at most {MAX_FILES} are traced: leave out some",
+        ),
+        (
+            lambda: raised(Selected.nothing_usable(_IN_FILE, "count", "no")),
+            "nothing to count in x: no",
         ),
         (
             lambda: needed_reasons(_BARE, "watching waits"),
