@@ -305,6 +305,9 @@ def test_a_segment_beyond_all_addresses_is_refused(tmp_path: Path) -> None:
 _DATA: Any = SimpleNamespace(display="x", data=b"", name=".strtab", offset=0, size=1001)
 _ROWS: Any = SimpleNamespace(image=_DATA, header=SimpleNamespace(files=8, limit=9), files_at={})
 _TREE: Any = SimpleNamespace(_rows=_ROWS, _data=b"", _layout=SimpleNamespace(size=8, name=0))
+_SHAPELESS: Any = SimpleNamespace(
+    _rows=_ROWS, _shapes_base=None, _data_place=lambda record, index, base: base
+)
 _BIG_ENDIAN: Any = SimpleNamespace(
     display="x", read_relocated=lambda address, size: bytes(14) + b"\4\1" + bytes(16)
 )
@@ -316,6 +319,10 @@ _NAMES: Any = SimpleNamespace(display="x", data=b"a" * 1000 + b"\0")
     [
         (lambda: _read_version(_BIG_ENDIAN, 0), "x: build information of another machine"),
         (lambda: _file_at(_ROWS, 9), "x: damaged file names in the Go function table"),
+        (
+            lambda: InlineTrees.arguments_place(_SHAPELESS, _ROWS),
+            "x: no module data leads to arguments' shapes",
+        ),
         (lambda: InlineTrees._entry(_TREE, 0, 1), "x: an inline tree runs out of the file"),
         (
             lambda: Relocations({DT_RELA: 8, DT_RELASZ: 7}, 8, 1, lambda at, size: b"", "x"),

@@ -14,6 +14,7 @@ from gotrace.errors import GotraceError
 from gotrace.kernel.cookie import MAX_FILES
 from gotrace.session import run as module
 from gotrace.session.landings import Landings
+from gotrace.session.oncpu.allocs import _site
 from gotrace.session.plan import Selected
 from gotrace.session.run import Run
 from gotrace.session.scheduler import check_watchable, needed_reasons
@@ -24,7 +25,11 @@ from gotrace.session.waits.probes import wait_probes
 from gotrace.target.target import Target
 
 _BARE: Any = SimpleNamespace(
-    image=SimpleNamespace(display="x"), wait_reasons=None, go_version=None, layout=None
+    functions=SimpleNamespace(rows_named=lambda name: ()),
+    image=SimpleNamespace(display="x"),
+    wait_reasons=None,
+    go_version=None,
+    layout=None,
 )
 _IN_FILE: Any = SimpleNamespace(binary=_BARE)
 _CHANGED: Any = SimpleNamespace(
@@ -51,6 +56,10 @@ def raised(error: Exception) -> None:
         (
             lambda: raised(Selected.nothing_usable(_IN_FILE, "count", "no")),
             "nothing to count in x: no",
+        ),
+        (
+            lambda: _site(_BARE, "runtime.mProf_Malloc"),
+            "x: has no runtime.mProf_Malloc that can be probed",
         ),
         (
             lambda: needed_reasons(_BARE, "watching waits"),

@@ -95,7 +95,8 @@ def test_what_was_seen_of_a_process_that_ends_is_reported() -> None:
     with ExitStack() as server:
         pid = server.enter_context(_server("none", None))
         with Process(tool_command("gotrace", "examine", "--json", "-d", "60", "-p", pid)) as tool:
-            tool.read_until('{"kind":"attached"')
+            begun, _ = tool.read_until('{"kind":"attached"')
+            assert f"Looking at process {pid} for 60 s..." in begun
             server.close()
             rest = tool.rest()
             assert tool.wait() == 0
