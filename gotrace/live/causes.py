@@ -306,10 +306,11 @@ def _processors(measured: Measured) -> Iterator[TimeFinding]:
     is_used_up = wanted >= MIN_USED * cpus.available and ready + running >= MIN_READY
     is_delayed = cpus.used < MIN_USED * cpus.available and not is_stopped
     is_delayed = is_delayed and cpus.delayed >= max(MIN_DELAYED, MIN_DELAYED * wanted)
-    if is_delayed:
+    lacking = share * cpus.delayed / wanted if wanted else 0.0
+    if is_delayed and lacking >= MIN_SHARE:
         text = f"its threads had {cpus.used:.2f} CPUs, and were ready for {wanted:.2f}"
         why = "other programs, or more threads of its own than CPUs, use them meanwhile"
-        yield TimeFinding("others", share * cpus.delayed / wanted, text, (why,), "top")
+        yield TimeFinding("others", lacking, text, (why,), "top")
     if is_used_up and not is_stopped:
         why = f"on average {ready:.1f} goroutines are ready and have no processor"
         if cpus.procs < min(cpus.machine, cpus.quota or cpus.machine):

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gotrace.cli.options import parse_plain
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Process, of_kind, run_tool, tool_command
 from tests.tools.quota import quota_group
@@ -66,7 +69,11 @@ def _examined(fault: str, group: Path | None = None) -> list[dict[str, Any]]:
     assert result.status == 0, result.errors
     (end,) = of_kind(result, "examined")
     assert end["fine"] and end["unseen"]
-    return [row for row in of_kind(result, "finding") if row["what"] != _OTHERS]
+    found = [row for row in of_kind(result, "finding") if row["what"] != _OTHERS]
+    for row in found:
+        tool, *words = shlex.split(row["deeper"])
+        assert parse_plain(import_module(f"gotrace.cli.{tool}")._parser(), words).processes == [pid]
+    return found
 
 
 @pytest.mark.parametrize(
