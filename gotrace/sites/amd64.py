@@ -39,8 +39,11 @@ _LOADS = re.compile(
     rb"[\x48\x49\x4c\x4d]\x8b[\x40-\x7f](?P<field>.)",
     re.DOTALL,
 )
-#: test %rdx,%rdx; je
-_TEST = re.compile(rb"\x48\x85\xd2(?P<branch>\x74)", re.DOTALL)
+#: test %rdx,%rdx; je: or of another register, in a runtime that is built without inlining
+_TEST = re.compile(
+    rb"(?:\x48\x85[\xc0\xc9\xd2\xdb\xf6\xff]|\x4d\x85[\xc0\xc9\xd2\xdb\xe4\xed])(?P<branch>\x74)",
+    re.DOTALL,
+)
 #: mov $-1,%rax; mov $-1,%rcx
 _NO_CASE = bytes.fromhex("48c7c0ffffffff48c7c1ffffffff")
 #: xor %eax,%eax, and what aligns the call after it.
@@ -145,7 +148,7 @@ class Amd64:
         return int.from_bytes(found["near"] or found["far"], "little"), found["field"][0]
 
     def null_tests(self, code: bytes) -> list[tuple[int, int]]:
-        """Return the branches after a test of the fourth argument's register; the flags say it."""
+        """Return the branches after a test of a register; the flags say it."""
         return [(found.start("branch"), 0) for found in _TEST.finditer(code)]
 
     def returns_no_case(self, code: bytes) -> bool:

@@ -19,8 +19,22 @@ from tests.toolchains import (
     each_architecture,
     every_toolchain,
     minor,
+    newest,
     require,
 )
+
+#: Of chansend and chanrecv, and of selectgo.
+SITES = {
+    **dict.fromkeys(("on_write", "on_send", "on_read", "on_receive"), 2),
+    "on_miss": 4,
+}
+
+
+def test_a_runtime_without_inlining_has_the_same_sites() -> None:
+    """Users are told to build such a program if calls are inlined."""
+    flags = ("-gcflags=all=-l",)
+    with Binary(ElfImage.open(str(build(FIXTURES / "live_parked", newest(), flags=flags)))) as one:
+        assert Counter(site.function for site in channel_sites(one.functions)) == SITES
 
 
 @every_toolchain
@@ -33,11 +47,7 @@ def test_sites_of_channels(toolchain: Toolchain, env: Mapping[str, str]) -> None
                 channel_sites(binary.functions)
             return
         found = channel_sites(binary.functions)
-        # Of chansend and chanrecv, and of selectgo.
-        assert Counter(site.function for site in found) == {
-            **dict.fromkeys(("on_write", "on_send", "on_read", "on_receive"), 2),
-            "on_miss": 4,
-        }
+        assert Counter(site.function for site in found) == SITES
         assert binary.dwarf is not None
         members = binary.dwarf.struct_members("runtime.hchan")
         assert {(site.number >> 8 & 0xFF) * 8 for site in found} == {members["elemtype"]}

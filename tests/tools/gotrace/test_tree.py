@@ -158,6 +158,7 @@ def test_a_goroutine_of_the_runtime_works_for_nobody(minor: str) -> None:
         ("1.27", "default"),
         pytest.param("1.27", "stripped", marks=pytest.mark.slow),
         pytest.param("1.27", "pie", marks=pytest.mark.slow),
+        pytest.param("1.27", "-gcflags=all=-l", marks=pytest.mark.slow),
         pytest.param("1.23", "default", marks=pytest.mark.slow),
         pytest.param("1.19", "stripped", marks=pytest.mark.slow),
         *(
@@ -167,7 +168,8 @@ def test_a_goroutine_of_the_runtime_works_for_nobody(minor: str) -> None:
     ],
 )
 def test_no_call_has_a_wrong_parent(minor: str, mode: str) -> None:
-    program = build(FIXTURES / "live_requests", require(minor), flags=BUILD_MODES[mode])
+    flags = BUILD_MODES.get(mode, (mode,))
+    program = build(FIXTURES / "live_requests", require(minor), flags=flags)
     found, _ = play(program, KINDS, REQUESTS)
     wrong = {kind: one.wrong[:3] for kind, one in found.items() if one.wrong}
     assert wrong == {}
