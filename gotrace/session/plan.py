@@ -335,7 +335,7 @@ class OnlyInlined:
         it, its = ("them", "their") if many > 1 else ("it", "its")
         if self.scope is InlinedScope.MATCHED:
             return f": no place of {it} is proven"
-        if self.scope is InlinedScope.NAMED and self.is_known and verb != "counted":
+        if self.scope is InlinedScope.NAMED and self.is_known and verb == "shown":
             return f": give {its} whole name{'s' * (many > 1)}"
         if self.scope is InlinedScope.NAMED and self.is_known:
             return f": {said('--inlined', 'inlined=True')} counts {it}"
