@@ -21,7 +21,7 @@ from functools import cached_property
 from operator import add
 
 from gotrace.elf.symtab import symbol_value
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, said
 from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.memory import ProcessMemory, words_at
 from gotrace.goroutines.program import is_writable
@@ -262,7 +262,9 @@ class AllocRequest(SampledRequest[AllocMeter]):
         tasks, problems = self.find_tasks()
         if self.by_spans:
             if span_layout(tasks.files[0]) is None:
-                raise GotraceError(_UNKNOWN if self.spans else f"process {self.target.pid} {_OFF}")
+                what = said("--spans", "spans=True")
+                why = f"{what} is {_UNKNOWN}" if self.spans else f"process {self.target.pid} {_OFF}"
+                raise GotraceError(why)
             problems = (*problems, f"{_SPANS if self.spans else _OFF_HERE}: {_IN_STEP}")
         return self.prepared(ProbePlan((), tuple(problems)), announce, tasks)
 
@@ -341,4 +343,4 @@ _OFF = (
 _SPANS = "by spans"
 _OFF_HERE = f"{_SPANS}, since the program samples no allocations (MemProfileRate is 0)"
 _IN_STEP = "if its rhythm is in step with its collector's, shares and errors are wrong"
-_UNKNOWN = "--spans is for programs of Go 1.19 and 1.21 to 1.27: leave it out"
+_UNKNOWN = "for programs of Go 1.19 and 1.21 to 1.27: leave it out"
