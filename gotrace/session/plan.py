@@ -783,8 +783,8 @@ def _with_inlined(
             why = _why_unproven(Counter(place.unproven for place in places if place.unproven))
             many = counted("{} place{s}", len(places))
             unseen.append(
-                f"{name} exists only inlined, in {many}, and cannot be counted: {why};"
-                " build with -gcflags=all=-l"
+                f"{name} exists only inlined, in {many}, where no call can be seen: {why};"
+                f" build with -gcflags=all=-l to {selected.verb} it"
             )
     return functions, unseen
 
