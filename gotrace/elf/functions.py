@@ -21,14 +21,17 @@ from gotrace.elf.pclntab.functab import (
     load_rows,
     source_file,
     source_line,
+    source_lines,
 )
 from gotrace.elf.pclntab.inline import (
     InlinedCall,
     InlinedCalls,
     InlinedFrame,
+    InlinedFunction,
     InlineTree,
     InlineTrees,
 )
+from gotrace.elf.pclntab.lines import SourceFiles
 from gotrace.elf.pclntab.moduledata import ModuleData
 from gotrace.elf.symtab import FunctionSymbol, function_symbols, symbol_names
 from gotrace.records import dataclass
@@ -295,6 +298,31 @@ class FunctionTable:
         if row is None:
             return None
         return source_line(self._rows, self._rows.record(row), pc - self._rows.entries[row])
+
+    def source_files(self) -> Collection[str]:
+        """Return the source files of which the binary may have code."""
+        return () if self._files is None else self._files.places.keys()
+
+    def rows_of_file(self, file: str) -> list[int]:
+        """Return the functions that have code of a source file, inlined code as well."""
+        return [] if self._files is None else self._files.rows_of(file)
+
+    @cached_property
+    def _files(self) -> SourceFiles | None:
+        return None if self._rows is None else SourceFiles(self._rows)
+
+    def source_lines(self, row: int, offsets: Sequence[int]) -> list[SourceLine | None]:
+        """Return the innermost source lines of a function's instructions; ``offsets`` ascend."""
+        if self._rows is None or row >= self._go_count:
+            return [None] * len(offsets)
+        return source_lines(self._rows, self._rows.record(row), offsets)
+
+    def frames_of(self, row: int) -> dict[int, InlinedFunction]:
+        """Return a function, as -1, and those inlined in it, by the records of its tree."""
+        if self._rows is None or self._trees is None or row >= self._go_count:
+            return {}
+        own = InlinedFunction(self.names[row], self._rows.record(row).start_line)
+        return {-1: own, **self._trees.functions(row)}
 
     def inlined_calls(self, names: Collection[str] | None = None) -> Iterator[InlinedCall]:
         """Yield the inlined calls of the whole binary, or only those of the given names.

@@ -20,11 +20,12 @@ from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOu
 from gotrace.report.table import columns_of, hanging
 from gotrace.session.count import InlinedScope
 from gotrace.session.landings import MAX_FUNCTIONS
-from gotrace.session.plan import Check, ProbePlan, Selections
-from gotrace.sites.inlined import InlinedSites, Proof
+from gotrace.session.plan import Check, ProbePlan, Selections, Verdict
+from gotrace.sites.inlined import InlinedSites, Proof, Unproven
 from gotrace.sites.landings import Callers, CallerSearch
+from gotrace.sites.lines import reason_text
 from gotrace.sites.records import SiteError
-from gotrace.sites.sites import FunctionSites
+from gotrace.sites.sites import FunctionSites, InlinedPlace
 from gotrace.target.target import TargetBinary
 from gotrace.text import counted, in_program, printable
 
@@ -113,7 +114,7 @@ def list_functions(
     for text in (*map(str, failed), *found.notes):
         output.notice(Notice(NoticeKind.WARNING, text))
     programs = found.program_names
-    seen: set[tuple[int, int, int]] = set()
+    seen: set[tuple[int, int, int | str]] = set()
     any_usable = False
     problems: list[str] = []
     for selected, shows_callers in zip(found.selected, shown, strict=True):
@@ -128,15 +129,11 @@ def list_functions(
         first_problem, usable = "", bool(only)
         for sites in selected.sites(returns=True, values=has_values):
             verdict = check(sites)
-            for problem in verdict.problems:
-                first_problem = first_problem or problem
-                if isinstance(output, JsonOutput):
-                    output.notice(Notice(NoticeKind.WARNING, problem))
-                else:
-                    problems.append(problem)
+            first_problem = _noted(sites, verdict, output, problems) or first_problem
             usable = usable or verdict.usable
-            key = (file.device, file.inode, sites.function.entry)
-            if verdict.usable and key not in seen:
+            function = sites.function
+            key = (file.device, file.inode, function.name if sites.is_line else function.entry)
+            if (verdict.usable or sites.is_line) and key not in seen:
                 seen.add(key)
                 writers.write(sites)
         for name in only:
@@ -153,6 +150,22 @@ def list_functions(
     if not any_usable:
         raise failed[-1]
     return tuple(failed)
+
+
+def _noted(
+    sites: FunctionSites, verdict: Verdict, output: Output, problems: list[str]
+) -> str | None:
+    """Take note of what is wrong with a function, for a line at the end if it is text.
+
+    A line of the source has the reasons in its row.
+    """
+    if sites.is_line:
+        return sites.problem
+    if not isinstance(output, JsonOutput):
+        problems += verdict.problems
+    for problem in verdict.problems if isinstance(output, JsonOutput) else ():
+        output.notice(Notice(NoticeKind.WARNING, problem))
+    return verdict.problems[0] if verdict.problems else None
 
 
 def _say_unseen(found: Selections, output: Output, verb: str) -> None:
@@ -261,6 +274,10 @@ class _Writer:
         """Write one function that exists only inlined."""
         raise NotImplementedError
 
+    def write_line(self, sites: FunctionSites) -> None:
+        """Write one line of the source."""
+        raise NotImplementedError
+
     def end(self) -> None:
         """Write the remaining rows."""
         self._out.flush()
@@ -278,14 +295,17 @@ class _Writer:
         return list(zip(found, self._proofs.of(found), strict=True))
 
 
-def _place(place: Proof | None) -> dict[str, object]:
+def _place(place: Proof | InlinedPlace | None) -> dict[str, object]:
     if place is None:
         return {}
-    site, unproven = place
-    return {
-        "place": None if site is None else site.address,
-        "unproven": None if unproven is None else unproven.value,
-    }
+    site = place.site
+    return {"place": None if site is None else site.address, "unproven": _reason(place)}
+
+
+def _reason(place: Proof | InlinedPlace) -> str | None:
+    """Return why not all calls are seen in a place."""
+    unproven = place.unproven
+    return unproven.value if isinstance(unproven, Unproven) else unproven
 
 
 class _JsonWriter(_Writer):
@@ -331,6 +351,32 @@ class _JsonWriter(_Writer):
         nowhere = dict.fromkeys(("file", "line", "address", "site", "form"))
         more = {"rets": [], "tail_jumps": 0, "inlined": self._inlined_in(name)}
         row = {"func": name, "binary": self._binary.image.display, **nowhere, **more}
+        self._json.write("function", row)
+        self._count()
+
+    def write_line(self, sites: FunctionSites) -> None:
+        at, entry = sites.places[0].at, sites.entry
+        places = [
+            {
+                "caller": place.at.caller,
+                "file": place.at.file,
+                "line": place.at.line,
+                **_place(place),
+            }
+            for place in sites.places
+        ]
+        row = {
+            "func": sites.function.name,
+            "binary": self._binary.image.display,
+            "file": at.file,
+            "line": at.line,
+            "address": None,
+            "site": None if entry is None else entry.address,
+            "form": None if entry is None else entry.form.value,
+            "rets": [],
+            "tail_jumps": 0,
+            "inlined": places,
+        }
         self._json.write("function", row)
         self._count()
 
@@ -412,8 +458,26 @@ class _TextWriter(_Writer):
         shown = {"NAME": _fit(in_program(self._program, name))}
         self._write([shown.get(column.title, "-") for column in self._columns], name)
 
+    def write_line(self, sites: FunctionSites) -> None:
+        entry, places = sites.entry, sites.places
+        shown = {"NAME": _fit(in_program(self._program, sites.function.name))}
+        if entry is not None:
+            shown |= {"ADDRESS": f"{entry.address:#x}", "SITE": entry.form.value}
+        cells = [shown.get(column.title, "-") for column in self._columns]
+        below: list[str] = []
+        if len(places) == 1 and places[0].unproven is None:
+            cells[-1] = _fit(places[0].at.caller)
+        else:
+            cells[-1] = counted("{:,} place{s}", len(places))
+            below = [_how_line(f"in {place.at.caller}", place) for place in places]
+        self._hold(cells, below)
+
     def _write(self, cells: list[str], name: str) -> None:
         cells[-1], below = self._places(name)
+        self._hold(cells, below)
+
+    def _hold(self, cells: list[str], below: list[str]) -> None:
+        """Write a row, or keep it until the widths of the columns are known."""
         if self._widths is not None:
             self._out.write(self._line(cells, self._widths))
             self._out.writelines(below)
@@ -495,11 +559,15 @@ class _TextWriter(_Writer):
 
 
 def _place_line(name: str, call: InlinedCall, place: Proof | None) -> str:
+    return _how_line(f"{name} in {call.caller} at {_position(call.file, call.line)}", place)
+
+
+def _how_line(at: str, place: Proof | InlinedPlace | None) -> str:
     is_counted = "counted"
-    if place is not None and place.unproven is not None:
+    if place is not None and (reason := _reason(place)) is not None:
         how = "not counted" if place.site is None else "counted, perhaps not always"
-        is_counted = f"{how}: {place.unproven.text}"
-    at = f"{name} in {call.caller} at {_position(call.file, call.line)}"
+        text = place.unproven.text if isinstance(place.unproven, Unproven) else reason_text(reason)
+        is_counted = f"{how}: {text}"
     return f"    {printable(at)}  {is_counted}\n"
 
 
@@ -533,9 +601,12 @@ class _Writers:
             writer.find_callers(rows)
 
     def write(self, sites: FunctionSites) -> None:
-        """Write one function in each form."""
+        """Write one function, or line of the source, in each form."""
         for writer in self._writers:
-            writer.write(sites)
+            if sites.is_line:
+                writer.write_line(sites)
+            else:
+                writer.write(sites)
 
     def write_inlined(self, name: str) -> None:
         """Write one function that exists only inlined in each form."""

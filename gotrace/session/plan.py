@@ -19,9 +19,11 @@ from gotrace.errors import GotraceError, NoMatchError, UsageError, said
 from gotrace.gotypes.symbols import parse_name
 from gotrace.kernel.attach import Point, ProbeGroup, refusal
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, cookie
+from gotrace.probes.lines import LineWord, parse_lines
 from gotrace.probes.pattern import NoFileError, Pattern, split_target
 from gotrace.probes.select import InlinedScope, Selection, Selector
 from gotrace.records import dataclass, field, replace
+from gotrace.session.lines import SelectedLines, partly_counted, select_lines
 from gotrace.sites.hashed import HASHED
 from gotrace.sites.inlined import InlinedSites, Unproven, is_known
 from gotrace.sites.records import SiteForm
@@ -48,12 +50,14 @@ def _any_task(file: TargetBinary, function: FuncInfo) -> tuple[TaskKind, int]:
 class BinaryRequest:
     """A file of the target (None: its executable) and the functions to select in it.
 
-    Of the requests of one ``group`` some are enough: the others may come to nothing.
+    Of the requests of one ``group`` some are enough: the others may come to nothing. ``lines`` are
+    those of the source that are selected instead of functions.
     """
 
     name: str | None
     selector: Selector
     group: str | None = None
+    lines: tuple[LineWord, ...] = ()
 
 
 def _not_excused(
@@ -71,7 +75,7 @@ class Selected:
     """The functions that one request selects in one file, before their sites are chosen.
 
     ``request`` is the request's number, and ``selector`` its own. ``verb`` is what the tool does to
-    a function. ``inlined`` is as in ``Selection``.
+    a function. ``inlined`` is as in ``Selection``. ``lines`` are selected instead of functions.
     """
 
     request: int
@@ -80,14 +84,22 @@ class Selected:
     selector: Selector
     verb: str
     inlined: frozenset[str] = frozenset()
+    lines: tuple[SelectedLines, ...] = ()
 
-    def sites(self, returns: bool, values: bool = True) -> Iterator[FunctionSites]:
+    def sites(
+        self, returns: bool, values: bool = True, proofs: InlinedSites | None = None
+    ) -> Iterator[FunctionSites]:
         """Choose the functions' sites, one after the other; with ``returns`` find their RETs.
 
         ``values``: at the entries, arguments can be read. Entries may be at RETs if calls are
         counted and the kernel emulates RETs; see ``ProbePlan.faults`` for calls that do not come
-        there.
+        there. ``proofs`` know which addresses other sites have.
         """
+        if self.lines:
+            proofs = proofs or InlinedSites(self.binary.functions)
+            for lines in self.lines:
+                yield from lines.sites(self.binary.functions, proofs)
+            return
         image, functions = self.binary.image, self.binary.functions
         at_rets = self.verb == "count" and not image.arch.steps_rets
         sees_faults = at_rets and _fault_site(self.binary) is not None
@@ -726,14 +738,18 @@ def requests_for(
     Raises UsageError.
     """
     by_file: dict[str | None, list[str]] = {}
+    lines: dict[str | None, list[LineWord]] = {}
     for text in patterns:
+        if not regexp and (found := parse_lines(text, split)) is not None:
+            lines.setdefault(found[0] or file, []).append(found[1])
+            continue
         named, pattern = split(text)
         by_file.setdefault(named or file, []).append(pattern)
     excluded = list(exclude)
     return [
         BinaryRequest(name, Selector(group, excluded, regex=regexp))
         for name, group in by_file.items()
-    ]
+    ] + [BinaryRequest(name, Selector(()), lines=tuple(words)) for name, words in lines.items()]
 
 
 def plan_counting(
@@ -860,8 +876,9 @@ def select(
             binaries = target.binaries(request.name)
             for binary in binaries:
                 binary.image.hash_is_over = target.never_hashes(binary.image)
-            if len(binaries) > 1:
-                found = _in_several(number, binaries, request, verb, inlined)
+            if len(binaries) > 1 or request.lines:
+                several = _lines_in_several if request.lines else _in_several
+                found = several(number, binaries, request, verb, inlined)
                 selected += found.selected
                 failed += [(number, error) for error in found.failed]
                 notes += found.notes
@@ -1043,6 +1060,39 @@ def _in_several(
     return found
 
 
+def _lines_in_several(
+    number: int,
+    binaries: Sequence[TargetBinary],
+    request: BinaryRequest,
+    verb: str,
+    inlined: InlinedScope,
+) -> _Found:
+    """Look lines up in programs: each has to have code in one of them."""
+    found = _Found()
+    if verb != "count":
+        text = quote(request.lines[0].text)
+        raise UsageError(f"{text} is a line: give the function that it is in, or type gofunccount")
+    lines: dict[TargetBinary, list[SelectedLines]] = {}
+    for word in request.lines:
+        missing: list[NoMatchError] = []
+        for binary in binaries:
+            try:
+                chosen = select_lines(binary.functions, word)
+                lines.setdefault(binary, []).append(chosen)
+            except NoMatchError as error:
+                missing.append(error)
+            except GotraceError as error:
+                found.failed.append(error)
+        if len(missing) == len(binaries):
+            found.failed.append(NoMatchError("; ".join(map(str, missing))))
+        else:
+            found.notes += map(str, missing)
+    for binary, several in lines.items():
+        one = Selected(number, binary, (), request.selector, verb, lines=tuple(several))
+        found.selected.append(one)
+    return found
+
+
 def _standing_in(binary: TargetBinary, selection: Selection) -> Iterator[str]:
     """Yield a line if calls of methods are seen in wrappers that these are inlined into."""
     names = binary.functions.names
@@ -1086,7 +1136,8 @@ def make_plan(
         reasons: list[str] = []
         hashed: list[str] = []
         usable = []
-        for sites in selected.sites(returns, values):
+        proofs = proven.setdefault(selected.binary, InlinedSites(selected.binary.functions))
+        for sites in selected.sites(returns, values, proofs):
             verdict = to_be_traced(sites)
             if verdict.usable:
                 usable.append(sites)
@@ -1094,8 +1145,9 @@ def make_plan(
                 hashed += verdict.problems
             else:
                 reasons += verdict.problems
-        if inlined is not InlinedScope.NONE:
-            proofs = proven.setdefault(selected.binary, InlinedSites(selected.binary.functions))
+        if selected.lines:
+            reasons += partly_counted(usable)
+        elif inlined is not InlinedScope.NONE:
             proofs.take(site.address for one in usable for site in _entries(one))
             usable, unseen = _with_inlined(selected, usable, proofs)
             reasons += unseen

@@ -8,7 +8,7 @@ as far as its words lead into the function.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence, Set
 from functools import cached_property
 
 from gotrace.records import dataclass
@@ -80,6 +80,10 @@ class Graph:
     def nearest_dominator(self, block: int) -> int:
         """Return the last block that each way to a block leads through; the entry's is itself."""
         return self._nearest[block]
+
+    def before(self, block: int) -> Sequence[int]:
+        """Return the blocks from which a block may be reached."""
+        return self._before[block]
 
     def between(self, above: int, block: int) -> set[int]:
         """Return the blocks on the ways to a block from one that dominates it, without both."""

@@ -132,7 +132,7 @@ _HAS_RESULT = re.compile(r"xchg|xadd")
 _SIGNED = frozenset({"jl", "jle", "jg", "jge", "js", "jns"})
 
 
-class _Pin(Enum):
+class Pin(Enum):
     """Why an instruction is where its call is."""
 
     ACCESS = "it stores, calls, or is atomic"
@@ -149,7 +149,7 @@ class Proof(NamedTuple):
     unproven: Unproven | None
 
 
-class _Places(NamedTuple):
+class ProofPlaces(NamedTuple):
     """The instructions of a proof, the best one first."""
 
     offsets: Sequence[int]
@@ -159,13 +159,13 @@ class _Places(NamedTuple):
 class _Call:
     """One inlined call in a function's code."""
 
-    def __init__(self, code: _Code, index: int) -> None:
+    def __init__(self, code: Code, index: int) -> None:
         self._code = code
         self.own = code.own.get(index, frozenset())
         self.pins = {at: pin for at in self.own if (pin := code.pin(at)) is not None}
         self.mark = code.tree.marks[index]
 
-    def prove(self, release: tuple[int, ...]) -> _Places:
+    def prove(self, release: tuple[int, ...]) -> ProofPlaces:
         """Return the instructions that are executed as often as the call.
 
         There are none, or they are executed at most as often, if a reason is given.
@@ -174,34 +174,34 @@ class _Call:
         keeps = _KEEPS_POSITION[0] <= release <= _KEEPS_POSITION[1]
         return self._after_checks(found, keeps) if found.offsets else found
 
-    def _prove(self, speculates: bool) -> _Places:
+    def _prove(self, speculates: bool) -> ProofPlaces:
         code, graph = self._code, self._code.graph
         if code.is_mark(self.mark):
             block = graph.blocks[graph.block_of[self.mark]]
             if speculates and self._may_be_speculated(block):
-                return _Places((), Unproven.SPECULATED)
+                return ProofPlaces((), Unproven.SPECULATED)
             return self._after_arguments(block)
         blocks = {graph.block_of[at] for at in self.pins}
         if not blocks:
-            return _Places((), Unproven.UNPINNED)
+            return ProofPlaces((), Unproven.UNPINNED)
         head = graph.head(blocks)
         if head is None or not graph.is_reducible:
-            return _Places((), Unproven.NO_HEAD)
+            return ProofPlaces((), Unproven.NO_HEAD)
         if head == 0:
-            return _Places((), Unproven.ENTRY_BLOCK)
+            return ProofPlaces((), Unproven.ENTRY_BLOCK)
         if graph.is_loop_head(head):
-            return _Places((), Unproven.LOOP_HEAD)
+            return ProofPlaces((), Unproven.LOOP_HEAD)
         kept = {graph.block_of[at] for at in self.own if not code.may_be_added(at)}
         if graph.head(kept | {head}) != head:
-            return _Places((), Unproven.HOISTED)
+            return ProofPlaces((), Unproven.HOISTED)
         if speculates and self._may_be_speculated(graph.blocks[head]):
-            return _Places((), Unproven.SPECULATED)
+            return ProofPlaces((), Unproven.SPECULATED)
         within = list(self._within(graph.blocks[head]))
         if not self._is_entered(graph.blocks[head]) and not self._begins_as_often(head):
-            return _Places(within if self._is_once(head) else (), Unproven.BRANCH)
+            return ProofPlaces(within if self._is_once(head) else (), Unproven.BRANCH)
         return self._before_faults(graph.blocks[head], within)
 
-    def _before_faults(self, block: Block, places: Sequence[int]) -> _Places:
+    def _before_faults(self, block: Block, places: Sequence[int]) -> ProofPlaces:
         """Return those places that are reached even if an access of the call faults.
 
         The compiler reads in another order than the source does, as far as nothing is written: a
@@ -210,19 +210,19 @@ class _Call:
         """
         for each in block.instructions:
             at = each[0]
-            if not _may_fault(each) or (at not in self.own and not _is_nil_check(each)):
+            if not may_fault(each) or (at not in self.own and not _is_nil_check(each)):
                 continue
             found = [place for place in places if place <= at]
             if found:
-                return _Places(found)
+                return ProofPlaces(found)
             if at not in self.own:
-                return _Places(places, Unproven.FAULTS)
+                return ProofPlaces(places, Unproven.FAULTS)
             between = [one for one in block.instructions if at < one[0] < places[0]]
-            strange = (one for one in between if _may_fault(one) and one[0] not in self.own)
-            return _Places(places, Unproven.FAULTS) if any(strange) else _Places((at,))
-        return _Places(places)
+            strange = (one for one in between if may_fault(one) and one[0] not in self.own)
+            return ProofPlaces(places, Unproven.FAULTS) if any(strange) else ProofPlaces((at,))
+        return ProofPlaces(places)
 
-    def _after_arguments(self, block: Block) -> _Places:
+    def _after_arguments(self, block: Block) -> ProofPlaces:
         """Return the mark, or what comes after it and after what its caller reads for the call.
 
         Nothing orders the mark and reads. So a nil pointer of an argument may panic after the mark.
@@ -233,22 +233,22 @@ class _Call:
         if found.unproven is not None:
             return found
         rest = [each for each in block.instructions if each[0] >= found.offsets[0]]
-        ends = (n for n, one in enumerate(rest) if self._code.pin(one[0]) is _Pin.ACCESS)
+        ends = (n for n, one in enumerate(rest) if self._code.pin(one[0]) is Pin.ACCESS)
         end = next(ends, len(rest))
         reads = [
             number
             for number, one in enumerate(rest[:end])
-            if one[0] not in self.own and _may_fault(one) and not _has_index(one)
+            if one[0] not in self.own and may_fault(one) and not _has_index(one)
         ]
         if not reads:
             return found
         after = [one[0] for one in rest[reads[-1] + 1 : end + 1]]
         is_exact = end < len(rest) and rest[end][0] in self.own
-        is_exact &= not any(_may_fault(one) and one[0] in self.own for one in rest[: reads[-1]])
+        is_exact &= not any(may_fault(one) and one[0] in self.own for one in rest[: reads[-1]])
         after.sort(key=self._code.is_emulated, reverse=True)
-        return _Places(after, None if is_exact else Unproven.FAULTS)
+        return ProofPlaces(after, None if is_exact else Unproven.FAULTS)
 
-    def _after_checks(self, places: _Places, keeps_position: bool) -> _Places:
+    def _after_checks(self, places: ProofPlaces, keeps_position: bool) -> ProofPlaces:
         """Return those places that a nil pointer of an argument keeps from being reached.
 
         The compiler has the next write check such a pointer, if it uses that: the call's first one.
@@ -260,14 +260,14 @@ class _Call:
         for number, one in enumerate(block.instructions):
             at = one[0]
             is_first = at > self.mark if is_mark else at in self.own
-            if not is_first or code.pin(at) is not _Pin.ACCESS:
+            if not is_first or code.pin(at) is not Pin.ACCESS:
                 continue
             keeps_position &= _HAS_RESULT.search(one[2]) is None
             is_of_check = (at in self.own) is keeps_position and _may_check(one)
             if not is_of_check or _is_checked(block.instructions[:number], one):
                 return places
             after = self._up_to_call(block.instructions[number + 1 :])
-            return _Places(after, places.unproven or Unproven.FAULTS)
+            return ProofPlaces(after, places.unproven or Unproven.FAULTS)
         return places
 
     def _is_entered(self, block: Block) -> bool:
@@ -279,7 +279,7 @@ class _Call:
         for each in block.instructions:
             if each[0] in self.pins:
                 return False
-            if self._code.pin(each[0]) is _Pin.ACCESS:
+            if self._code.pin(each[0]) is Pin.ACCESS:
                 return True
         return False
 
@@ -292,7 +292,7 @@ class _Call:
         blocks = self._code.graph.blocks
         inside = (each[0] for start in loop for each in blocks[start].instructions)
         return not loop or any(
-            at not in self.own and self._code.pin(at) is _Pin.ACCESS for at in inside
+            at not in self.own and self._code.pin(at) is Pin.ACCESS for at in inside
         )
 
     def _begins_as_often(self, head: int) -> bool:
@@ -326,7 +326,7 @@ class _Call:
         A write barrier of several stores has the position of the first one, jump and all.
         """
         starts = (each[0] for each in self._code.graph.blocks[block].instructions)
-        return any(at not in self.own and self._code.pin(at) is _Pin.ACCESS for at in starts)
+        return any(at not in self.own and self._code.pin(at) is Pin.ACCESS for at in starts)
 
     def _may_be_speculated(self, block: Block) -> bool:
         """Return whether a block may be executed where the call is not.
@@ -348,7 +348,7 @@ class _Call:
         return {
             at
             for at in self.own
-            if self.pins.get(at) is _Pin.ACCESS or _loads(self._code.instruction(at))
+            if self.pins.get(at) is Pin.ACCESS or _loads(self._code.instruction(at))
         }
 
     def _within(self, block: Block) -> Iterator[int]:
@@ -371,7 +371,7 @@ class _Call:
         )
 
 
-class _Code:
+class Code:
     """A function's code with what is inlined in it."""
 
     def __init__(
@@ -382,7 +382,7 @@ class _Code:
         tree: InlineTree,
         never_returns: NeverReturns,
     ) -> None:
-        self._bytes, self._entry = code, entry
+        self._bytes, self.entry = code, entry
         self.graph = graph
         self.tree = tree
         self._never_returns = never_returns
@@ -416,17 +416,17 @@ class _Code:
     def is_emulated(self, at: int) -> bool:
         return EMULATED.match(self._bytes, at) is not None
 
-    def pin(self, at: int) -> _Pin | None:
+    def pin(self, at: int) -> Pin | None:
         """Return why an instruction stays in the block that the source has it in."""
         each = self._instructions[at]
         _, _, mnemonic, operands = each
         if mnemonic == "call":
             target = target_of(operands)
-            ends = target is not None and self._never_returns(self._entry + target)
-            return None if ends else _Pin.ACCESS
+            ends = target is not None and self._never_returns(self.entry + target)
+            return None if ends else Pin.ACCESS
         if mnemonic[0] == "j":
-            return None if mnemonic == "jmp" else _Pin.BRANCH
-        return _Pin.ACCESS if _stores(mnemonic, operands) else None
+            return None if mnemonic == "jmp" else Pin.BRANCH
+        return Pin.ACCESS if _stores(mnemonic, operands) else None
 
     def may_be_added(self, at: int) -> bool:
         """Return whether register allocation may have added an instruction."""
@@ -508,7 +508,7 @@ def _loads(each: Instruction) -> bool:
     return bool(found) and "rip" not in place and _ON_STACK.search(place) is None
 
 
-def _may_fault(each: Instruction) -> bool:
+def may_fault(each: Instruction) -> bool:
     """Return whether an instruction accesses memory that may not be there, or calls."""
     _, _, mnemonic, operands = each
     if mnemonic == "call":
@@ -525,7 +525,7 @@ def _has_index(each: Instruction) -> bool:
 
 def _may_check(each: Instruction) -> bool:
     """Return whether a write may be what checks a pointer for nil that is used before."""
-    return each[2] != "call" and _may_fault(each) and not _has_index(each)
+    return each[2] != "call" and may_fault(each) and not _has_index(each)
 
 
 def _is_checked(before: Sequence[Instruction], access: Instruction) -> bool:
@@ -539,7 +539,7 @@ def _is_checked(before: Sequence[Instruction], access: Instruction) -> bool:
             return False
         if mnemonic in ("cmp", "nop") or "[" in written or written in _WIDE - {register}:
             used = _BASE.search(operands)
-            if used and used[1] == register and not _has_index(each) and _may_fault(each):
+            if used and used[1] == register and not _has_index(each) and may_fault(each):
                 return True
             continue
         if written != register:
@@ -597,6 +597,12 @@ class InlinedSites:
         """Leave out addresses that have other sites, as those that have been given."""
         self._taken.update(addresses)
 
+    def reserve(self, address: int) -> bool:
+        """Return whether an address has no other site; it has one from now on."""
+        is_free = address not in self._taken
+        self._taken.add(address)
+        return is_free
+
     def of(self, calls: Iterable[InlinedCall]) -> list[Proof]:
         """Return as ``places`` does of calls, those of a function one after the other."""
         found: list[Proof] = []
@@ -611,16 +617,20 @@ class InlinedSites:
             return [Proof(None, Unproven.RELEASE)] * len(wanted)
         if new := [index for index in wanted if (row, index) not in self._given]:
             function = self._table.function(row)
-            code = self._code(function)
+            code = self.code_of(function)
             for index in new:
                 place = self._place(function, code, index) if code else None
                 self._given[row, index] = place or Proof(None, Unproven.JUMP_TABLE)
         return [self._given[row, index] for index in wanted]
 
-    def _place(self, function: FuncInfo, code: _Code, index: int) -> Proof:
+    def _place(self, function: FuncInfo, code: Code, index: int) -> Proof:
         if index not in code.tree.marks:
             return Proof(None, Unproven.UNPINNED)
-        offsets, unproven = _Call(code, index).prove(self._release)
+        return self.chosen(function, code, _Call(code, index).prove(self._release))
+
+    def chosen(self, function: FuncInfo, code: Code, places: ProofPlaces) -> Proof:
+        """Return the site at the first instruction of a proof that is free."""
+        offsets, unproven = places
         if not offsets:
             return Proof(None, unproven)
         at = next((at for at in offsets if function.entry + at not in self._taken), None)
@@ -636,15 +646,16 @@ class InlinedSites:
         lowered = self._table.stack_delta(function.row, address) or 0
         return Proof(Site(address, SiteKind.ENTRY, form, lowered), unproven)
 
-    def _code(self, function: FuncInfo) -> _Code | None:
-        tree = self._table.inline_tree(function.row)
-        if tree is None or function.end - function.entry > MAX_SIZE:
+    def code_of(self, function: FuncInfo) -> Code | None:
+        """Return a function's code, None if its jumps cannot be followed."""
+        tree = self._table.inline_tree(function.row) or InlineTree([], [], {})
+        if function.end - function.entry > MAX_SIZE:
             return None
         code = bytes(self._image.read(function.entry, function.end - function.entry))
         graph = read_graph(code, function.entry, self._word, self._never_returns)
         if graph is None:
             return None
-        return _Code(code, function.entry, graph, tree, self._never_returns)
+        return Code(code, function.entry, graph, tree, self._never_returns)
 
     def _never_returns(self, entry: int) -> bool:
         if entry not in self._names:

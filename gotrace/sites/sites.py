@@ -106,7 +106,8 @@ class FunctionSites:
     consists of a single RET, ``entry`` (form FIRST) and the one of ``returns`` have the same
     address: a prober needs both there, the entry to be handled first. ``is_hashed``: a program in
     FIPS mode hashes the function's code. ``places`` are where the function is inlined. ``at``
-    is the place that these are copies of, None for those of any.
+    is the place that these are copies of, None for those of any. ``is_line``: they are those of a
+    line of the source.
     """
 
     function: FuncInfo
@@ -118,6 +119,7 @@ class FunctionSites:
     is_hashed: bool = False
     places: tuple[InlinedPlace, ...] = ()
     at: InlinedAt | None = None
+    is_line: bool = False
 
     @property
     def inlined(self) -> tuple[Site, ...]:

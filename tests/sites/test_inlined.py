@@ -24,7 +24,7 @@ from gotrace.kernel.cookie import cookie
 from gotrace.settings import CountSettings
 from gotrace.sites import inlined
 from gotrace.sites.graph import Graph, read_graph
-from gotrace.sites.inlined import InlinedSites, Proof, Unproven, _Call, _Code, _Pin
+from gotrace.sites.inlined import Code, InlinedSites, Pin, Proof, Unproven, _Call
 from tests.covered import covered_calls
 from tests.toolchains import FIXTURES, Toolchain, build, each_since, newest
 
@@ -90,15 +90,15 @@ def test_what_stays_in_its_place_is_counted_there() -> None:
 
 def test_a_loop_that_may_be_the_calls_own_has_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the condition of a loop has the caller's position, the head is what the loop stores."""
-    own = vars(_Code)["own"].func
+    own = vars(Code)["own"].func
 
-    def stores(code: _Code) -> dict[int, set[int]]:
+    def stores(code: Code) -> dict[int, set[int]]:
         found = own(code)
-        return {one: {at for at in found[one] if code.pin(at) is _Pin.ACCESS} for one in found}
+        return {one: {at for at in found[one] if code.pin(at) is Pin.ACCESS} for one in found}
 
     with ElfImage.open(build(SOURCE, newest())) as image:
         table = load_functions(image)
-        monkeypatch.setattr(_Code, "own", property(stores))
+        monkeypatch.setattr(Code, "own", property(stores))
         assert places(table)["fill"] == [(None, Unproven.BRANCH)]
         monkeypatch.setattr(_Call, "_is_once", lambda *_: True)  # without the rule
         ((site, _),) = places(table)["fill"]
@@ -109,9 +109,9 @@ def test_a_loop_that_may_be_the_calls_own_has_no_place(monkeypatch: pytest.Monke
 RULES = (
     (_Call, "_begins_as_often", True, "moved"),
     (Graph, "is_as_often", True, "keep"),
-    (_Code, "may_compare_for_two", False, "below"),
-    (_Code, "chooses_below", False, "pure"),
-    (_Code, "_has_wide_constant", False, "belowLarge"),
+    (Code, "may_compare_for_two", False, "below"),
+    (Code, "chooses_below", False, "pure"),
+    (Code, "_has_wide_constant", False, "belowLarge"),
     (inlined, "_is_address", True, "notPositive"),
 )
 

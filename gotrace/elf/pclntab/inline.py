@@ -14,6 +14,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from functools import cached_property
+from typing import NamedTuple
 
 from gotrace.elf import ElfError
 from gotrace.elf.pclntab.arginfo import FUNCDATA_ARGUMENTS, parse_shapes
@@ -36,6 +37,7 @@ _DEFAULT_FUNCDATA_INLINE_TREE = 3
 
 _ENTRY = struct.Struct("<ii")
 _NAME = struct.Struct("<i")
+_START_LINE = 12  # bytes into a record since Go 1.20
 _NO_DATA = 0xFFFFFFFF
 _NOWHERE = SourceLine("?", 0)
 
@@ -75,6 +77,13 @@ class InlinedFrame:
     file: str
     line: int
     is_wrapper: bool
+
+
+class InlinedFunction(NamedTuple):
+    """A function and the line of its ``func`` keyword, zero if that is not known."""
+
+    name: str
+    start_line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +301,21 @@ class InlineTrees:
         record = self._rows.record(row)
         place = self._place(record)
         return None if place is None else self._read(row, record, place)
+
+    def functions(self, row: int) -> dict[int, InlinedFunction]:
+        """Return the function of each record of a tree; lines are known since Go 1.20."""
+        record = self._rows.record(row)
+        place = self._place(record)
+        if place is None:
+            return {}
+        has_lines = self._rows.header.format is PclntabFormat.GO_1_20
+        found: dict[int, InlinedFunction] = {}
+        for index in self._read(row, record, place).marks:
+            name, _ = self._entry(place, index)
+            at = place + index * self._layout.size + _START_LINE
+            line = _NAME.unpack_from(self._data, at)[0] if has_lines else 0
+            found[index] = InlinedFunction(self._rows.name_at(name), line)
+        return found
 
     def _place(self, record: FunctionRecord) -> int | None:
         return self._tree(record) if self._indices(record) else None

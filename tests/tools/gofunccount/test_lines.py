@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines of the source in gofunccount: a count is exact, or ``>=``, or there is none.
+
+How often each line is executed is written beside it in the fixture.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.toolchains import FIXTURES, Toolchain, build, each_since, newest
+from tests.tools.harness import Result, of_kind, run_tool
+
+pytestmark = [pytest.mark.live, pytest.mark.apart]
+
+SOURCE = FIXTURES / "live_lines"
+LINES = (SOURCE / "main.go").read_text().splitlines()
+_TRUTH = re.compile(r"// ([=!])(\d+)$")
+
+
+def truth() -> dict[int, tuple[str, int]]:
+    """Return the executions of each line, and whether it must be counted exactly."""
+    marked = {line: _TRUTH.search(text) for line, text in enumerate(LINES, 1)}
+    return {line: (found[1], int(found[2])) for line, found in marked.items() if found}
+
+
+def counted(binary: Path, *words: str) -> Result:
+    return run_tool("gofunccount", "--json", *words, "--", binary, stdin=subprocess.DEVNULL)
+
+
+def rows_of(result: Result) -> dict[int, tuple[int, int]]:
+    """Return the executions of each line, and in how many places they are not all counted."""
+    assert result.status == 0, result.errors
+    found = {}
+    for row in of_kind(result, "count"):
+        file, _, line = row["func"].rpartition(":")
+        assert file == "main.go"
+        found[int(line)] = row["count"], row["uncounted_places"]
+    return found
+
+
+@each_since(21)
+def test_a_line_is_counted_exactly_or_said_not_to_be(toolchain: Toolchain) -> None:
+    found = rows_of(counted(build(SOURCE, toolchain), f"main.go:1-{len(LINES)}"))
+    known = truth()
+    for line in found.keys() & known.keys():
+        count, uncounted = found[line]
+        _, executed = known[line]
+        assert count <= executed if uncounted else count == executed, LINES[line - 1]
+    assert not [line for line in known if not known[line][1] and found.get(line, (0, 0))[0]]
+    if toolchain == newest():
+        exact = {line for line, (_, uncounted) in found.items() if not uncounted}
+        missing = {line for line, (mark, _) in known.items() if mark == "!"} - exact
+        assert not missing, [LINES[line - 1] for line in sorted(missing)]
+
+
+@pytest.mark.parametrize(
+    ("attach", "flag"), [("multi", "-ldflags=-s -w"), ("perf-cookie", "-buildmode=pie")]
+)
+def test_each_way_of_attaching_and_building(attach: str, flag: str) -> None:
+    line = next(line for line, text in enumerate(LINES, 1) if "note(x) // !6" in text)
+    binary = build(SOURCE, newest(), flags=(flag,))
+    assert rows_of(counted(binary, "--attach", attach, f"main.go:{line}")) == {line: (6, 0)}
+
+
+def test_lines_are_counted_from_a_function() -> None:
+    first = next(line for line, text in enumerate(LINES, 1) if text.startswith("func ranges("))
+    found = rows_of(counted(build(SOURCE, newest()), "main.ranges:+0", "main.ranges:+5"))
+    assert found == {first: (2, 0), first + 5: (6, 0)}
+
+
+def test_a_list_says_which_lines_can_be_counted() -> None:
+    listed = run_tool("gofunccount", "--json", "-l", "main.go:1-90", "--", build(SOURCE, newest()))
+    rows = {row["line"]: row for row in of_kind(listed, "function")}
+    assert rows and rows.keys() <= set(range(1, 91))
+    reasons = {place["unproven"] for row in rows.values() for place in row["inlined"]}
+    assert {None, "loop_head", "vanished", "branch"} <= reasons
+    for row in rows.values():
+        places = [place["place"] for place in row["inlined"]]
+        assert row["site"] == next((place for place in places if place is not None), None)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("main.go:2",), 3, "no code on line 2 of 'main.go' in "),
+        (("main.go:99999",), 3, "the last line that has some is "),
+        (("maim.go:20",), 3, "no code of a file 'maim.go' in "),
+        (("type.go:1-9",), 2, "is ambiguous: "),
+        (("main.go:9-2",), 2, "the last line comes before the first"),
+        (("main.nothing:+1",), 3, "no function matches 'main.nothing'"),
+        (("main.s*:+1",), 2, "'main.s*' is not one function: give a line as FILE.go:LINE"),
+    ],
+)
+def test_what_has_no_lines_is_explained(words: tuple[str, ...], status: int, said: str) -> None:
+    result = run_tool("gofunccount", *words, "--", build(SOURCE, newest()))
+    assert result.status == status and said in result.errors
+
+
+def test_only_gofunccount_takes_lines() -> None:
+    result = run_tool("gofunclatency", "main.go:20", "--", build(SOURCE, newest()))
+    assert result.status == 2 and "'main.go:20' is a line: " in result.errors
