@@ -43,7 +43,7 @@ from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared
 from gotrace.session.request import Accept
 from gotrace.session.tasks import Tasks, runtime_group
-from gotrace.session.why.price import Price
+from gotrace.session.why.price import Price, hits_a_second
 from gotrace.settings import AllocSettings, SampleSettings
 from gotrace.sites.machine import machine_code
 from gotrace.sites.sites import Site, function_sites
@@ -61,8 +61,6 @@ _PROFILES = ("runtime.MemProfile", "runtime.memProfileInternal")
 _COUNTED_LATE = 4 << 20
 #: For how long it is read to know the price of a run, and the cost of a hit.
 _COUNTED_SECONDS, _HIT_NS = 0.2, 2000
-#: Of most classes.
-_SPAN_BYTES = 8192
 #: Stacks are kept apart in each part of the run.
 _SPAN_ROWS = 1 << 15
 _FLUSHED = (1 << 64) - 1  # bpf/allocs.c
@@ -293,16 +291,26 @@ class AllocRequest(SampledRequest[AllocMeter]):
         if process is None or not self.target.has_started:
             return None
         file = GoFiles(self.target).runtime()
-        counter = _counter_of(file)
+        if self.by_spans:
+            return self._price_of_spans(file)
+        counter, rate = _counter_of(file), self._rate(file)
         if counter is None:
             return None
-        rate = _SPAN_BYTES if self.by_spans else self._rate(file)
         address = counter + GoFiles(self.target).module(file).bias
         with closing(ProcessMemory(process)) as memory:
             before, began = words_at(memory, address, 1)[0], time.monotonic()
             time.sleep(_COUNTED_SECONDS)
             passed = time.monotonic() - began
             return Price((words_at(memory, address, 1)[0] - before) / passed / rate, _HIT_NS)
+
+    def _price_of_spans(self, file: TargetBinary) -> Price | None:
+        """Count the spans that are used up. The runtime's counter is too late for that."""
+        if span_layout(file) is None:
+            return None
+        kind = self.find_tasks()[0].runtime_kind(file)
+        site = _site(file, _BY_SPANS["on_refill"])
+        group = runtime_group("on_entry", self.target, file, [site], kind)
+        return Price(hits_a_second(self.target, [group], self.forced), _HIT_NS)
 
     def attach(self, prepared: Prepared) -> AllocMeter:
         """Attach. Raises AttachError or LoadError."""

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from gotrace.errors import GotraceError
-from gotrace.kernel.attach import Point, attach
+from gotrace.kernel.attach import Point, ProbeGroup, attach
 from gotrace.kernel.methods import AttachMethod
 from gotrace.overhead import ProbeCost
 from gotrace.records import dataclass, replace
@@ -14,6 +15,7 @@ from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.session.scheduler import SchedulerProbes
 from gotrace.settings import CountSettings
 from gotrace.sites.records import SiteForm
+from gotrace.target.target import Target
 
 #: Of one CPU: what watching a scheduler may take without being forced.
 MAX_SHARE = 0.2
@@ -49,11 +51,17 @@ def usual_price(probes: SchedulerProbes, changes: float) -> Price:
 
 
 def changes_a_second(probes: SchedulerProbes, forced: AttachMethod | None) -> float:
+    """Return how often a program's scheduler would hit probes. Raises AttachError or LoadError."""
+    return hits_a_second(probes.target, probes.often(), forced)
+
+
+def hits_a_second(
+    target: Target, groups: Sequence[ProbeGroup], forced: AttachMethod | None
+) -> float:
     """Return how often probes would be hit, counted for a fifth of a second.
 
     Raises AttachError or LoadError.
     """
-    target, groups = probes.target, probes.often()
     points = [point for group in groups for point in group.points]
     counted = [
         replace(group, function="on_entry", points=[_numbered(p, points) for p in group.points])

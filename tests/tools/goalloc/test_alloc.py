@@ -124,6 +124,19 @@ def test_spans_of_a_program_that_samples_nothing(toolchain: Toolchain) -> None:
     assert whole == head["alloc_bytes"] and head["others_bytes"] < whole / 1000
 
 
+def test_what_spans_take_is_counted_before_it_is_paid() -> None:
+    path = unsampled(newest(), "-ldflags=-s -w")
+    with Fixture([path]) as fixture:
+        fixture.say("1000000")
+        result = run_tool("goalloc", "--force", "--json", "-p", str(fixture.ready), "-d", "2")
+    assert result.status == 0, result.errors
+    (price,) = [row for row in of_kind(result, "warning") if row.get("what") == "why_price"]
+    (head,) = of_kind(result, "alloc")
+    assert price["changes"] == pytest.approx(head["samples"] / 2, rel=0.8)
+    assert price["changes"] > 1000
+    assert price["share"] == pytest.approx(2e-6 * price["changes"], rel=0.01)
+
+
 def test_spans_of_a_program_that_samples() -> None:
     check_shares(*sampled(program(), "--json", "--spans"), "spans")
 
