@@ -21,7 +21,7 @@ from gotrace.report.table import columns_of, hanging
 from gotrace.session.count import InlinedScope
 from gotrace.session.landings import MAX_FUNCTIONS
 from gotrace.session.plan import Check, ProbePlan, Selections, Verdict
-from gotrace.sites.inlined import InlinedSites, Proof, Unproven
+from gotrace.sites.inlined import InlinedSites, Proof, Unproven, untraced
 from gotrace.sites.landings import Callers, CallerSearch
 from gotrace.sites.lines import reason_text
 from gotrace.sites.records import SiteError
@@ -292,7 +292,9 @@ class _Writer:
         if self._proofs is None:
             return [(call, None) for call in self._inlined.of(name)] if self._inlined else []
         found = list(self._table.inlined_calls([name]))
-        return list(zip(found, self._proofs.of(found), strict=True))
+        lacking = untraced(self._table, found)
+        proofs = [*self._proofs.of(found), *[Proof(None, Unproven.NO_TRACE)] * len(lacking)]
+        return list(zip([*found, *lacking], proofs, strict=True))
 
 
 def _place(place: Proof | InlinedPlace | None) -> dict[str, object]:

@@ -25,7 +25,7 @@ from gotrace.probes.select import InlinedScope, Selection, Selector
 from gotrace.records import dataclass, field, replace
 from gotrace.session.lines import SelectedLines, partly_counted, select_lines
 from gotrace.sites.hashed import HASHED
-from gotrace.sites.inlined import InlinedSites, Unproven, is_known
+from gotrace.sites.inlined import InlinedSites, Unproven, is_known, untraced
 from gotrace.sites.records import SiteForm
 from gotrace.sites.sites import FunctionSites, InlinedAt, InlinedPlace, Site, function_sites
 from gotrace.sites.unwind import fault_site
@@ -786,6 +786,9 @@ def _with_inlined(
         by_name.setdefault(call.name, []).append(
             InlinedPlace(at, found.site, why, call.row, call.index)
         )
+    for call in untraced(table, calls):
+        at, why = InlinedAt(call.caller, call.file, call.line), Unproven.NO_TRACE.value
+        by_name[call.name].append(InlinedPlace(at, None, why, call.row))
     functions, unseen = [], []
     for one in usable:  # of two rows of a name one has the places
         places = tuple(by_name.pop(one.function.name, ()))

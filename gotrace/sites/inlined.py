@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
@@ -51,6 +52,8 @@ class Unproven(Enum):
     TAKEN: another function is counted there.
     BRANCH: the jump to its first instruction may be its own, and not its caller's.
     FAULTS: an access of its own may fault before the place is reached.
+    NO_TRACE: a copy of its caller has no record of it. The compiler may have merged it with another
+    call, or left it out.
     """
 
     UNPINNED = "unpinned"
@@ -66,6 +69,7 @@ class Unproven(Enum):
     TAKEN = "taken"
     BRANCH = "branch"
     FAULTS = "faults"
+    NO_TRACE = "no_trace"
 
     @property
     def text(self) -> str:
@@ -87,6 +91,7 @@ _TEXTS = {
     Unproven.TAKEN: "another function is counted there",
     Unproven.BRANCH: "jumps of its own may reach its first instruction",
     Unproven.FAULTS: "it may fault before the place is reached",
+    Unproven.NO_TRACE: "a copy of its caller has no record of the call",
 }
 
 
@@ -126,6 +131,7 @@ _UNSIGNED_CONSTANT = re.compile(r"(?:e\w\w|r\d+d), 0x[89a-f][0-9a-f]{7}\Z")
 _ON_STACK = re.compile(r"\b[re][sb]p\b")
 _INDEXED = re.compile(r"\[\w+ \+ r\w+")
 _BASE = re.compile(r"\[(r\w+)")
+_CLOSURE = re.compile(r"\.func\d+")
 #: Writes that have the position of what they check, in each release.
 _HAS_RESULT = re.compile(r"xchg|xadd")
 #: Conditions of signed numbers: no comparison that the compiler makes of two has such a one.
@@ -578,6 +584,41 @@ def _is_address(register: str, instructions: Iterable[Instruction]) -> bool:
         if "[" not in written and written not in _WIDE - {register}:
             return False
     return False
+
+
+def untraced(table: FunctionTable, calls: Iterable[InlinedCall]) -> list[InlinedCall]:
+    """Return the calls that copies of their callers have no record of, once for each copy.
+
+    ``calls`` are all that are inlined of some functions. Each copy of a caller is expected to have
+    as many of them at a line as any other copy. If all copies lack a call, nobody knows of it. A
+    closure that the caller is given is another one in each copy.
+    """
+    seen: dict[tuple[str, str, str, int], Counter[int]] = {}
+    for call in calls:
+        rows = seen.setdefault((call.name, call.caller, call.file, call.line), Counter())
+        rows[call.row] += 1
+    copies = _copies(table, {caller for _, caller, _, _ in seen})
+    found = []
+    for (name, caller, file, line), rows in seen.items():
+        if _CLOSURE.search(name) and not name.startswith(f"{caller}."):
+            continue
+        expected = copies[caller]
+        times = max(-(-count // max(expected[row], 1)) for row, count in rows.items())
+        for row, count in expected.items():
+            lacking = count * times - rows[row]
+            found += [InlinedCall(name, caller, file, line, row)] * lacking
+    return found
+
+
+def _copies(table: FunctionTable, names: Collection[str]) -> dict[str, Counter[int]]:
+    """Return how often functions are in the code of which rows: their own, and inlined."""
+    copies = {name: Counter[int]() for name in names}
+    for name, rows in copies.items():
+        own = table.rows_named(name)
+        rows.update(row for row in own if len(own) == 1 or not table.is_wrapper(row))
+    for copy in table.inlined_calls(names):
+        copies[copy.name][copy.row] += 1
+    return copies
 
 
 class InlinedSites:

@@ -24,7 +24,7 @@ from gotrace.kernel.cookie import cookie
 from gotrace.settings import CountSettings
 from gotrace.sites import inlined
 from gotrace.sites.graph import Graph, read_graph
-from gotrace.sites.inlined import Code, InlinedSites, Pin, Proof, Unproven, _Call
+from gotrace.sites.inlined import Code, InlinedSites, Pin, Proof, Unproven, _Call, untraced
 from tests.covered import covered_calls
 from tests.toolchains import FIXTURES, Toolchain, build, each_since, newest
 
@@ -153,6 +153,21 @@ def graph_of(code: str, table: bytes = b"") -> Graph | None:
         return int.from_bytes(table[address : address + 8], "little") if address >= 0 else None
 
     return read_graph(bytes.fromhex(code), 0x1000, word, lambda entry: entry == 0x2000)
+
+
+@each_since(21)  # Go 1.19 keeps the record
+def test_a_call_of_which_a_copy_of_its_caller_has_no_record(toolchain: Toolchain) -> None:
+    path = build(SOURCE, toolchain)
+    with ElfImage.open(path) as image:
+        table = load_functions(image)
+        names = {f"main.{name}" for name in (*FUNCTIONS, "note")}
+        lacking = untraced(table, list(table.inlined_calls(names)))
+        assert [(call.name, table.function(call.row).name) for call in lacking] == [
+            ("main.note", "main.neverNoting")
+        ]
+    words = [sys.executable, str(GOFUNCCOUNT), "-l", f"{path}:main.note"]
+    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "not counted: a copy of its caller has no record of the call" in listed
 
 
 def test_a_graph_has_dominators_and_loops() -> None:
