@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from gotrace.results.merging import Merged as Merged
     from gotrace.results.merging import merge as merge
     from gotrace.results.rows import Key as Key
+    from gotrace.results.tails import Tail as Tail
     from gotrace.target.command import CommandError as CommandError
     from gotrace.target.process import ProcessError as ProcessError
     from gotrace.values.python import Chan as Chan
@@ -143,6 +144,7 @@ _HOMES = {
     "gotrace.results.lines": "Reading Recordable",
     "gotrace.results.merging": "Host Merged merge",
     "gotrace.results.rows": "Key",
+    "gotrace.results.tails": "Tail",
     "gotrace.target.command": "CommandError",
     "gotrace.target.process": "ProcessError",
     "gotrace.values.python": (

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from gotrace.records import dataclass, field
+from gotrace.records import dataclass, field, fields
 from gotrace.report.durations import duration, four_digits, size
 from gotrace.report.output import JsonOutput, Output, TextOutput
 from gotrace.report.page import page
 from gotrace.report.table import columns_of, fitted
 from gotrace.results.changes import Amount, Change, Diff, Rates
 from gotrace.results.kinds import SAMPLING
+from gotrace.results.tails import Tail
 from gotrace.text import counted, encodable, printable
 
 _TOP = 20
@@ -49,14 +50,14 @@ def _write_changes(
     what = "FUNCTION" if any(one.whole for one in changes) else "WHAT"
     heads = _COLUMN.format("CHANGE", "NOISE", "BEFORE", "AFTER", "RATIO", "SHARE")
     columns = columns_of(out)
-    within = 0 if top else sum(not one.certain for one in changed)
+    within = 0 if top else sum(not one.is_certain for one in changed)
     beyond = changed[: len(changed) - within]
     shown = beyond[: top or _TOP]
     if shown:
         output.heading(f"{heads}{what}\n")
     for one in shown:
         change = _amount(found, abs(one.change))
-        mark = "" if one.certain else "~"
+        mark = "" if one.is_certain else "~"
         numbers = (_amount(found, n) for n in (one.noise, one.before, one.after))
         sign = "+" if one.change > 0 else "-"
         share = f"{abs(one.change) / whole:.1%}" if whole else ""
@@ -72,8 +73,8 @@ def _write_changes(
         out.write(counted("and {:,} more change{s}: --top says how many\n", rest))
     if within:
         text = counted("{:,} change{s} within the noise", within)
-        out.write(f"{text}: --top {len(changed)} shows all\n")
-    if any(not one.certain for one in shown):
+        out.write(f"{text}: --top {len(changed)} shows all, or record longer\n")
+    if any(not one.is_certain for one in shown):
         out.write("~ within the noise: the least like noise first\n")
     if not changed:
         out.write("nothing has changed\n")
@@ -81,7 +82,7 @@ def _write_changes(
 
 def _changed(changes: Sequence[Change]) -> tuple[list[Change], float]:
     """Return the changes that are any, and their sum without signs."""
-    found = [one for one in changes if one.change]
+    found = [one for one in changes if one.change or one.tail]
     return found, sum(abs(one.change) for one in found)
 
 
@@ -128,6 +129,7 @@ def _details(found: Diff, one: Change) -> Iterator[str]:
                 texts = ["none" if mark is None else _amount(found, mark) for mark in marks]
                 line.append(f"{name} {' to '.join(texts)}")
         yield ", ".join(line)
+    yield from _tail(found, one.tail)
     parts = list(one.parts.items())[:_FEW_PARTS]
     if parts and one.change:
         shares = [f"{printable(name)} {ns / one.change:.0%}" for name, ns in parts if ns]
@@ -136,6 +138,14 @@ def _details(found: Diff, one: Change) -> Iterator[str]:
     own = [function for function in one.key.stack if not function.startswith("runtime.")]
     for function in own or one.key.stack:
         yield printable(function)
+
+
+def _tail(found: Diff, tail: Tail | None) -> Iterator[str]:
+    """Yield how many calls are slow, if that has certainly changed."""
+    if tail:
+        before = f"{tail.before:,} of {tail.of_before:,}"
+        after = f"{tail.after:,} of {tail.of_after:,}"
+        yield f"certain: {found.a.events} above {_amount(found, tail.above)} {before} to {after}"
 
 
 def _when(one: Change) -> tuple[tuple[str, Amount], ...]:
@@ -169,7 +179,9 @@ def _write_json(output: JsonOutput, found: Diff, top: int | None, stacks: bool) 
                     "before": one.before,
                     "after": one.after,
                     "share": round(abs(one.change) / whole, 6) if whole else 0.0,
-                    "certain": one.certain > 0,
+                    "certain": one.is_certain,
+                    "tail": one.tail
+                    and {f.name: getattr(one.tail, f.name) for f in fields(one.tail)},
                     "parts": one.parts,
                     **{f"total_{r}": getattr(one.whole, r) for r in _RATES if one.whole},
                     **{
@@ -185,6 +197,10 @@ def _write_json(output: JsonOutput, found: Diff, top: int | None, stacks: bool) 
                 },
             )
     output.out.flush()
+
+
+def _tail_row(tail: Tail | None) -> dict[str, int] | None:
+    return {one.name: getattr(tail, one.name) for one in fields(tail)} if tail else None
 
 
 @dataclass

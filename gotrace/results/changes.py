@@ -5,8 +5,9 @@ Recordings are what goalloc, gofunccount, gofunclatency, gooffcpu, gooncpu and g
 ``--json``. Each row of theirs becomes an amount under a key, and one mechanism compares these.
 
 Amounts are compared per second, those of goroutines per dump. Noise is what the intervals of the
-recordings show, or if there are not enough of them, the changes of all other rows. Changes within
-their noise follow all others, the least like noise first.
+recordings show, or if there are not enough of them, the changes of all other rows. A row has also
+changed if more of its calls, or fewer, are slow. Changes within their noise follow all others, the
+least like noise first.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from gotrace.results.kinds import (
 )
 from gotrace.results.lines import Source, rows_of
 from gotrace.results.rows import Json, Key, Row, RowKind, checked
+from gotrace.results.tails import Tail, changed_tail
 from gotrace.tables import Table
 from gotrace.text import counted
 
@@ -239,6 +241,11 @@ class Rates:
         weighed = (others * seen + _PRIOR * self.chance(amount)) / (others + _PRIOR)
         return max(seen, weighed)
 
+    def clusters(self, amount: Amount) -> float:
+        """Return how many calls come together, from the intervals: 1 if these do not show it."""
+        seen, chance = self.variance(amount), self.chance(amount)
+        return max(1.0, seen / chance) if seen and chance else 1.0
+
     def chance(self, amount: Amount) -> float:
         """Return the variance of the rate that chance alone makes."""
         if self.per == "dump":
@@ -251,7 +258,7 @@ class Change:
     """How a row changed: ``before`` and ``after`` are rates, ``noise`` is how exact the change is.
 
     ``parts`` are the changes of what the time went into, by part, the largest first. ``whole`` is
-    the change of a function with what it calls.
+    the change of a function with what it calls. ``tail`` is given if it has certainly changed.
     """
 
     key: Key
@@ -262,6 +269,7 @@ class Change:
     second: Amount
     parts: Mapping[str, float] = field(default_factory=dict)
     whole: Change | None = None
+    tail: Tail | None = None
 
     @property
     def change(self) -> float:
@@ -277,6 +285,11 @@ class Change:
     def certain(self) -> float:
         """Return how much of the change is beyond its noise."""
         return max(0.0, abs(self.change) - self.noise)
+
+    @property
+    def is_certain(self) -> bool:
+        """Return whether chance has not made it: of the sum, or of the tail."""
+        return self.certain > 0 or self.tail is not None
 
 
 @dataclass(frozen=True)
@@ -379,7 +392,9 @@ def _changes(
         }
         ranked = dict(sorted(parts.items(), key=lambda item: -abs(item[1])))
         noise = _SURE * math.sqrt(spread)
-        changes.append(Change(key, before, after, noise, one, other, ranked))
+        clusters = max(first.clusters(one), second.clusters(other))
+        tail = changed_tail(one.buckets, other.buckets, len(pairs), clusters)
+        changes.append(Change(key, before, after, noise, one, other, ranked, tail=tail))
     changes.sort(key=_order)
     return changes
 
@@ -387,7 +402,9 @@ def _changes(
 def _order(one: Change) -> tuple[bool, float, float, Key]:
     """Return where a change is among others: those within noise are last, least like it first."""
     size = abs(one.change)
-    return (False, -size, 0.0, one.key) if one.certain else (True, -one.times_noise, -size, one.key)
+    if one.is_certain:
+        return (False, -size, 0.0, one.key)
+    return (True, -one.times_noise, -size, one.key)
 
 
 def _common_noise(first: Rates, second: Rates, pairs: Sequence[tuple[Amount, Amount]]) -> float:

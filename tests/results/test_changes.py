@@ -8,6 +8,7 @@ import io
 import json
 import random
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ import pytest
 import gotrace
 from gotrace.cli import gofunccount, gofunclatency, gooffcpu, gooncpu, gostacks
 from gotrace.errors import GotraceError, UsageError, speak_as_command
+from gotrace.histogram import BUCKETS, bucket_bounds
 from gotrace.report.diff import write_diff
 from gotrace.report.merged import write_merged
 from gotrace.report.output import TextOutput
+from gotrace.results.tails import Tail, changed_tail
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, tool
 
@@ -170,7 +173,7 @@ def test_the_largest_certain_change_is_first_and_those_within_noise_are_one_line
         write_diff(TextOutput(out, out), found, top)
         shown.append(out.getvalue().splitlines())
     assert [line.split()[-1] for line in shown[0][3:-1]] == ["main.loud", "main.steady"]
-    assert shown[0][-1] == "1 change within the noise: --top 3 shows all"
+    assert shown[0][-1] == "1 change within the noise: --top 3 shows all, or record longer"
     assert [line.split()[-1] for line in shown[1][3:-1]] == [
         "main.loud",
         "main.steady",
@@ -241,6 +244,61 @@ def test_times_have_percentiles_and_the_share_of_each_part() -> None:
     assert (change.before, change.after, change.change) == (1000, 3000, 2000)
     assert change.parts == {"sync.Mutex": 1950, "running": 50}
     assert (change.first.percentile(0.99), change.second.percentile(0.99)) == (102, 912)
+
+
+def slow(chance: random.Random, calls: int, part: float) -> Rows:
+    """Return the recording of calls, so many of which take some 40 ms in place of some 1 ms."""
+    bounds = [bucket_bounds(bucket) for bucket in range(BUCKETS)]
+    found: Counter[tuple[int, int]] = Counter()
+    total = 0
+    for _ in range(calls):
+        usual, spread = (40e6, 0.8) if chance.random() < part else (1e6, 0.3)
+        value = round(usual * chance.lognormvariate(0, spread))
+        total += value
+        found[next(pair for pair in bounds if value < pair[1])] += 1
+    buckets = [[*pair, count] for pair, count in sorted(found.items())]
+    return [histogram(0, count=calls, sum_ns=total, buckets=buckets), ended(10.0)]
+
+
+def test_a_tail_that_grows_is_a_change_though_the_sum_is_within_its_noise() -> None:
+    """A few slow calls are most of the noise of a sum: 20 times as much is within it."""
+    sides = [slow(random.Random(1), 544, 0), slow(random.Random(2), 520, 0.042)]
+    for before, after in (sides, sides[::-1]):
+        found = gotrace.diff(lines(before), lines(after))
+        (change,) = found.changes
+        assert change.certain == 0 and change.is_certain
+        assert change.tail is not None
+        out = io.StringIO()
+        write_diff(TextOutput(out, out), found, None)
+        assert "within the noise" not in out.getvalue() and "p99 " in out.getvalue()
+        seen = sorted((f"{change.tail.before} of", f"{change.tail.after} of"))
+        assert seen[0] == "0 of" and all(text in out.getvalue() for text in seen)
+    few = gotrace.diff(lines(sides[0]), lines(slow(random.Random(3), 540, 0.005)))
+    out = io.StringIO()
+    write_diff(TextOutput(out, out), few, None)
+    assert out.getvalue().endswith("shows all, or record longer\n")
+
+
+def test_chance_changes_no_tail() -> None:
+    """Equal distributions, more and less of which are slow."""
+    chance = random.Random(7)
+    drawn = changed = 0
+    for part in (0.0, 0.005, 0.02, 0.1):
+        for _ in range(250):
+            first, second = (Counter(chance.random() < part for _ in range(200)) for _ in "ab")
+            sides = [{(int(k), int(k) + 1): n for k, n in one.items()} for one in (first, second)]
+            drawn += 1
+            changed += changed_tail(sides[0], sides[1], 1, 1.0) is not None
+    assert changed < drawn / 100
+
+
+def test_calls_that_are_slow_together_are_as_good_as_one() -> None:
+    quick, mixed = {(1, 2): 540}, {(1, 2): 500, (40, 41): 20}
+    assert changed_tail(quick, mixed, 1, 1.0) == Tail(40, 0, 20, 540, 520)
+    assert changed_tail(quick, mixed, 1, 10.0) is None
+    assert changed_tail(quick, mixed, 1_000_000, 1.0) is None
+    many = {(1, 2): 990_000, (40, 41): 10_000}, {(1, 2): 985_000, (40, 41): 15_000}
+    assert changed_tail(*many, 1, 1.0) is None
 
 
 def test_values_and_stacks_are_rows_of_their_own() -> None:
