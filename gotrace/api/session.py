@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from gotrace.goroutines.waits import WaitReader
     from gotrace.live.attached import AttachPrice
     from gotrace.live.monitor import Monitor
+    from gotrace.session.stepped import SteppedPrice
 _I = TypeVar("_I", bound=Iteration[Any])
 _M = TypeVar("_M", bound=Probing)
 _C = TypeVar("_C")
@@ -134,6 +135,7 @@ class _CountOptions(_SumOptions, total=False):
     """Parameters of ``Session.count``."""
 
     inlined: bool
+    force: bool
 
 
 class _KeyOptions(TypedDict, total=False):
@@ -590,6 +592,7 @@ class Session:
         exclude: Iterable[str] = (),
         regexp: bool = False,
         inlined: bool = False,
+        force: bool = False,
         ready: Callable[[], object] | None = None,
         interval: float | None = None,
     ) -> Counts | Groups | IntervalStream[Any]:
@@ -599,11 +602,11 @@ class Session:
         added up by their values, and patterns may be whole probes. There are at most so many
         ``rows``, and texts are compared by their first ``string_size`` bytes. Calls are counted
         where a function is inlined, too, if its name has no wildcard and ``by`` asks for none of
-        its values; with ``inlined`` also of functions that a pattern matches. ``ready`` is called
-        once the probes are attached.
-        ``budget``: see ``trace``. With ``interval`` an iterator is returned at once: of results of
-        as many seconds each. Raises GotraceError as ``trace`` does; LostCalls where calls are
-        missing, unless ``lossy``.
+        its values; with ``inlined`` also of functions that a pattern matches. If single-stepping
+        lines or inlined calls takes more than a fifth of one CPU, that needs ``force`` or
+        ``budget`` (see ``trace``). ``ready`` is called once the probes are attached. With
+        ``interval`` an iterator is returned at once: of results of as many seconds each. Raises
+        GotraceError as ``trace`` does; LostCalls where calls are missing, unless ``lossy``.
         """
         check_numbers(seconds, rows=rows, string_size=string_size)
         scope = InlinedScope.MATCHED if inlined else InlinedScope.NAMED
@@ -617,6 +620,7 @@ class Session:
                 key=key_of([by] if isinstance(by, str) else list(by)),
                 text_bytes=checked_text_size(string_size),
                 inlined=scope,
+                accept_stepped=None if force else _refuse_stepped,
                 no_parts="count() cannot group by parts of the time: use latency()",
                 options=KeyOptions(rows=rows),
             )
@@ -626,6 +630,7 @@ class Session:
             asked=self._asked(patterns, exclude, regexp),
             budget=checked_budget(budget),
             inlined=scope,
+            accept_stepped=None if force else _refuse_stepped,
         )
 
         def read(run: Run[CallCounter, Any]) -> Callable[[], Counts]:
@@ -1309,6 +1314,11 @@ def _refusing(what: str) -> Callable[[SchedulerProbes], None]:
         _refuse(price_of(probes, None), f"{probes.COUNTED}: {what} would")
 
     return accept
+
+
+def _refuse_stepped(price: SteppedPrice) -> None:
+    if price.must_be_forced:
+        raise GotraceError(f"{price.text}: force=True accepts it, budget=0.02 ends it in time")
 
 
 def _refuse(price: CountedPrice, text: str) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from gotrace.cli.counting import accepting
 from gotrace.cli.irregular import irregularities, undecided_notices
 from gotrace.cli.latency_options import GofunclatencyOptions
 from gotrace.cli.options import CallsOptions, CountOptions
@@ -68,6 +69,7 @@ from gotrace.text import counted
 
 if TYPE_CHECKING:
     from gotrace.cli.heat import HeatDrawing
+    from gotrace.session.stepped import AcceptStepped
 
 _POLL = 1.0  # seconds
 
@@ -79,8 +81,10 @@ _Write = Callable[[_Run, KeyPeriod, float], None]
 def count_by(options: CallsOptions) -> int:
     """Count calls by values of theirs, and return the exit status."""
     with target_of(options) as target:
-        request = _request(options, target, KeyOptions(rows=options.rows), verb="count")
         output = run_output(options)
+        accept = accepting(output, isinstance(options, CountOptions) and options.force)
+        wanted = KeyOptions(rows=options.rows)
+        request = _request(options, target, wanted, verb="count", accept=accept)
 
         def write(run: _Run, period: KeyPeriod, seconds: float) -> None:
             if options.wants_stacks:
@@ -166,7 +170,13 @@ def _value_of(options: CallsOptions) -> KeyText | None:
     return of
 
 
-def _request(options: CallsOptions, target: Target, wanted: KeyOptions, verb: str) -> KeyRequest:
+def _request(
+    options: CallsOptions,
+    target: Target,
+    wanted: KeyOptions,
+    verb: str,
+    accept: AcceptStepped | None = None,
+) -> KeyRequest:
     """Return the request for sums: without ``--of``, times are those of all returns."""
     is_count = verb == "count"
     return KeyRequest(
@@ -188,6 +198,7 @@ def _request(options: CallsOptions, target: Target, wanted: KeyOptions, verb: st
         inlined=_inlined(options) if is_count else InlinedScope.NONE,
         no_parts=_NO_PARTS if is_count and not options.list else None,
         options=wanted,
+        accept_stepped=accept,
     )
 
 

@@ -19,9 +19,10 @@ from gotrace.cli.run import (
     target_of,
     tracing_took,
 )
+from gotrace.errors import GotraceError
 from gotrace.gotypes.symbols import shown_names
 from gotrace.report.counts import write_counts
-from gotrace.report.output import Notice, Output
+from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.budget import Spent
 from gotrace.session.call_rows import inlined_rows
 from gotrace.session.count import CountRequest, InlinedScope
@@ -30,11 +31,13 @@ from gotrace.sites.records import SiteForm
 
 if TYPE_CHECKING:
     from gotrace.results.rows import Row
+    from gotrace.session.stepped import AcceptStepped, SteppedPrice
 
 
 def count(options: CountOptions) -> int:
     """Count calls, or list the functions; return the exit status."""
     with target_of(options) as target:
+        output = run_output(options)
         request = CountRequest(
             target=target,
             asked=asked_of(options),
@@ -44,8 +47,8 @@ def count(options: CountOptions) -> int:
             is_calibrated=True,
             by_place=options.places,
             inlined=InlinedScope.MATCHED if options.inlined else InlinedScope.NAMED,
+            accept_stepped=accepting(output, options.force),
         )
-        output = run_output(options)
         if not options.list:
             return status_of(_count(options, request, output).failed)
         from gotrace.report.listing import list_functions
@@ -53,6 +56,18 @@ def count(options: CountOptions) -> int:
         found = request.select(inlined=True)
         listed = list_functions(found, output, request.verb, to_be_traced, options.inlined)
         return status_of(listed)
+
+
+def accepting(output: Output, force: bool) -> AcceptStepped:
+    """Return a check that prints the price of single-stepped code, or refuses it if not forced."""
+
+    def accept(price: SteppedPrice) -> None:
+        if price.must_be_forced and not force:
+            more = "--force accepts it, --budget 2% ends it in time"
+            raise GotraceError(f"{price.text}: {price.less}{more}")
+        output.notice(Notice(NoticeKind.WARNING, price.text, price.fields))
+
+    return accept
 
 
 def _count(options: CallsOptions, request: CountRequest, output: Output) -> ProbePlan:

@@ -714,6 +714,9 @@ class CountOptions(CallsOptions):
     places: bool = Heading.OUTPUT.option(
         "--places", "one row for each place where a function is inlined, and one for its own code"
     )
+    force: bool = Heading.EXPERT.option(
+        "--force", "count lines and inlined calls whatever it takes of the program's time"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)

@@ -33,6 +33,7 @@ from gotrace.target.target import Target
 if TYPE_CHECKING:  # counting does without
     from gotrace.probes.spec import ProbeSpec
     from gotrace.session.scheduler import SchedulerProbes
+    from gotrace.session.stepped import AcceptStepped
     from gotrace.session.tasks import Tasks
     from gotrace.session.trace_plan import TracePlan
     from gotrace.session.why.probes import WhyOptions
@@ -158,6 +159,8 @@ class FunctionRequest(RunRequest[M, C]):
     why: WhyOptions | None = None
     #: Room for further plans in the programs, None if there are none to come.
     room: PlanRoom | None = None
+    #: Is shown what lines and inlined calls take, None if they are counted whatever it is.
+    accept_stepped: AcceptStepped | None = None
 
     #: Whether calls are identified by their goroutines.
     BY_TASK: ClassVar[bool] = True
@@ -203,6 +206,7 @@ class FunctionRequest(RunRequest[M, C]):
         for file in planned.plan.files:
             file.check_traced()
         plan, traced = planned.plan, planned.traced
+        self._price_stepped(plan)
         tasks = why = None
         if self.BY_TASK:
             from gotrace.session.tasks import find_tasks
@@ -226,6 +230,23 @@ class FunctionRequest(RunRequest[M, C]):
             is_priced=self.is_priced or (self.is_calibrated and self.PRICES_HITS),
             room=self.room,
         )
+
+    def _price_stepped(self, plan: ProbePlan) -> None:
+        """Have the price of lines and inlined calls accepted, if the target runs already.
+
+        A budget bounds it as well.
+        """
+        places = any(sites.inlined for _, _, sites in (plan.whole or plan).numbered())
+        runs = bool(self.target.watched) and self.target.has_started
+        if self.accept_stepped is None or self.budget is not None or not (places and runs):
+            return
+        from gotrace.session.presence import check_presence
+        from gotrace.session.stepped import stepped_price
+
+        list(check_presence(self.target, plan.binaries, None))
+        price = stepped_price(self.target, plan, self.forced)
+        if price is not None:
+            self.accept_stepped(price)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,9 +41,10 @@ from gotrace.session.oncpu.meter import (
 )
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared
+from gotrace.session.rates import hits_a_second
 from gotrace.session.request import Accept
 from gotrace.session.tasks import Tasks, runtime_group
-from gotrace.session.why.price import Price, hits_a_second
+from gotrace.session.why.price import COUNTING, Price
 from gotrace.settings import AllocSettings, SampleSettings
 from gotrace.sites.machine import machine_code
 from gotrace.sites.sites import Site, function_sites
@@ -310,7 +311,8 @@ class AllocRequest(SampledRequest[AllocMeter]):
         kind = self.find_tasks()[0].runtime_kind(file)
         site = _site(file, _BY_SPANS["on_refill"])
         group = runtime_group("on_entry", self.target, file, [site], kind)
-        return Price(hits_a_second(self.target, [group], self.forced), _HIT_NS)
+        hits = hits_a_second(self.target, [group], self.forced, COUNTING)
+        return Price(sum(hits), _HIT_NS)
 
     def attach(self, prepared: Prepared) -> AllocMeter:
         """Attach. Raises AttachError or LoadError."""

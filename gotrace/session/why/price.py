@@ -3,24 +3,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-
 from gotrace.errors import GotraceError
-from gotrace.kernel.attach import Point, ProbeGroup, attach
 from gotrace.kernel.methods import AttachMethod
 from gotrace.overhead import ProbeCost
-from gotrace.records import dataclass, replace
+from gotrace.records import dataclass
 from gotrace.session.calibrate import Calibration, trap_cost
+from gotrace.session.rates import hits_a_second
 from gotrace.session.scheduler import SchedulerProbes
-from gotrace.settings import CountSettings
 from gotrace.sites.records import SiteForm
-from gotrace.target.target import Target
 
 #: Of one CPU: what watching a scheduler may take without being forced.
 MAX_SHARE = 0.2
+#: Seconds in which hits are counted.
+COUNTING = 0.2
 
-_COUNTING = 0.2  # seconds
 _MAX_WAIT = 1.5  # seconds, for the cost of a hit
 _USUAL_HIT = 800  # ns, on a virtual machine that does other things as well
 
@@ -52,35 +48,7 @@ def usual_price(probes: SchedulerProbes, changes: float) -> Price:
 
 def changes_a_second(probes: SchedulerProbes, forced: AttachMethod | None) -> float:
     """Return how often a program's scheduler would hit probes. Raises AttachError or LoadError."""
-    return hits_a_second(probes.target, probes.often(), forced)
-
-
-def hits_a_second(
-    target: Target, groups: Sequence[ProbeGroup], forced: AttachMethod | None
-) -> float:
-    """Return how often probes would be hit, counted for a fifth of a second.
-
-    Raises AttachError or LoadError.
-    """
-    points = [point for group in groups for point in group.points]
-    counted = [
-        replace(group, function="on_entry", points=[_numbered(p, points) for p in group.points])
-        for group in groups
-    ]
-    attached = attach(CountSettings(site=target.settings(), counters=len(points)), counted, forced)
-    try:
-        began = time.monotonic()
-        time.sleep(_COUNTING)
-        counts = attached.program.map("counts").sums()
-        passed = time.monotonic() - began
-    finally:
-        attached.close()
-    return sum(counts) / passed
-
-
-def _numbered(point: Point, points: list[Point]) -> Point:
-    """Return a point with its own counter's number in its cookie."""
-    return replace(point, cookie=point.cookie >> 32 << 32 | points.index(point))
+    return sum(hits_a_second(probes.target, probes.often(), forced, COUNTING))
 
 
 def _hit_cost(calibration: Calibration[ProbeCost]) -> int:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+import gotrace
 from tests.toolchains import FIXTURES, Toolchain, build, each_since, newest
-from tests.tools.harness import Result, of_kind, run_tool
+from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool
 
 pytestmark = [pytest.mark.live, pytest.mark.apart]
 
@@ -104,3 +105,48 @@ def test_what_has_no_lines_is_explained(words: tuple[str, ...], status: int, sai
 def test_only_gofunccount_takes_lines() -> None:
     result = run_tool("gofunclatency", "main.go:20", "--", build(SOURCE, newest()))
     assert result.status == 2 and "'main.go:20' is a line: " in result.errors
+
+
+_HOT = FIXTURES / "live_hot_line"
+
+
+def _hot_line() -> str:
+    lines = (_HOT / "main.go").read_text().splitlines()
+    return f"main.go:{next(number for number, text in enumerate(lines, 1) if '// hot' in text)}"
+
+
+def test_a_line_in_a_hot_loop_is_refused_unless_that_is_forced() -> None:
+    """It is single-stepped: counting it would nearly stop the program."""
+    line = _hot_line()
+    with Fixture([build(_HOT, newest())]) as program:
+        words = ("-p", str(program.ready), line)
+        program.say("spin")
+        refused = run_tool("gofunccount", *words)
+        assert refused.status == 1 and not refused.lines
+        (error,) = refused.errors.splitlines()
+        assert f"{line} is executed about " in error and "--force accepts it" in error
+        with (
+            gotrace.attach(program.ready) as go,
+            pytest.raises(gotrace.GotraceError, match="force=True"),
+        ):
+            go.count(line, seconds=0.1)
+        forced = run_tool("gofunccount", "--json", "--force", "-d", "0.3", *words)
+        assert forced.status == 0
+        (price,) = [row for row in forced.objects if row.get("what") == "stepped_price"]
+        (row,) = of_kind(forced, "count")
+        assert price["func"] == row["func"] == line
+        assert price["share"] > 0.2 and row["count"] > 1000
+        held = run_tool("gofunccount", "--json", "--budget", "2%", "-d", "1", *words)
+        assert held.status == 0
+        assert any(row.get("what") == "budget" for row in held.objects)
+        program.finish()
+
+
+def test_a_line_that_is_seldom_executed_is_counted_without_a_word() -> None:
+    with Fixture([build(_HOT, newest())]) as program:
+        with tool("gofunccount", "--json", "-p", str(program.ready), _hot_line()) as counting:
+            program.work("300")
+            result = counting.end()
+        program.finish()
+    assert [count for count, _ in rows_of(result).values()] == [300]
+    assert not [row for row in result.objects if row.get("what") == "stepped_price"]
