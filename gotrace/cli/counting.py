@@ -26,7 +26,8 @@ from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.budget import Spent
 from gotrace.session.call_rows import inlined_rows
 from gotrace.session.count import CountRequest, InlinedScope
-from gotrace.session.plan import CountedFunction, InlinedPlaces, ProbePlan, to_be_traced
+from gotrace.session.order import Order
+from gotrace.session.plan import CountedFunction, ProbePlan, to_be_traced
 from gotrace.sites.records import SiteForm
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _count(options: CallsOptions, request: CountRequest, output: Output) -> Prob
     with running(request, output) as run:
         for notice in opened_notices(options, run, request.done):
             output.notice(notice)
-        counter, names, places = run.meter, run.plan.counted, run.plan.places
+        counter, names = run.meter, run.plan.counted
         hits = _Hits(run.plan)
         shown = shown_names((function.name for function in names), options.short)
         seconds = 0.0
@@ -82,7 +83,7 @@ def _count(options: CallsOptions, request: CountRequest, output: Output) -> Prob
             counts = counter.take()
             hits.add(counts)
             seconds += length
-            rows = _table(options, names, counts, length, places)
+            rows = _table(options, run.plan, counts, length)
             rates = options.interval is not None
             for form in output.forms:
                 write_counts(form, rows, options.timestamp, shown, rates=rates)
@@ -116,15 +117,15 @@ class _Hits:
 
 def _table(
     options: CallsOptions,
-    names: Sequence[CountedFunction],
+    plan: ProbePlan,
     counts: Sequence[int],
     length: float,
-    places: Mapping[CountedFunction, InlinedPlaces],
 ) -> Sequence[Row]:
     by_name: Counter[CountedFunction] = Counter()
-    for function, count in zip(names, counts, strict=True):
+    for function, count in zip(plan.counted, counts, strict=True):
         if count:
             by_name[function] += count
     when = time.time(), length
     rates = options.interval is not None
-    return inlined_rows(by_name, places, when, options.top, options.sort, rates)
+    order = options.sort or (Order.NAME if plan.has_only_lines else None)
+    return inlined_rows(by_name, plan.places, when, options.top, order, rates)

@@ -67,9 +67,11 @@ def count_rows(
     for row in rows:
         row["share"] = share_of(row["count"], total)
 
-    def name(row: Json) -> tuple[str, str, str]:
+    def name(row: Json) -> tuple[str, int, str, str]:
         by = row.get("by") or (row.get("caller"), row.get("at"))
-        return row["func"] or "", row.get("program") or "", repr(by)
+        file, _, line = (row["func"] or "").rpartition(".go:")
+        of = (file, int(line)) if line.isdecimal() else (row["func"] or "", 0)
+        return *of, row.get("program") or "", repr(by)
 
     by_name = name if order is Order.NAME else None
     return ordered(rows, top, lambda row: (row["count"], *name(row)), by_name)

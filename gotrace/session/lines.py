@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from gotrace.elf.functions import FuncInfo, FunctionTable, Origin
 from gotrace.errors import NoMatchError
 from gotrace.probes.lines import LineWord, short_name
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.sites.inlined import InlinedSites
 from gotrace.sites.lines import FileLines, reason_text
 from gotrace.sites.sites import FunctionSites, InlinedAt, InlinedPlace
 from gotrace.text import counted, printable, quote
 
-_SHOWN = 3
+#: Lines that are looked at for one that is counted.
+_NEAR = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,23 @@ class SelectedLines:
             why = _reasons(place.unproven for place in places)
             problem = None if first is not None else f"{name}: not counted: {why}"
             yield FunctionSites(function, first, (), problem, places=own, is_line=True)
+
+    def without(self, others: Iterable[SelectedLines]) -> SelectedLines:
+        """Return the lines that no others are: each has one probe."""
+        known = {line for one in others if one.found.file == self.found.file for line in one.lines}
+        return replace(self, lines=[line for line in self.lines if line not in known])
+
+    def nearest(self, table: FunctionTable) -> str:
+        """Return advice on the nearest line that is counted, "" if none is near."""
+        near = sorted(
+            (line for line in self.found.lines if line not in self.lines),
+            key=lambda line: min(abs(line - one) for one in self.lines),
+        )
+        for line in near[:_NEAR]:
+            places = self.found.places(line, InlinedSites(table))
+            if any(place.site is not None for place in places):
+                return f": {self.name}:{line} is counted"
+        return ""
 
 
 def select_lines(table: FunctionTable, word: LineWord) -> SelectedLines:
@@ -88,4 +106,7 @@ def partly_counted(lines: Iterable[FunctionSites]) -> Iterator[str]:
 
 def _reasons(found: Iterable[str | None]) -> str:
     reasons = Counter(why for why in found if why is not None)
-    return ", ".join(f"{reason_text(reason)} ({count})" for reason, count in reasons.items())
+    return ", ".join(
+        f"{reason_text(reason)} ({count})" if len(reasons) > 1 else reason_text(reason)
+        for reason, count in reasons.items()
+    )

@@ -486,6 +486,11 @@ class ProbePlan:
         return any(sites.tail_jumps for sites in self._every())
 
     @property
+    def has_only_lines(self) -> bool:
+        """Return whether lines of the source are counted, and no functions."""
+        return all(sites.is_line for sites in (self.whole or self)._every())
+
+    @property
     def must_be_limited(self) -> bool:
         """Return whether a breakpoint may be in no other process than the target's."""
         return any(sites.is_hashed for sites in self._every())
@@ -1080,8 +1085,10 @@ def _lines_in_several(
         missing: list[NoMatchError] = []
         for binary in binaries:
             try:
-                chosen = select_lines(binary.functions, word)
-                lines.setdefault(binary, []).append(chosen)
+                several = lines.setdefault(binary, [])
+                chosen = select_lines(binary.functions, word).without(several)
+                if chosen.lines:
+                    several.append(chosen)
             except NoMatchError as error:
                 missing.append(error)
             except GotraceError as error:
@@ -1092,7 +1099,8 @@ def _lines_in_several(
             found.notes += map(str, missing)
     for binary, several in lines.items():
         one = Selected(number, binary, (), request.selector, verb, lines=tuple(several))
-        found.selected.append(one)
+        if several:
+            found.selected.append(one)
     return found
 
 
@@ -1163,6 +1171,8 @@ def make_plan(
             problems += reasons
         else:
             why = [*reasons, *hashed][0]
+            if selected.lines:
+                why += selected.lines[0].nearest(selected.binary.functions)
             unusable.append((selected.request, selected.nothing_usable(verb, why)))
     if not plans:
         raise [*found.failed, *(error for _, error in unusable)][0]

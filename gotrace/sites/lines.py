@@ -66,6 +66,7 @@ _TEXTS: Mapping[str, str] = {
     Unproven.ENTRY_BLOCK.value: "it begins where the function does",
     Unproven.JUMP_TABLE.value: "the function's jumps cannot be followed",
     Unproven.TAKEN.value: "another line or function is counted there",
+    Unproven.RELEASE.value: "that is known of programs of Go 1.21 to 1.27 for amd64 alone",
 }
 
 

@@ -23,6 +23,14 @@ LINES = (SOURCE / "main.go").read_text().splitlines()
 _TRUTH = re.compile(r"// ([=!])(\d+)$")
 
 
+_HOT = FIXTURES / "live_hot_line"
+
+
+def _hot_line() -> str:
+    lines = (_HOT / "main.go").read_text().splitlines()
+    return f"main.go:{next(number for number, text in enumerate(lines, 1) if '// hot' in text)}"
+
+
 def truth() -> dict[int, tuple[str, int]]:
     """Return the executions of each line, and whether it must be counted exactly."""
     marked = {line: _TRUTH.search(text) for line, text in enumerate(LINES, 1)}
@@ -85,6 +93,33 @@ def test_a_list_says_which_lines_can_be_counted() -> None:
         assert row["site"] == next((place for place in places if place is not None), None)
 
 
+def test_rows_are_in_the_order_of_the_source_and_each_line_is_one() -> None:
+    binary = build(SOURCE, newest())
+    result = counted(binary, "main.go:90-120", "main.go:110", "main.chains:+2")
+    found = list(rows_of(result))
+    assert found == sorted(found) and len(found) == len(set(found)) and min(found) < 90
+    assert not any("another line" in str(row.get("message")) for row in result.objects)
+    by_count = list(rows_of(counted(binary, "--sort", "count", "main.go:90-120")).values())
+    assert by_count == sorted(by_count, key=lambda row: row[0])
+
+
+def test_a_line_that_is_refused_has_one_beside_it_that_is_counted() -> None:
+    line = next(line for line, text in enumerate(LINES, 1) if "range s.list" in text)
+    binary = build(SOURCE, newest())
+    refused = counted(binary, f"main.go:{line}")
+    assert refused.status and "(1)" not in refused.errors
+    near = re.search(r": (main\.go:\d+) is counted$", refused.errors.strip())
+    assert near and counted(binary, near[1]).status == 0
+
+
+@each_since(19)
+def test_a_release_that_is_not_known_is_refused_with_those_that_are(toolchain: Toolchain) -> None:
+    if toolchain.minor in ("1.19", "1.20"):
+        refused = counted(build(_HOT, toolchain), _hot_line())
+        assert refused.status and "of Go 1.21 to 1.27 for amd64" in refused.errors
+        assert "is counted" not in refused.errors
+
+
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
@@ -105,14 +140,6 @@ def test_what_has_no_lines_is_explained(words: tuple[str, ...], status: int, sai
 def test_only_gofunccount_takes_lines() -> None:
     result = run_tool("gofunclatency", "main.go:20", "--", build(SOURCE, newest()))
     assert result.status == 2 and "'main.go:20' is a line: " in result.errors
-
-
-_HOT = FIXTURES / "live_hot_line"
-
-
-def _hot_line() -> str:
-    lines = (_HOT / "main.go").read_text().splitlines()
-    return f"main.go:{next(number for number, text in enumerate(lines, 1) if '// hot' in text)}"
 
 
 def test_a_line_in_a_hot_loop_is_refused_unless_that_is_forced() -> None:
