@@ -55,10 +55,20 @@ def examine(options: ExamineOptions) -> int:
             samples.begin()
 
         _attach("CPU time by function", unseen, sample)
+        requests = _slow_requests(monitor)  # the program may end
         measured = _measured(options, monitor, target, waiter, samples, output)
-        unseen.append("requests: type gotop -r ROOT")
+        unseen.append(f"seldom slow requests: {requests}")
         write_findings(output, measured, time_findings(measured), unseen)
     return 0
+
+
+def _slow_requests(monitor: Monitor) -> str:
+    """Return the commands for requests that are slow too seldom to be much of the time."""
+    of = f"-p {monitor.pid}"
+    if monitor.server is None:
+        return f"type gotop {of} -r ROOT"
+    latency = f"gofunclatency -m --why {of} {monitor.server}"
+    return f"type {latency} (or gotop {of} -r {monitor.server})"
 
 
 def _accepting(options: ExamineOptions) -> Callable[[AttachPrice], None]:

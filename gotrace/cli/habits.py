@@ -209,7 +209,7 @@ def _instead(parser: argparse.ArgumentParser, word: str) -> str:
 
 def _stray(tool: str, word: str) -> str:
     """Return advice on a word that no option takes, for a tool that has no patterns."""
-    if tool == "gotop":
+    if tool in ("gotop", "gotrace examine"):
         return f"type {tool} -p {quote(word)}"
     if tool != "gooffcpu":
         return ""
@@ -274,18 +274,18 @@ def check_words(tool: str, given: Mapping[str, Any]) -> None:
     patterns: list[str] = given.get("patterns") or given.get("functions") or []
     patterns = [*([root] if root else []), *patterns]
     if patterns and not given.get("regexp"):
-        _check_patterns(tool, patterns, bool(given["processes"]), "interval" in given)
+        _check_patterns(tool, patterns, given["processes"], "interval" in given)
 
 
 def _check_patterns(
-    tool: str, patterns: Sequence[str], has_process: bool, has_interval: bool
+    tool: str, patterns: Sequence[str], processes: Sequence[str], has_interval: bool
 ) -> None:
-    first, *others = patterns
+    (first, *others), has_process = patterns, bool(processes)
     _check_files(patterns)
     if first in ("help", "version"):
         raise UsageError(f"{first} is an option here: type {tool} --{first}")
     if tool == "gotrace":
-        _check_subcommands(patterns)
+        _check_subcommands(patterns, processes)
     if first in _COMMANDS and (others or not has_process or tool in _READING):
         process = "" if has_process else ", and give the process by -p PID"
         raise UsageError(f"{tool} has no such subcommand: leave out {quote(first)}{process}")
@@ -325,16 +325,16 @@ def _check_files(patterns: Sequence[str]) -> None:
         )
 
 
-def _check_subcommands(patterns: Sequence[str]) -> None:
+def _check_subcommands(patterns: Sequence[str], processes: Sequence[str]) -> None:
     for word in patterns:
         if word in SUBCOMMANDS:
             text = f"{quote(word)} is the first word, before options: type gotrace {word}"
             raise UsageError(f"{text} (a function of this name is BINARY:{word})")
-        if _NUMBER.fullmatch(word) and (meant := meant_subcommand(patterns)):
+        if _NUMBER.fullmatch(word) and (meant := meant_subcommand(patterns, processes)):
             raise UsageError(f"{quote(word)} is not a function: type {meant}")
 
 
-def meant_subcommand(patterns: Sequence[str]) -> str:
+def meant_subcommand(patterns: Sequence[str], processes: Sequence[str]) -> str:
     """Return the line with the subcommand that the first word resembles, "" if it does not."""
     import difflib
     from shlex import join
@@ -347,7 +347,8 @@ def meant_subcommand(patterns: Sequence[str]) -> str:
         return ""
     if alike == ["flight"] and not (others and _NUMBER.fullmatch(others[0])):
         others = ["TIME", *others]
-    words = [] if alike[0] in _PLAIN else others
+    given = ["-p", ",".join(processes)] if processes else []
+    words = [] if alike[0] in _PLAIN else [*given, *others]
     return join(["gotrace", *alike, *words])
 
 

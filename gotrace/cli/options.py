@@ -268,6 +268,8 @@ _WAITS = f"--why={WHY_WAITS}"
 
 
 _CONDITION = re.compile(r"""\s+(?=[("`])""")
+#: A format at the end of a probe, perhaps after a predicate, and its values.
+_FORMAT = re.compile(r"""(?:^|(?<=\))\s+)(?:"(?:[^"\\]|\\.)*"|`[^`]*`)\s*(?:,\s*(.+))?$""")
 
 
 def _check_bare(patterns: Sequence[str], tool: str, regexp: bool) -> None:
@@ -285,6 +287,12 @@ def _check_bare(patterns: Sequence[str], tool: str, regexp: bool) -> None:
                 raise UsageError(
                     f"{tool} adds calls up where they return: type gotrace '{function} {condition}'"
                 )
+            if printed := _FORMAT.search(condition):
+                from shlex import join
+
+                probe = f"{function} {condition[: printed.start()]}".rstrip()
+                words = join(["--by", printed[1] or "$func", probe])
+                raise UsageError(f"{tool} prints no format: type {tool} {words}")
             raise UsageError(
                 f"{tool} takes {condition!r} only with --by: type {tool} --by '$func'"
                 f" '{function} {condition}'"

@@ -66,7 +66,7 @@ def trace(options: GotraceOptions) -> int:
 
 def _check_first(options: GotraceOptions, target: Target) -> None:
     """Raise NoMatchError if the first word is a mistyped subcommand and names no function."""
-    meant = "" if options.regexp else meant_subcommand(options.patterns)
+    meant = "" if options.regexp else meant_subcommand(options.patterns, options.processes)
     if not meant:
         return
     first = options.patterns[0]

@@ -398,11 +398,19 @@ def fine(measured: Measured, found: Iterable[TimeFinding]) -> Iterator[str]:
         yield f"quota: {none}"
     if "memory" not in kinds and measured.samples is not None:
         yield f"memory: {_share(sum(measured.on_memory()))} of the CPU time"
-    if not kinds & {wait.name.lower() for wait in _WAITS}:
-        found_waits = sum(n for doing, n in looks.sums.items() if doing.wait_for is not None)
-        yield f"waits within requests: {found_waits / (looks.count or 1):.1f} goroutines on average"
-    if "syscall" not in kinds:
-        mean = looks.in_state(State.SYSCALL)
-        yield f"system calls: {mean:.1f} goroutines are in one on average"
     if "growth" not in kinds and looks.last is not None:
         yield f"goroutines: {looks.last.head.goroutines:,}, and no group grows"
+
+
+def means(measured: Measured, found: Iterable[TimeFinding]) -> Iterator[str]:
+    """Yield a line for each mean that makes no finding.
+
+    A small one is no verdict: a request that is seldom slow adds little to it.
+    """
+    kinds, looks = {one.kind for one in found}, measured.looks
+    if not kinds & {wait.name.lower() for wait in _WAITS}:
+        found_waits = sum(n for doing, n in looks.sums.items() if doing.wait_for is not None)
+        yield f"waits within requests: {found_waits / (looks.count or 1):.2g} goroutines on average"
+    if "syscall" not in kinds:
+        mean = looks.in_state(State.SYSCALL)
+        yield f"system calls: {mean:.2g} goroutines are in one on average"

@@ -614,8 +614,10 @@ class _Resolver:
         return typed
 
     def _binary(self, expression: BinaryExpr) -> Typed:
-        left, right = self.resolve(expression.left), self.resolve(expression.right)
-        operator = expression.operator
+        left, operator = self.resolve(expression.left), expression.operator
+        if operator in _EQUALITY and isinstance(expression.right, NameExpr):
+            self._refuse_bare_text(left, expression.right)
+        right = self.resolve(expression.right)
         if operator in _LOGIC:
             sides = self._condition(left), self._condition(right)
             return Logic(operator, *sides, span=expression.span)
@@ -627,6 +629,17 @@ class _Resolver:
             wrong = left if isinstance(left, Untyped) else right
             raise self._error(wrong, str(error)) from error
         return replace(compared, span=expression.span)
+
+    def _refuse_bare_text(self, left: Typed, name: NameExpr) -> None:
+        """Raise for a text without quotes: a shell may have taken these."""
+        known = {text for text, _ in self._bound}
+        is_text = isinstance(left, Operand) and left.type.kind is Kind.STRING
+        if not is_text or name.name in known or self._scope.named(name.name) is not None:
+            return
+        reason = self._scope.no_such_name(name.name)
+        problem, _, hint = reason.partition(": ")
+        if not hint.startswith("did you mean"):
+            raise self._error(name, f'{problem}: a text is in quotes, "{name.name}"; {hint}')
 
     def _arithmetic(
         self, operator: BinaryOperator, left: Typed, right: Typed, expression: Expression

@@ -392,7 +392,7 @@ class _Explanation:
         problem = f"no function matches {quote(self.typed)} in {where}"
         names = self._like_the_glob() if self.pattern.has_wildcard else self._like_the_name()
         if not names:
-            other = self._other_syntax()
+            other = self._other_syntax() if self.table.is_go else ""
             return f"{problem}: {other}" if other else problem + self._how_many()
         suggestions = [quote(name) for name in names[:_SHOWN]]
         return f"{problem}: did you mean {_listed(suggestions, 'or')}?"

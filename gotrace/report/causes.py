@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write findings: the largest first, then what is fine, and what was not looked at."""
+"""Write findings: the largest first, then what is fine, small means, and what was not looked at."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gotrace.live.causes import Measured, TimeFinding, fine
+from gotrace.live.causes import Measured, TimeFinding, fine, means
 from gotrace.report.output import JsonOutput, Output
 from gotrace.text import printable
 
@@ -14,12 +14,12 @@ def write_findings(
     output: Output, measured: Measured, found: Sequence[TimeFinding], unseen: Sequence[str]
 ) -> None:
     """Write all of an examination."""
-    good = list(fine(measured, found))
+    good, averages = list(fine(measured, found)), list(means(measured, found))
     if isinstance(output, JsonOutput):
         for one in found:
             fields = {"share": one.share, "text": one.text, "evidence": list(one.evidence)}
             output.write("finding", {"what": one.kind, **fields, "deeper": one.deeper})
-        output.write("examined", {"fine": good, "unseen": list(unseen)})
+        output.write("examined", {"fine": good, "means": averages, "unseen": list(unseen)})
         return
     lines = []
     for number, one in enumerate(found, 1):
@@ -27,7 +27,7 @@ def write_findings(
         lines += [f"   more: {one.deeper}", ""]
     if not found:
         lines += ["Nothing takes much of the time of its work.", ""]
-    lines += [f"fine: {text}" for text in good]
+    lines += [f"fine: {text}" for text in good] + averages
     lines += [f"not looked at: {text}" for text in unseen]
     output.out.writelines(f"{printable(line)}\n" for line in lines)
     output.out.flush()

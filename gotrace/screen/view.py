@@ -256,6 +256,8 @@ class _View:
         self._draw()
         for one in self._processes:
             self._attach(lambda _, one=one: start(one.monitor))  # type: ignore[misc]
+        if self._pane is _Pane.GROUPS and not self._levels and self._current.monitor.requests:
+            self._show(_Pane.REQUESTS)  # unless the user has gone elsewhere meanwhile
         tick = time.monotonic() + self._delay
         while self._waiter.asked is None:
             if all(one.has_ended for one in self._processes):
@@ -433,7 +435,10 @@ class _View:
         if self._levels and self._levels[-1].function and self._current.monitor.calls is None:
             by = "; Enter looks at each call"
         wanted = f", with {self._filter!r}" if self._filter else ""
-        return f"{shown}{by}{wanted} -- h help, q leave"
+        keys = "h help, q leave"
+        if not self._levels and self._current.monitor.requests is not None:
+            keys = f"{'g goroutines' if self._pane is _Pane.REQUESTS else 'r requests'}, {keys}"
+        return f"{shown}{by}{wanted} -- {keys}"
 
     def _has_choice(self) -> bool:
         return not self._shows_help and (not self._levels or self._levels[-1].has_choice)

@@ -168,6 +168,9 @@ def test_a_constant_is_rounded_to_a_float32() -> None:
     ("text", "column", "reason"),
     [
         ("keyy == 1", 1, "main.f has no 'keyy': did you mean key"),
+        ("key == k7", 8, "main.f has no 'k7': a text is in quotes, \"k7\"; there are r, n"),
+        ("key == keyy", 8, "did you mean key?"),
+        ("n == k7", 6, "there are r, n, u,"),
         ("duration > 1", 1, "did you mean $duration?"),
         ("retval == 1", 1, "did you mean $ret?"),
         ("zzz", 1, "there are r, n, u,"),

@@ -102,6 +102,8 @@ def explain(table: SymbolTable, *patterns: str, regex: bool = False, verb: str =
 
 
 def test_program_that_is_not_go_is_called_so() -> None:
+    table = FakeTable(["main", "mainloop"], has_pclntab=False, is_go=False)
+    assert "only * is special" not in explain(table, "main.*")
     table = FakeTable(["main", "main.cold"], has_pclntab=False, is_go=False)
     assert explain(table, "main.*x") == (
         "no function matches 'main.*x' in ./app, which is not a Go program (it has 2 in all:"

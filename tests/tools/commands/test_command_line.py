@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gotrace.cli import gotrace
-from gotrace.cli.options import FunctionOptions, OptionParser, parse
+from gotrace.cli.options import CallsOptions, FunctionOptions, OptionParser, parse
 from gotrace.errors import UsageError
 from gotrace.session.choices import MAX_TEXT_BYTES
 from gotrace.session.trace_plan import TraceChoices
@@ -92,6 +93,25 @@ def test_names_that_are_listed_are_taken(tool: str, name: str) -> None:
     if tool != "gotrace":
         with pytest.raises(UsageError, match=r"takes '\(n == 0\)' only with --by"):
             read(tool, f"{name} (n == 0)")
+
+
+@pytest.mark.parametrize("tool", ["gofunccount", "gofunclatency"])
+@pytest.mark.parametrize(
+    ("probe", "words"),
+    [
+        ('Get "%s", $err', "--by '$err' Get"),
+        ('Get "%s: %d", key, n + 1', "--by 'key, n + 1' Get"),
+        ('Get (key == "a") `%s`, $err', "--by '$err' 'Get (key == \"a\")'"),
+        ('Get "called"', "--by '$func' Get"),
+    ],
+)
+def test_a_format_becomes_what_calls_are_counted_by(tool: str, probe: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tool, probe)
+    assert str(caught.value) == f"{tool} prints no format: type {tool} {words}"
+    typed = read(tool, *shlex.split(words))
+    assert isinstance(typed, CallsOptions)
+    assert typed.by and typed.patterns == [shlex.split(words)[-1]]
 
 
 @pytest.mark.live

@@ -353,6 +353,9 @@ def test_options_attach_at_the_start() -> None:
         words = ("-i", "0.1", "-w", "-f", "main.work", "-r", "main.work", "-p", fixture.ready)
         with gotop(*words, columns=200) as screen:
             screen.until(r"^attached: waits .* calls of main\.work .* requests of main\.work")
+            screen.until(r"^0 roots of requests by .* -- g goroutines, h help")
+            screen.press("g")
+            screen.until(r"^\d+ groups? by .* -- r requests, h help")
             screen.press("q")
             assert screen.wait() == 0
         assert fixture.finish() == 0

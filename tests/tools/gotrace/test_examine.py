@@ -68,7 +68,9 @@ def _examined(fault: str, group: Path | None = None) -> list[dict[str, Any]]:
         result = run_tool("gotrace", "examine", "--json", "-d", "5", "-p", pid)
     assert result.status == 0, result.errors
     (end,) = of_kind(result, "examined")
-    assert end["fine"] and end["unseen"]
+    assert end["fine"] and not any("wait" in text for text in end["fine"])
+    slow = f"seldom slow requests: type gofunclatency -m --why -p {pid} @http.server (or gotop -p"
+    assert any(text.startswith(slow) for text in end["unseen"])
     found = [row for row in of_kind(result, "finding") if row["what"] != _OTHERS]
     for row in found:
         tool, *words = shlex.split(row["deeper"])
