@@ -80,19 +80,48 @@ def _candidates(image: ElfImage, roots: Sequence[str]) -> Iterator[str]:
 
 
 def _why_other(image: ElfImage, debug: ElfImage) -> str | None:
-    """Return why a debug file is not of the build of an image, None if it is."""
+    """Return why a debug file is not of the build of an image, None if it is.
+
+    All build IDs that both have must be equal.
+    """
+    shared = []
     for section in (_GNU_ID, _GO_ID):
         ours, theirs = _note(image, section), _note(debug, section)
         if ours is not None and theirs is not None:
-            if ours == theirs:
-                return None
-            shown = [_shown_id(section, one) for one in (theirs, ours)]
-            return f"its build ID is {shown[0]}, not {shown[1]}"
+            if ours != theirs:
+                shown = [_shown_id(section, one) for one in (theirs, ours)]
+                return f"its build ID is {shown[0]}, not {shown[1]}"
+            shared.append(section)
+    go_id = _note(image, _GO_ID) or b""
+    if shared and (not _is_go(image) or (_GO_ID in shared and _is_of_one_build(go_id))):
+        return None
     name, wanted = _link(image)
-    if not name:
+    if name:
+        found = zlib.crc32(debug.data)
+        return None if found == wanted else f"its CRC is {found:08x}, not {wanted:08x}"
+    if not shared:
         return "nothing says that they are of one build: no build ID is in both"
-    found = zlib.crc32(debug.data)
-    return None if found == wanted else f"its CRC is {found:08x}, not {wanted:08x}"
+    if _is_of_one_build(go_id):
+        return "nothing says that they are of one build: it has no Go build ID"
+    shown_id = f"build ID is {_shown_id(_GO_ID, go_id)!r}" if go_id else "Go build ID is empty"
+    cure = "objcopy --add-gnu-debuglink gives the program the CRC of its own"
+    return f"its {shown_id}, which other builds have too: {cure}"
+
+
+def _is_go(image: ElfImage) -> bool:
+    """Return whether Go's linker wrote an image, or gave it to another linker."""
+    return any(one.name.endswith((".gopclntab", ".go.buildinfo")) for one in image.sections)
+
+
+def _is_of_one_build(go_id: bytes) -> bool:
+    """Return whether a Go build ID is of one build alone: the go command made it, of four hashes.
+
+    Others are by -ldflags=-buildid, and often the same for all programs ("redacted" by Bazel). The
+    GNU build ID says no more than Go's: the linker derives it from that (Go 1.24), or takes it from
+    -B.
+    """
+    parts = go_id.split(b"/")
+    return len(parts) == 4 and all(parts)
 
 
 def _shown_id(section: str, build_id: bytes) -> str:

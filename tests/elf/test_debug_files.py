@@ -20,6 +20,15 @@ from tests.tools.harness import Fixture, run_tool, tool
 
 PROGRAM = FIXTURES / "dwarf_generics"
 _GNU_ID = "0123456789abcdef0123456789abcdef01234567"
+_SWAPPED = """package main
+
+type T struct{ A, B int }
+
+//go:noinline
+func f(t *T) *T { return t }
+
+func main() { f(&T{1, 2}) }
+"""
 RELEASES = [found for minor in ("1.19", "1.21", "1.27") if (found := toolchain(minor)) is not None]
 
 
@@ -119,6 +128,46 @@ def test_files_of_other_builds_are_refused(tmp_path: Path) -> None:
     unsure = pytest.raises(ElfError, match="nothing says that they are of one build")
     with Binary(ElfImage.open(made.program)) as binary, unsure:
         binary.take_debug_file(str(made.debug))
+
+
+@each_of([found for minor in ("1.21", "1.24") if (found := toolchain(minor)) is not None])
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ("-buildid=redacted", "its build ID is 'redacted', which other builds have too"),
+        (f"-buildid=redacted -B 0x{_GNU_ID}", "its build ID is 'redacted'"),
+        (f"-buildid= -B 0x{_GNU_ID}", "its Go build ID is empty, which other builds have too"),
+        (f"-B 0x{_GNU_ID}", "its build ID is "),
+    ],
+)
+def test_build_ids_that_all_programs_have_are_not_believed(
+    toolchain: Toolchain, flags: str, why: str, tmp_path: Path
+) -> None:
+    """Only the source of the programs differs, and not in code: no address says it."""
+    wholes = []
+    for name, fields in (("a", "A, B"), ("b", "B, A")):
+        source = tmp_path / name / "main.go"
+        source.parent.mkdir()
+        source.write_text(_SWAPPED.replace("A, B", fields))
+        wholes.append(build(source, toolchain, flags=["-trimpath", "-ldflags", flags]))
+    made = Stripped(tmp_path, wholes[0], link=False)
+    own = made.moved(tmp_path / "own.debug")
+    objcopy("--only-keep-debug", wholes[1], made.debug)
+    is_real = "-buildid" not in flags
+    with Binary(ElfImage.open(made.program)) as binary:
+        with pytest.raises(ElfError, match=why):
+            binary.take_debug_file(str(made.debug))
+        if is_real:
+            binary.take_debug_file(str(own))
+        else:
+            with pytest.raises(ElfError, match=why):
+                binary.take_debug_file(str(own))
+    # The CRC is of one file alone.
+    objcopy(f"--add-gnu-debuglink={own}", made.program)
+    with Binary(ElfImage.open(made.program)) as binary:
+        with pytest.raises(ElfError, match=why if is_real else "its CRC is "):
+            binary.take_debug_file(str(made.debug))
+        assert binary.debug_image.path == str(own)
 
 
 def test_a_file_that_the_user_names(tmp_path: Path) -> None:
