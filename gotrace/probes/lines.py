@@ -18,6 +18,9 @@ from gotrace.text import printable, quote
 #: A drive's letter is no program.
 _IN_FILE = re.compile(r"(?:.+:)??(?P<file>(?:[A-Za-z]:[\\/])?[^:]+\.go):(\d+)(?:-(\d+))?")
 _IN_FUNCTION = re.compile(r"(?P<function>.+):\+(\d+)(?:-\+?(\d+))?")
+#: A name has neither: ``go`` is a keyword.
+_FILE = re.compile(r"[^:*]+\.go")
+_OFFSET = re.compile(r"((?:[^*+]|\(\*)+[\w)\]])\+(\d+)")
 _MAX_DIGITS = 9
 _SHOWN = 3
 
@@ -75,11 +78,26 @@ def parse_lines(text: str, split: _Split) -> tuple[str | None, LineWord] | None:
         binary = None if len(file) == found.start(2) - 1 else split(text)[0]
         word = text if binary is None else text[len(binary) + 1 :]
         return binary, _checked(word, file, None, found[2], found[3])
-    if found := _IN_FUNCTION.fullmatch(text):
+    if (found := _IN_FUNCTION.fullmatch(text)) and not found["function"].endswith(".go"):
         binary, function = split(found["function"])
         word = text if binary is None else text[len(binary) + 1 :]
         return binary, _checked(word, None, function, found[2], found[3])
+    _check_unlike(text)
     return None
+
+
+def _check_unlike(text: str) -> None:
+    """Raise UsageError for a file, or a function and an offset, that no function is called."""
+    if found := _OFFSET.fullmatch(text):
+        raise UsageError(
+            f"{quote(text)} is no function: for a line counted from that of func type"
+            f" {quote(f'{found[1]}:+{found[2]}')}, which gofunccount takes"
+        )
+    if _FILE.fullmatch(text):
+        raise UsageError(
+            f"{quote(text)} is a file: gofunccount takes lines of it, as"
+            f" {quote(f'{text}:FIRST-LAST')}"
+        )
 
 
 def _is_program(file: str) -> bool:

@@ -163,6 +163,11 @@ _OF_OTHERS = frozenset(
 )
 
 
+#: Lines as editors and debuggers have them.
+_LINES_SIGN = re.compile(r"[L+]")
+_LINES = re.compile(r"[L+]*\d+(?:-[L+]*\d+)?")
+
+
 def _of_other_tools(head: str, rest: str) -> str:
     """Return advice for a probe in the syntax of other tools, "" for others."""
     if head in _OF_FUNCTIONS:
@@ -177,10 +182,18 @@ def _of_other_tools(head: str, rest: str) -> str:
         )
     if head.endswith(".go") and rest.isdecimal():
         return (
-            f"{quote(f'{head}:{rest}')} is a line: give the function that it is in; "
+            f"{quote(f'{head}:{rest}')} is a line: {said('gofunccount', 'count()')} takes it,"
+            f" without {said('--by', 'by')}; else give the function that it is in; "
             + said("--list shows", "functions() has")
             + " where functions begin, as in "
             + said("--list 'main.*'", "functions('main.*')")
+        )
+    if head.endswith(".go") and _LINES.fullmatch(rest):
+        return f"for lines of {quote(head)} type {quote(head + ':' + _LINES_SIGN.sub('', rest))}"
+    if rest.isdecimal() and "." in head and "/" not in head and ".so" not in head:
+        return (
+            f"{quote(f'{head}:{rest}')} is no line: type FILE.go:{rest}, or"
+            f" {quote(f'{head}:+{rest}')} for one counted from that of func"
         )
     name = rest.lstrip(":")
     if head.isidentifier() and name.isidentifier():

@@ -128,6 +128,12 @@ def test_a_release_that_is_not_known_is_refused_with_those_that_are(toolchain: T
         (("maim.go:20",), 3, "no code of a file 'maim.go' in "),
         (("type.go:1-9",), 2, "is ambiguous: "),
         (("main.go:9-2",), 2, "the last line comes before the first"),
+        (("main.go:+20",), 2, "type 'main.go:20'"),
+        (("main.go:L20-L30",), 2, "type 'main.go:20-30'"),
+        (("main.even:20",), 2, "type FILE.go:20, or 'main.even:+20' for one "),
+        (("main.go",), 2, "gofunccount takes lines of it, as 'main.go:FIRST-LAST'"),
+        (("main.(*store).get+5",), 2, "type 'main.(*store).get:+5', which gofunccount takes"),
+        (("--by", "n", "main.go:20"), 2, "is a line: gofunccount takes it, without --by; "),
         (("main.nothing:+1",), 3, "no function matches 'main.nothing'"),
         (("main.s*:+1",), 2, "'main.s*' is not one function: give a line as FILE.go:LINE"),
     ],
@@ -151,10 +157,14 @@ def test_a_line_in_a_hot_loop_is_refused_unless_that_is_forced() -> None:
         refused = run_tool("gofunccount", *words)
         assert refused.status == 1 and not refused.lines
         (error,) = refused.errors.splitlines()
-        assert f"{line} is executed about " in error and "--force accepts it" in error
+        assert f"{line} is executed about " in error
+        assert "--force accepts it, --budget 2% ends it in time" in error
         with (
             gotrace.attach(program.ready) as go,
-            pytest.raises(gotrace.GotraceError, match="force=True"),
+            pytest.raises(
+                gotrace.GotraceError,
+                match=re.escape("force=True accepts it, budget=0.02 ends it in time"),
+            ),
         ):
             go.count(line, seconds=0.1)
         forced = run_tool("gofunccount", "--json", "--force", "-d", "0.3", *words)
