@@ -47,8 +47,8 @@ _NOT_ALONE = (
         ),
         (
             gofunccount.main,
-            "--inlined --by n main.f",
-            "--inlined counts calls: leave out --by, which needs calls of their own",
+            "--places --by n main.f",
+            "--places counts calls: leave out --by, which needs calls of their own",
         ),
         (gofunclatency.main, "--of n -g main.f", f"--of cannot be combined {_NOT_ALONE}"),
         (gofunclatency.main, "--by n --slower 1 main.f", f"--by cannot be combined {_NOT_ALONE}"),
