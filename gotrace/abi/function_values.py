@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
 from gotrace.abi.assign import (
     CLOSURE_CONTEXT,
@@ -42,6 +43,9 @@ from gotrace.gotypes.symbols import NameKind, parse_name
 from gotrace.gotypes.types import GoType, Kind, Signature, basic_type
 from gotrace.records import replace
 
+if TYPE_CHECKING:
+    from gotrace.elf.dwarf.reader import FunctionSignature
+
 _WORD = basic_type(Kind.UINTPTR)
 _STACK_WORDS = 6
 _RESULT_WORDS = 4
@@ -53,6 +57,8 @@ class FunctionValues:
     def __init__(self, binary: Binary) -> None:
         self._binary = binary
         self._damage: str | None = None
+        #: Addresses of functions at which a separate debug file has none.
+        self._absent: set[int] = set()
         self._version = binary.go_version or GoVersion(1, 21, 0, "go1.21")
 
     @property
@@ -95,7 +101,9 @@ class FunctionValues:
         """Return the source of a function's signature."""
         is_go = function.origin is Origin.PCLNTAB
         try:
-            if self._binary.dwarf and self._binary.dwarf.has_function(function.entry):
+            reader = self._binary.dwarf
+            has = reader is not None and reader.has_function(function.entry)
+            if has and (not self._is_apart or self._known(function) is not None):
                 return SignatureSource.DWARF
             if is_go and self._methods and self._methods.has(function.name, function.entry):
                 return SignatureSource.METHOD_TABLE
@@ -112,7 +120,9 @@ class FunctionValues:
         return "nothing else in the program does"
 
     def why_unknown(self, function: FuncInfo) -> str:
-        """Return why no method table says what a function takes."""
+        """Return why neither a separate debug file nor a method table describes a function."""
+        if function.entry in self._absent:
+            return f"{self._binary.debug_image.display} has no function at its address"
         name = parse_name(function.name)
         if function.origin is Origin.SYMTAB or self._methods is None:
             return "nothing else in the program does"
@@ -129,8 +139,7 @@ class FunctionValues:
     def _as_described(self, function: FuncInfo, code: FunctionCode) -> FunctionLocations | None:
         """Return the values that DWARF describes, None where it does not know the function."""
         reader, types = self._binary.dwarf, self._binary.types
-        package = parse_name(function.name).package
-        known = reader.function(function.entry, package) if reader else None
+        known = self._known(function)
         if reader is None or types is None or known is None:
             return None
         if function.origin is Origin.PCLNTAB:
@@ -138,6 +147,33 @@ class FunctionValues:
         if not (reader.is_gccgo(known) and code.architecture.knows_gccgo):
             return None
         return gccgo_locations(known, function.name, reader, self._gccgo_types)
+
+    @property
+    def _is_apart(self) -> bool:
+        """Return whether the debugging information is in a file of its own."""
+        return self._binary.debug_image is not self._binary.image
+
+    def _known(self, function: FuncInfo) -> FunctionSignature | None:
+        """Return DWARF's entry of a function, None without one.
+
+        A separate debug file that names another function at the address is of another build: the
+        linker writes one name to DWARF and to the pclntab, where instances are ``[...]``.
+        """
+        reader = self._binary.dwarf
+        if reader is None:
+            return None
+        known = reader.function(function.entry, parse_name(function.name).package)
+        if not self._is_apart:
+            return known
+        if known is None:
+            self._absent.add(function.entry)
+        elif function.origin is Origin.PCLNTAB and _plain(known.name) != _plain(function.name):
+            self._damage = (
+                f"{self._binary.debug_image.display} is of another build: it has {known.name} at"
+                f" the address of {function.name}"
+            )
+            return None
+        return known
 
     @cached_property
     def _methods(self) -> MethodTables | None:
@@ -332,3 +368,8 @@ def _placed(places: dict[str, Place]) -> tuple[PlacedValue, ...]:
     return tuple(
         PlacedValue(name.upper(), _WORD, (Piece(0, 8, place),)) for name, place in places.items()
     )
+
+
+def _plain(name: str) -> str:
+    """Return a function's name up to its first type arguments."""
+    return name.partition("[")[0]

@@ -12,6 +12,7 @@ import pytest
 
 import gotrace
 from gotrace.abi.function_values import FunctionValues
+from gotrace.abi.locations import SignatureSource
 from gotrace.elf import ElfError
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.binary import Binary
@@ -168,6 +169,38 @@ def test_build_ids_that_all_programs_have_are_not_believed(
         with pytest.raises(ElfError, match=why if is_real else "its CRC is "):
             binary.take_debug_file(str(made.debug))
         assert binary.debug_image.path == str(own)
+
+
+def test_a_file_that_the_user_linked_by_mistake(tmp_path: Path) -> None:
+    """objcopy writes the CRC of any file, so that names and addresses are compared as well."""
+    longer = f"func f(t *T) *T {{ {'t.A = t.A*t.B + 7;' * 20} return t }}"
+    wholes = []
+    for name, old, new in (
+        ("a", "", ""),
+        ("renamed", "f(", "g("),
+        ("longer", "func f(t *T) *T { return t }", longer),
+    ):
+        source = tmp_path / name / "main.go"
+        source.parent.mkdir()
+        source.write_text(_SWAPPED.replace(old, new))
+        flags = ["-trimpath", "-ldflags", "-buildid=redacted"]
+        wholes.append(build(source, newest(), flags=flags))
+    made = Stripped(tmp_path, wholes[0], link=False)
+    for whole, function, name in (
+        (wholes[1], "main.f", "main.g at the address of main.f"),
+        (wholes[2], "main.main", "has no function at its address"),
+    ):
+        objcopy("--only-keep-debug", whole, made.debug)
+        linked = tmp_path / "linked"
+        objcopy(f"--add-gnu-debuglink={made.debug}", made.program, linked)
+        with Binary(ElfImage.open(linked)) as binary:
+            values, table = FunctionValues(binary), binary.functions
+            asked = table.function(list(table.names).index(function))
+            assert SignatureSource.DWARF not in (
+                values.source(asked),
+                values.of(asked, None).source,
+            )
+            assert name in f"{values.problem} {values.why_unknown(asked)}"
 
 
 def test_a_file_that_the_user_names(tmp_path: Path) -> None:
