@@ -16,14 +16,26 @@ _T = TypeVar("_T")
 
 
 def at_once(work: Callable[[_T], None], things: Sequence[_T]) -> None:
-    """Call ``work`` with each thing, in a thread each as far as they can be started."""
+    """Call ``work`` with each thing, in a thread each as far as they can be started.
+
+    All have ended when it returns or raises: who is interrupted closes what they work with.
+    """
     threads = [threading.Thread(target=work, args=[one]) for one in things[:-1]]
     started = 0
     with suppress(RuntimeError):  # no thread can be started
         for thread in threads:
             thread.start()
             started += 1
-    for one in things[started:]:
-        work(one)
-    for thread in threads[:started]:
+    begun = threads[:started]
+    try:
+        for one in things[started:]:
+            work(one)
+        _join(begun)
+    except BaseException:
+        _join(begun)
+        raise
+
+
+def _join(threads: Sequence[threading.Thread]) -> None:
+    for thread in threads:
         thread.join()

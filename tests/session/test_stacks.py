@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from gotrace.doctor.trials import _alloc_settings
 from gotrace.kernel import compiler, program_cache
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.compiler import bpf_directory, joined_source
@@ -256,6 +257,7 @@ SHAPES: list[tuple[ProgramSettings, tuple[str, ...]]] = [
     (replace(ALL_OF_KEYED, site=ONE_PROCESS), PAIRED),
     (replace(ALL_OF_KEYED, site=ONE_PROCESS, why=replace(WHY, why_callers=False)), PAIRED),
     (replace(TIMED, site=ONE_PROCESS, why=replace(SUMMED, why_callers=False)), PAIRED),
+    (_alloc_settings(), ("on_sample", "on_refill", "on_release", "on_large")),
     (WAITS, ("on_status", "on_coroutine")),
     (replace(WAITS, site=replace(ONE_PROCESS, site_by_ip=8)), ("on_status",)),
     (replace(WAITS, state=1), ("on_status",)),

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work at once has ended when it is over, however that was."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from gotrace.kernel.threads import at_once
+
+
+def test_threads_have_ended_when_work_is_interrupted() -> None:
+    interrupted, ended = threading.Event(), []
+
+    def work(one: int) -> None:
+        if threading.current_thread() is threading.main_thread():
+            interrupted.set()
+            raise KeyboardInterrupt
+        interrupted.wait()
+        ended.append(one)
+
+    with pytest.raises(KeyboardInterrupt):
+        at_once(work, range(9))
+    assert sorted(ended) == [*range(8)]
