@@ -766,6 +766,10 @@ def plan_counting(
     return once(make_plan(target, requests, False, "count", values=False, inlined=inlined))
 
 
+#: Why nothing is usable of what a pattern matches, if nothing else says so.
+_UNSEEN = "it exists only inlined, and no place is known where its calls are certainly seen"
+
+
 def _with_inlined(
     selected: Selected, usable: list[FunctionSites], proofs: InlinedSites
 ) -> tuple[list[FunctionSites], list[str]]:
@@ -1170,7 +1174,7 @@ def make_plan(
             usable_requests.append(selected.request)
             problems += reasons
         else:
-            why = [*reasons, *hashed][0]
+            why = next(iter((*reasons, *hashed)), _UNSEEN)
             if selected.lines:
                 why += selected.lines[0].nearest(selected.binary.functions)
             unusable.append((selected.request, selected.nothing_usable(verb, why)))

@@ -681,7 +681,8 @@ class InlinedSites:
         if is_kept_out(self._image, address, address + 1):
             return Proof(None, Unproven.FIPS)
         form = SiteForm.EMULATED if code.is_emulated(at) else SiteForm.FIRST
-        if form is SiteForm.FIRST and refusal(bytes(self._image.read(address, 15))) is not None:
+        longest = min(15, function.end - address)
+        if form is SiteForm.FIRST and refusal(bytes(self._image.read(address, longest))):
             return Proof(None, Unproven.REFUSED)
         self._taken.add(address)
         lowered = self._table.stack_delta(function.row, address) or 0

@@ -35,6 +35,7 @@ class Unplaced(Enum):
     MOVED: the compiler has moved some of the line's code, or has merged it with another line's.
     BRANCH: some executions may leave the line out, since it is known before how it decides.
     SWITCH: it may be a case: the compiler chooses the order in which it compares constants.
+    FUSED: the compiler may compare for it and for the part of the condition before at once.
     BARRIER: what is left of the line is executed only while garbage is collected.
     CLOSURE: a function literal on the line has its statements there, too.
     FUNCTIONS: several functions have code of the line.
@@ -45,6 +46,7 @@ class Unplaced(Enum):
     MOVED = "moved"
     BRANCH = "branch"
     SWITCH = "switch"
+    FUSED = "fused"
     BARRIER = "write_barrier"
     CLOSURE = "closure"
     FUNCTIONS = "several_functions"
@@ -55,6 +57,7 @@ class Unplaced(Enum):
 _TEXTS: Mapping[str, str] = {
     Unplaced.MOVED.value: "the compiler has moved some of its code",
     Unplaced.BRANCH.value: "jumps may lead past it that are known beforehand",
+    Unplaced.FUSED.value: "its comparison may be one with that of the line before",
     Unplaced.SWITCH.value: "it may be a case, and the compiler orders comparisons",
     Unplaced.BARRIER.value: "it is executed only while garbage is collected",
     Unplaced.CLOSURE.value: "a function literal begins on it",
@@ -159,6 +162,8 @@ class _Line:
             return self._refused(Unplaced.BRANCH)
         if self._may_be_a_case():
             return self._refused(Unplaced.SWITCH)
+        if self._may_be_fused(head):
+            return self._refused(Unplaced.FUSED)
         return ProofPlaces(list(self._within(graph.blocks[head]))), None
 
     @staticmethod
@@ -238,6 +243,20 @@ class _Line:
                 return True
         return False
 
+    def _may_be_fused(self, head: int) -> bool:
+        """Return whether its comparison may be one with that of the condition's part before.
+
+        ``fuseComparisons`` makes one of ``x >= 1 && x < 5``, at the second line, which is executed
+        if the first part does not hold, too. If the line before stores or calls, and decides
+        nothing, it is no part of a condition.
+        """
+        block = self._code.graph.blocks[head]
+        pins = {self._pins[each[0]] for each in block.instructions if each[0] in self._pins}
+        if pins != {Pin.BRANCH} or not self._code.may_compare_for_two(block):
+            return False
+        before = self._frames.line_pins(self._index, self._at.file, self._at.line - 1)
+        return before != {Pin.ACCESS}
+
     def _panics(self, block: int) -> bool:
         found = self._code.graph.blocks[block]
         return not found.successors and not found.last[2].startswith("ret")
@@ -297,6 +316,7 @@ class _Frames:
         self._positions = dict(zip(offsets, table.source_lines(row, offsets), strict=True))
         self._marks = frozenset(at for at in tree.marks.values() if code.is_mark(at))
         self._outer: dict[int, dict[int, SourceLine | None]] = {}
+        self._by_file: dict[str, dict[tuple[int, int], set[int]]] = {}
 
     def pin(self, at: int) -> Pin | None:
         """Return why an instruction stays in its block; that it returns or is a mark counts too."""
@@ -409,8 +429,18 @@ class _Frames:
             found.setdefault(self.code.tree.index_at(at), []).append(at)
         return found
 
+    def line_pins(self, frame: int, file: str, line: int) -> set[Pin]:
+        """Return the kinds of what stays in its block, of a line in a frame."""
+        own = self.groups(file).get((frame, line), ())
+        return {pin for one in own if (pin := self.pin(one)) is not None}
+
     def groups(self, file: str) -> dict[tuple[int, int], set[int]]:
         """Return the instructions of each line of a file, by the frame and the line."""
+        if file not in self._by_file:
+            self._by_file[file] = self._find_groups(file)
+        return self._by_file[file]
+
+    def _find_groups(self, file: str) -> dict[tuple[int, int], set[int]]:
         found: dict[tuple[int, int], set[int]] = {}
         for index, offsets in self._by_index.items():
             around = [

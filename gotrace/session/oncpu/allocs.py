@@ -352,5 +352,5 @@ _OFF = (
 )
 _SPANS = "by spans"
 _OFF_HERE = f"{_SPANS}, since the program samples no allocations (MemProfileRate is 0)"
-_IN_STEP = "if its rhythm is in step with its collector's, shares and errors are wrong"
+_IN_STEP = "shares and errors of what it allocates in a fixed rhythm may be wrong"
 _UNKNOWN = "for programs of Go 1.19 and 1.21 to 1.27: leave it out"

@@ -87,7 +87,7 @@ def test_a_list_says_which_lines_can_be_counted() -> None:
     rows = {row["line"]: row for row in of_kind(listed, "function")}
     assert rows and rows.keys() <= set(range(1, 91))
     reasons = {place["unproven"] for row in rows.values() for place in row["inlined"]}
-    assert {None, "loop_head", "vanished", "branch"} <= reasons
+    assert {None, "loop_head", "vanished", "branch", "fused"} <= reasons
     for row in rows.values():
         places = [place["place"] for place in row["inlined"]]
         assert row["site"] == next((place for place in places if place is not None), None)
