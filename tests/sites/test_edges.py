@@ -8,10 +8,13 @@ from collections.abc import Mapping
 
 import pytest
 
+from gotrace.elf.functions import load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.binary import Binary
+from gotrace.sites import scheduler
 from gotrace.sites.edges import channel_sites, collection_site, timer_sites, try_sites
 from gotrace.sites.records import SiteError, SiteForm
+from gotrace.sites.sites import Site, SiteKind
 from tests.toolchains import (
     FIXTURES,
     Toolchain,
@@ -105,3 +108,16 @@ def test_a_stripped_program_has_the_same_sites(env: Mapping[str, str]) -> None:
         with Binary(ElfImage.open(str(path))) as binary:
             found.append(channel_sites(binary.functions))
     assert found[0] == found[1]
+
+
+def test_what_would_be_single_stepped_at_each_change_of_state_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stepped = Site(0, SiteKind.ENTRY, SiteForm.FIRST, 0)
+    monkeypatch.setattr(scheduler, "_needed", lambda table, name: stepped)
+    said = "watching its scheduler would take single-stepping"
+    with (
+        ElfImage.open(build(FIXTURES / "sites_inlined", newest())) as image,
+        pytest.raises(SiteError, match=said),
+    ):
+        scheduler.scheduler_sites(load_functions(image))
