@@ -41,6 +41,8 @@ MIN_THROTTLED = 0.05
 MIN_MEMORY, MIN_MEMORY_CPUS = 0.3, 0.1
 #: A function's part of the samples, if the processors are used up.
 MIN_CPU_SHARE = 0.3
+#: The same of the scheduler, and how many CPUs that is, also if they are not used up.
+MIN_SCHEDULER_CPUS = 0.3
 #: Goroutines more at the end, which do not go on, of one group.
 MIN_GROWTH = 20
 
@@ -320,6 +322,7 @@ def _processors(measured: Measured) -> Iterator[TimeFinding]:
             text = f"the CPUs are used up: {wanted:.1f} are wanted of {cpus.available:g}"
             yield TimeFinding("cpu", share, text, (why,), deeper)
     yield from _on_memory(measured, share)
+    yield from _on_scheduler(measured, share)
     if is_used_up or is_stopped:
         yield from _on_cpu(measured, share)
 
@@ -341,15 +344,22 @@ def _on_memory(measured: Measured, share: float) -> Iterator[TimeFinding]:
     yield TimeFinding("memory", part * share, text, tuple(evidence), deeper)
 
 
+def _on_scheduler(measured: Measured, share: float) -> Iterator[TimeFinding]:
+    """Yield what the scheduler takes of the CPU time, whose own part is a ``share``."""
+    samples = measured.samples or ()
+    total = sum(one.amount for one in samples) or 1
+    part = sum(one.amount for one in samples if one.work is WorkKind.SCHEDULER) / total
+    if part < MIN_CPU_SHARE or part * measured.processors.used < MIN_SCHEDULER_CPUS:
+        return
+    text = f"{_share(part)} of the CPU time is the scheduler's: switches and timers"
+    deeper = f"gooncpu -p {measured.pid} -d 5"
+    yield TimeFinding("scheduler", part * share, text, (), deeper)
+
+
 def _on_cpu(measured: Measured, share: float) -> Iterator[TimeFinding]:
     """Yield what uses CPUs up, whose time is a ``share`` of that of all work."""
     looks, samples = measured.looks, measured.samples or ()
     total = sum(one.amount for one in samples) or 1
-    scheduler = sum(one.amount for one in samples if one.work is WorkKind.SCHEDULER) / total
-    if scheduler >= MIN_CPU_SHARE:
-        text = f"{_share(scheduler)} of the CPU time is the scheduler's: switches and timers"
-        deeper = f"gooncpu -p {measured.pid} -d 5"
-        yield TimeFinding("scheduler", scheduler * share, text, (), deeper)
     by_function: dict[tuple[str, str], list[NamedSamples]] = {}
     for one in samples:
         frame, callee = looks.place(one.frames)

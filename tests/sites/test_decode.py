@@ -116,7 +116,10 @@ def exits_by_disassembler(code: bytes) -> Exits:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "toolchain",
-    [pytest.param(found, id=f"go{found.minor}") for found in {*toolchains()[:1], newest()}],
+    [
+        pytest.param(found, id=f"go{found.minor}")
+        for found in dict.fromkeys((*toolchains()[:1], newest()))
+    ],
 )
 def test_common_instructions_are_read_as_the_disassembler_reads_them(toolchain: Toolchain) -> None:
     program = build(FIXTURES / "sites_http", toolchain, env={"CGO_ENABLED": "0"})
