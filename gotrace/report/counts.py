@@ -30,11 +30,13 @@ def write_counts(
     shown: Mapping[str, str],
     by: Sequence[str] = (),
     rates: bool = False,
+    may_be_missing: bool = False,
 ) -> None:
     """Write one interval's rows; ``timestamp`` puts the time of day above a text table.
 
     ``shown``: what is written for names in text where that is not the whole name. ``by`` and
-    ``rates`` are what rows have, if there are any.
+    ``rates`` are what rows have, if there are any. If calls ``may_be_missing``, a table without
+    rows does not say that there were none.
     """
     if isinstance(output, JsonOutput):
         output.rows(rows)
@@ -43,7 +45,7 @@ def write_counts(
         ended = rows[0]["ts"] if rows else time.time()
         output.out.write(time.strftime("%H:%M:%S\n", time.localtime(ended)))
     if not rows:
-        output.nothing()
+        output.nothing("calls were seen: some may be missing" if may_be_missing else "calls")
         return
     # A stack is shown below its row.
     heads = [text for text in by if text != _STACK]

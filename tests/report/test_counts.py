@@ -56,6 +56,12 @@ def test_rows_that_are_left_out_are_counted() -> None:
     assert text(rows()) == "no calls\n"
 
 
+def test_no_rows_say_nothing_of_calls_that_may_be_missing() -> None:
+    out = io.StringIO()
+    write_counts(TextOutput(out, io.StringIO(), quiet=False), [], False, {}, may_be_missing=True)
+    assert out.getvalue() == "no calls were seen: some may be missing\n"
+
+
 def test_intervals_have_rates_by_their_own_length() -> None:
     shown = rows(("main.a", 250), ("main.b", 750), seconds=0.5, rates=True)
     assert text(shown, rates=True).splitlines()[:2] == [
