@@ -36,7 +36,12 @@ from gotrace.session.latency_rows import Interval, key_counts, key_groups, key_v
 from gotrace.session.oncpu.allocs import AllocMeter
 from gotrace.session.oncpu.groups import WALL_FORM, wall_groups, wall_head
 from gotrace.session.oncpu.meter import SampleMeter, SamplePeriod
-from gotrace.session.oncpu.naming import SampleNames, function_rows, samples_head
+from gotrace.session.oncpu.naming import (
+    NamedSamples,
+    SampleNames,
+    function_rows,
+    samples_head,
+)
 from gotrace.session.oncpu.wall import WallRow
 from gotrace.session.plan import CountedFunction, InlinedPlaces, ProgramFunction
 from gotrace.session.row_cells import RowStacks
@@ -295,7 +300,37 @@ class CpuFunction:
     total_ns: int
 
 
-class CpuTime(list[CpuSamples], Table, Recordable, _Profiled):
+class _Sampled(Table, Recordable, _Profiled):
+    """Rows of samples by stack, and what their sums, their file and their profile are made of."""
+
+    samples: int
+    others: int
+
+    def _take(
+        self,
+        meter: SampleMeter,
+        period: SamplePeriod,
+        inside: Sequence[str],
+        by: str | None,
+        title: str,
+    ) -> tuple[Sequence[NamedSamples], Sequence[Json]]:
+        """Name the frames of a period's rows, keep them, and return them and their functions."""
+        names, of = SampleNames(meter), meter.event
+        rows = names.named(period.rows, inside)
+        functions = function_rows(rows, of)
+        self.others = period.others
+        self.samples = period.others + sum(one.samples for one in rows)
+        self._rows = [*functions, *(one.row(of, by) for one in rows)]
+        self._head = samples_head(rows, period, of, bool(inside), {})
+        found, now = names.profile_rows(rows), time.time_ns()
+        self._profile = StackProfile(names.form(), found, title, names.mappings(), now)
+        return rows, functions
+
+    def result_rows(self, reading: Reading) -> Iterable[Json]:
+        return [self._head | _head_fields(reading), *self._rows]
+
+
+class CpuTime(_Sampled, list[CpuSamples]):
     """Where CPU time went, the most first.
 
     ``samples`` and ``cpu_ns`` are the sums, with ``others``: samples for which there was no row to
@@ -312,8 +347,7 @@ class CpuTime(list[CpuSamples], Table, Recordable, _Profiled):
         by: str | None = None,
     ) -> None:
         """Name the frames of a period's rows; ``by`` is the expression of their label."""
-        names, of = SampleNames(meter), meter.event
-        rows = names.named(period.rows, inside)
+        rows, functions = self._take(meter, period, inside, by, "CPU time")
         super().__init__(
             CpuSamples(
                 one.work.value,
@@ -325,21 +359,11 @@ class CpuTime(list[CpuSamples], Table, Recordable, _Profiled):
             )
             for one in rows
         )
-        self.others = period.others
         self.clock_ns = period.clock_ns
-        self.samples = period.others + sum(one.samples for one in rows)
         self.cpu_ns = period.others_amount + sum(one.amount for one in rows)
-        functions = function_rows(rows, of)
         self.functions = [
             CpuFunction(row["func"], row["self_ns"], row["total_ns"]) for row in functions
         ]
-        self._rows = [*functions, *(one.row(of, by) for one in rows)]
-        self._head = samples_head(rows, period, of, bool(inside), {})
-        found, now = names.profile_rows(rows), time.time_ns()
-        self._profile = StackProfile(names.form(), found, "CPU time", names.mappings(), now)
-
-    def result_rows(self, reading: Reading) -> Iterable[Json]:
-        return [self._head | _head_fields(reading), *self._rows]
 
     def __repr__(self) -> str:
         """Return the sums: there are many samples."""
@@ -381,7 +405,7 @@ class AllocFunction:
     total_error: int | None
 
 
-class Allocations(list[AllocSamples], Table, Recordable, _Profiled):
+class Allocations(_Sampled, list[AllocSamples]):
     """Who has allocated memory, the most bytes first.
 
     ``samples`` and ``bytes`` are the sums, with ``others``: samples for which there was no row.
@@ -398,8 +422,7 @@ class Allocations(list[AllocSamples], Table, Recordable, _Profiled):
         by: str | None = None,
     ) -> None:
         """Name the frames of a period's rows; ``by`` is the expression of their label."""
-        names, of = SampleNames(meter), meter.event
-        rows = names.named(period.rows, inside)
+        rows, functions = self._take(meter, period, inside, by, meter.event.rows.text)
         super().__init__(
             AllocSamples(
                 one.group,
@@ -411,20 +434,11 @@ class Allocations(list[AllocSamples], Table, Recordable, _Profiled):
             )
             for one in rows
         )
-        self._head = samples_head(rows, period, of, bool(inside), {})
-        self.others, self.samples = period.others, self._head["samples"]
         self.bytes = self._head["alloc_bytes"]
         self.sampled, self.counter = period.sampled, period.counter
         self.method = period.method
-        functions = function_rows(rows, of)
         fields = ("func", "self_bytes", "total_bytes", "self_error", "total_error")
         self.functions = [AllocFunction(*(row[name] for name in fields)) for row in functions]
-        self._rows = [*functions, *(one.row(of, by) for one in rows)]
-        found, now = names.profile_rows(rows), time.time_ns()
-        self._profile = StackProfile(names.form(), found, of.rows.text, names.mappings(), now)
-
-    def result_rows(self, reading: Reading) -> Iterable[Json]:
-        return [self._head | _head_fields(reading), *self._rows]
 
     def __repr__(self) -> str:
         return f"<gotrace.Allocations: {self.samples:,} samples, {self.bytes:,} bytes>"

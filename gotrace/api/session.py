@@ -975,6 +975,7 @@ class Session:
         *inside: str,
         by: str | None = None,
         spans: bool = False,
+        force: bool = False,
         **options: Unpack[_RunOptions],
     ) -> Allocations: ...
 
@@ -985,6 +986,7 @@ class Session:
         interval: float,
         by: str | None = None,
         spans: bool = False,
+        force: bool = False,
         **options: Unpack[_RunOptions],
     ) -> IntervalStream[Allocations]: ...
 
@@ -995,6 +997,7 @@ class Session:
         seconds: float | None = None,
         by: str | None = None,
         spans: bool = False,
+        force: bool = False,
         lossy: bool = False,
         ready: Callable[[], object] | None = None,
         interval: float | None = None,
@@ -1002,11 +1005,15 @@ class Session:
         """Sample which functions allocate, for some ``seconds``, or until the target ends.
 
         Or until ``stop``. The target's runtime chooses what is sampled; with ``spans``, and if it
-        samples nothing, used up spans of memory are seen. For the parameters, and for what is
-        raised, see ``on_cpu``.
+        samples nothing, used up spans of memory are seen. If that takes more than a fifth of one
+        CPU, it needs ``force``. For other parameters, and for what is raised, see ``on_cpu``.
         """
         check_numbers(seconds)
         request = AllocRequest(target=self._target, inside=inside, by=by, spans=spans)
+        with os_errors():
+            price = None if force else request.price()
+        if price is not None:
+            _refuse(price, f"{request.counted}: allocations() would")
 
         def read(run: Run[AllocMeter, Any]) -> Callable[[], Allocations]:
             return partial(Allocations, run.meter, run.meter.take(), inside, by)

@@ -159,7 +159,7 @@ def read_assertions(
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise GotraceError(f"cannot read {path}: {why}") from error
     found = []
     for number, line in enumerate(lines, 1):

@@ -7,9 +7,9 @@ from gotrace.cli.examine_options import ExamineOptions
 from gotrace.cli.options import OptionParser, new_parser
 
 _EPILOG = """\
-What takes a part of the time of all work is a finding; the largest comes first, each with its
-number and the command that shows more of it. What was looked at and is fine is a line each, and
-what was not looked at is said.
+A finding is something that takes a part of the time of all work. The largest comes first, each
+with its number and the command that shows more of it. Then come the things that are fine, a line
+each, and those that nobody looked at.
 
 examples:
   gotrace examine -p 1234

@@ -35,6 +35,7 @@ from gotrace.target.target import Target
 from gotrace.text import counted
 
 _M = TypeVar("_M", bound=Probing)
+_S = TypeVar("_S", bound=SampleMeter)
 
 #: Functions that are printed unless a user says which, or how many.
 _FUNCTIONS = 30
@@ -61,12 +62,17 @@ def sample(options: GooncpuOptions) -> int:
 
 def _run_on(options: GooncpuOptions, request: SampleRequest, output: Output) -> None:
     with running(request, output) as run:
-        writer = _Writer(options, run.meter, run.target, output)
         _begun(options, run, output)
-        for length in pace(options, run, output):
-            writer.write(run.meter.take(), length)
-        writer.finish()
-        say_lost(output, run.meter.lost())
+        _write(options, run, output)
+
+
+def _write(options: SampledOptions, run: Run[_S, None], output: Output) -> None:
+    """Write all intervals of a run that has begun."""
+    writer = _Writer(options, run.meter, run.target, output)
+    for length in pace(options, run, output):
+        writer.write(run.meter.take(), length)
+    writer.finish()
+    say_lost(output, run.meter.lost())
 
 
 def allocations(options: GoallocOptions) -> int:
@@ -82,18 +88,11 @@ def allocations(options: GoallocOptions) -> int:
             spans=options.spans,
         )
         if (price := request.price()) is not None:
-            what = "has {} allocations sampled a second: goalloc"
-            if request.by_spans:
-                what = "uses up {} spans a second: goalloc"
-            say_price(options, output, price, what)
+            say_price(options, output, price, f"{request.counted}: goalloc")
         with running(request, output) as run:
-            writer = _Writer(options, run.meter, run.target, output)
             asked = {"in": options.inside, "attach": run.attached.method.value}
             say_begun(run, output, "Sampling allocations of {}", **asked)
-            for length in pace(options, run, output):
-                writer.write(run.meter.take(), length)
-            writer.finish()
-            say_lost(output, run.meter.lost())
+            _write(options, run, output)
     return 0
 
 

@@ -415,7 +415,7 @@ def fine(measured: Measured, found: Iterable[TimeFinding]) -> Iterator[str]:
 def means(measured: Measured, found: Iterable[TimeFinding]) -> Iterator[str]:
     """Yield a line for each mean that makes no finding.
 
-    A small one is no verdict: a request that is seldom slow adds little to it.
+    A small one is not a verdict: a request that is seldom slow adds little to it.
     """
     kinds, looks = {one.kind for one in found}, measured.looks
     if not kinds & {wait.name.lower() for wait in _WAITS}:

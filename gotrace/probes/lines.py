@@ -15,7 +15,7 @@ from gotrace.probes.select import Selector, SymbolTable
 from gotrace.records import dataclass
 from gotrace.text import printable, quote
 
-#: A drive's letter is no program.
+#: A drive letter does not name a program.
 _IN_FILE = re.compile(r"(?:.+:)??(?P<file>(?:[A-Za-z]:[\\/])?[^:]+\.go):(\d+)(?:-(\d+))?")
 _IN_FUNCTION = re.compile(r"(?P<function>.+):\+(\d+)(?:-\+?(\d+))?")
 #: A name has neither: ``go`` is a keyword.
@@ -90,7 +90,7 @@ def _check_unlike(text: str) -> None:
     """Raise UsageError for a file, or a function and an offset, that no function is called."""
     if found := _OFFSET.fullmatch(text):
         raise UsageError(
-            f"{quote(text)} is no function: for a line counted from that of func type"
+            f"{quote(text)} is not a function: for a line counted from that of func type"
             f" {quote(f'{found[1]}:+{found[2]}')}, which gofunccount takes"
         )
     if _FILE.fullmatch(text):

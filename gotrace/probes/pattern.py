@@ -192,7 +192,7 @@ def _of_other_tools(head: str, rest: str) -> str:
         return f"for lines of {quote(head)} type {quote(head + ':' + _LINES_SIGN.sub('', rest))}"
     if rest.isdecimal() and "." in head and "/" not in head and ".so" not in head:
         return (
-            f"{quote(f'{head}:{rest}')} is no line: type FILE.go:{rest}, or"
+            f"{quote(f'{head}:{rest}')} is not a line: type FILE.go:{rest}, or"
             f" {quote(f'{head}:+{rest}')} for one counted from that of func"
         )
     name = rest.lstrip(":")

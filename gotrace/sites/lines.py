@@ -248,7 +248,7 @@ class _Line:
 
         ``fuseComparisons`` makes one of ``x >= 1 && x < 5``, at the second line, which is executed
         if the first part does not hold, too. If the line before stores or calls, and decides
-        nothing, it is no part of a condition.
+        nothing, it is not part of a condition.
         """
         block = self._code.graph.blocks[head]
         pins = {self._pins[each[0]] for each in block.instructions if each[0] in self._pins}

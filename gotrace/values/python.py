@@ -563,7 +563,7 @@ def _elements_as_json(value: list[Any] | tuple[Any, ...]) -> Any:
 
 
 def _mapping_as_json(value: Mapping[Any, Any]) -> Any:
-    if isinstance(value, Struct):  # $guess is no text of the program's
+    if isinstance(value, Struct):  # $guess: not the program's own text
         return {key: as_json(elem) for key, elem in value.items()}
     pairs = [[as_json(key), as_json(elem)] for key, elem in value.items()]
     if isinstance(value, CutDict):

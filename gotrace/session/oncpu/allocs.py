@@ -88,7 +88,7 @@ def with_flushed(
 ) -> tuple[list[tuple[Sampling, SampleRow]], int, int]:
     """Return rows with what the collector has flushed: it is divided as the rest of its size is.
 
-    And if there is no such rest: in how many spans it was, and its bytes.
+    The numbers are the spans, and the bytes in these, of sizes that have nothing but flushed spans.
     """
     found = list(rows)
     flushed: Counter[int] = Counter()
@@ -285,6 +285,13 @@ class AllocRequest(SampledRequest[AllocMeter]):
         with closing(ProcessMemory(self.target.process)) as memory:
             address = rate_address(file) + GoFiles(self.target).module(file).bias
             return words_at(memory, address, 1)[0]
+
+    @property
+    def counted(self) -> str:
+        """Return words for a price, after "this program", with room for its number."""
+        if self.by_spans:
+            return "uses up {} spans a second"
+        return "has {} allocations sampled a second"
 
     def price(self) -> Price | None:
         """Return the cost of the probe, None if it is not known. Raises GotraceError."""

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import gotrace
+from gotrace.session.oncpu.allocs import AllocRequest
+from gotrace.session.why.price import Price
 from tests.profiles.raw import raw_text
 from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain, newest, program_of
 from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool
@@ -135,6 +137,16 @@ def test_what_spans_take_is_counted_before_it_is_paid() -> None:
     assert price["changes"] == pytest.approx(head["samples"] / 2, rel=0.8)
     assert price["changes"] > 1000
     assert price["share"] == pytest.approx(2e-6 * price["changes"], rel=0.01)
+
+
+def test_the_library_refuses_what_takes_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AllocRequest, "price", lambda request: Price(200_000, 2000))
+    said = r"uses up 200,000 spans a second: allocations\(\) would take about 40% of one CPU"
+    with Fixture([unsampled(newest())]) as fixture, gotrace.attach(fixture.ready) as go:
+        with pytest.raises(gotrace.GotraceError, match=said):
+            go.allocations(seconds=0.1)
+        with pytest.warns(gotrace.TracingWarning, match="by spans"):
+            go.allocations(seconds=0.1, force=True)
 
 
 def test_spans_of_a_program_that_samples() -> None:
