@@ -150,7 +150,10 @@ def test_the_library_refuses_what_takes_too_much(monkeypatch: pytest.MonkeyPatch
 
 
 def test_spans_of_a_program_that_samples() -> None:
-    check_shares(*sampled(program(), "--json", "--spans"), "spans")
+    truth, result = sampled(program(), "--json", "--spans")
+    check_shares(truth, result, "spans")
+    (warned,) = (row for row in of_kind(result, "warning") if "fixed rhythm" in row["message"])
+    assert warned["message"].startswith("by spans:")
 
 
 def test_errors_of_spans_are_not_known_before_the_collector_has_run() -> None:
@@ -167,7 +170,7 @@ def test_a_program_that_collects_in_its_rhythm_deceives_spans() -> None:
     own = {row["func"]: row["self_bytes"] for row in of_kind(result, "alloc_function")}
     left, right = (own.get(f"main.{name}", 0) for name in ("left", "right"))
     assert not 0.1 < left / (left + right) < 0.9
-    (warned,) = (row for row in of_kind(result, "warning") if "in step" in row["message"])
+    (warned,) = (row for row in of_kind(result, "warning") if "fixed rhythm" in row["message"])
     assert "MemProfileRate is 0" in warned["message"]
 
 
