@@ -12,7 +12,7 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import pyte
@@ -22,6 +22,32 @@ from tests.tools.harness import Family
 _HANGS = float(os.environ.get("GOTRACE_PATIENCE", "100"))
 _ENTERS, _LEAVES = b"\x1b[?1049h", b"\x1b[?1049l"
 _CLEARS = b"\x1b[2J"  # what curses writes for clear()
+
+
+class _Display(pyte.Screen):
+    """A terminal that scrolls by SU and SD, too: curses takes them where that is shorter."""
+
+    def _scroll(self, count: int, edge: Callable[[], None], row: int) -> None:
+        cursor, self.cursor.y = self.cursor.y, row
+        for _ in range(count):
+            edge()
+        self.cursor.y = cursor
+
+    def scroll_up(self, count: int = 1) -> None:
+        """Move the lines within the margins up."""
+        _, bottom = self.margins or (0, self.lines - 1)
+        self._scroll(count, self.index, bottom)
+
+    def scroll_down(self, count: int = 1) -> None:
+        """Move the lines within the margins down."""
+        top, _ = self.margins or (0, self.lines - 1)
+        self._scroll(count, self.reverse_index, top)
+
+
+class _Stream(pyte.ByteStream):
+    def __init__(self, display: _Display) -> None:
+        self.csi = {**self.csi, "S": "scroll_up", "T": "scroll_down"}
+        super().__init__(display)
 
 
 class Screen:
@@ -35,8 +61,8 @@ class Screen:
         env: Mapping[str, str] | None = None,
     ) -> None:
         self._ours, self._theirs = os.openpty()
-        self._screen = pyte.Screen(columns, lines)
-        self._stream = pyte.ByteStream(self._screen)
+        self._screen = _Display(columns, lines)
+        self._stream = _Stream(self._screen)
         self.resize(lines, columns)
         self.before = termios.tcgetattr(self._theirs)
         self.raw = b""

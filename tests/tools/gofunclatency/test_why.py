@@ -379,8 +379,8 @@ def _busy(cpu: set[int], many: int) -> Iterator[None]:
 def test_a_wait_in_the_kernel_ends_when_the_thread_can_run() -> None:
     """Beside what the kernel counts of the thread: how long it waited for a CPU.
 
-    Others have that, which are more urgent. The kernel may also run them between the call and where
-    the program asks.
+    Others have that, which are more urgent; the kernel makes the thread wait in some calls and
+    not in others. It may also run them between a call and where the program asks.
     """
     cpu = {min(os.sched_getaffinity(0))}
 
@@ -393,16 +393,19 @@ def test_a_wait_in_the_kernel_ends_when_the_thread_can_run() -> None:
         words = ("--json", "--why", "--force", "-p", str(fixture.ready), "main.naps")
         with tool("gotrace", *words) as tracing:
             with _busy(cpu, 3):
-                truth = fixture.work("naps")
+                waits = [fixture.work("naps")["waited"]]
+                while sum(waits) < LONG and len(waits) < 20:
+                    waits.append(fixture.work("naps")["waited"])
             result = tracing.end()
         assert fixture.finish() == 0
-    (row,) = calls(result)
-    add_up([row])
-    parts, waited = row["why"]["parts"], truth["waited"]
-    assert 10 * LONG <= parts["blocked: kernel"] < 10.2 * LONG, parts
+    rows = calls(result)
+    add_up(rows)
+    parts = sum((Counter(row["why"]["parts"]) for row in rows), Counter())
+    naps, waited = 10 * LONG * len(rows), sum(waits)
+    assert len(rows) == len(waits) and naps <= parts["blocked: kernel"] < 1.02 * naps, parts
     assert waited > LONG / 4, "the CPU was not busy"
-    ours = parts["waiting for CPU"] + parts.get("preempted", 0)
-    assert abs(ours - waited) < 0.02 * waited + LONG / 5, (parts, waited)
+    ours = parts["waiting for CPU"] + parts["preempted"]
+    assert abs(ours - waited) < 0.02 * waited + LONG / 5 * len(rows), (parts, waited)
     assert parts["waiting for CPU"] > waited / 2, (parts, waited)
 
 
