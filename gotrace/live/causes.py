@@ -188,6 +188,11 @@ class Processors:
         """Return how many the program may use."""
         return min(self.machine, self.procs, self.quota or self.machine)
 
+    @property
+    def wanted(self) -> float:
+        """Return how many its threads ran on, or were ready for."""
+        return self.used + self.delayed
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -304,7 +309,7 @@ def _processors(measured: Measured) -> Iterator[TimeFinding]:
         text = f"the CPU quota stops the program in {_share(throttled)} of its periods"
         why = f"its control group may use {cpus.quota:g} CPUs, and it used {cpus.used:.2f}"
         yield TimeFinding("quota", share, text, (why,), deeper)
-    wanted = cpus.used + cpus.delayed
+    wanted = cpus.wanted
     is_used_up = wanted >= MIN_USED * cpus.available and ready + running >= MIN_READY
     is_delayed = cpus.used < MIN_USED * cpus.available and not is_stopped
     is_delayed = is_delayed and cpus.delayed >= max(MIN_DELAYED, MIN_DELAYED * wanted)
@@ -331,7 +336,7 @@ def _on_memory(measured: Measured, share: float) -> Iterator[TimeFinding]:
     """Yield what memory takes of the CPU time, whose own part is a ``share``."""
     collecting, allocating = measured.on_memory()
     part = collecting + allocating
-    if part < MIN_MEMORY or part * measured.processors.used < MIN_MEMORY_CPUS:
+    if part < MIN_MEMORY or part * measured.processors.wanted < MIN_MEMORY_CPUS:
         return
     text = f"{_share(part)} of the CPU time is memory: {_share(collecting)} collects it"
     text += f", {_share(allocating)} allocates it"
@@ -349,7 +354,7 @@ def _on_scheduler(measured: Measured, share: float) -> Iterator[TimeFinding]:
     samples = measured.samples or ()
     total = sum(one.amount for one in samples) or 1
     part = sum(one.amount for one in samples if one.work is WorkKind.SCHEDULER) / total
-    if part < MIN_CPU_SHARE or part * measured.processors.used < MIN_SCHEDULER_CPUS:
+    if part < MIN_CPU_SHARE or part * measured.processors.wanted < MIN_SCHEDULER_CPUS:
         return
     text = f"{_share(part)} of the CPU time is the scheduler's: switches and timers"
     deeper = f"gooncpu -p {measured.pid} -d 5"
