@@ -8,6 +8,7 @@ programs, and cannot be imported once the interpreter ends while a script's thre
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -22,20 +23,22 @@ def at_once(work: Callable[[_T], None], things: Sequence[_T]) -> None:
     """
     threads = [threading.Thread(target=work, args=[one]) for one in things[:-1]]
     started = 0
-    with suppress(RuntimeError):  # no thread can be started
-        for thread in threads:
-            thread.start()
-            started += 1
-    begun = threads[:started]
     try:
+        with suppress(RuntimeError):  # no thread can be started
+            for thread in threads:
+                thread.start()
+                started += 1
         for one in things[started:]:
             work(one)
-        _join(begun)
-    except BaseException:
-        _join(begun)
-        raise
+    finally:
+        _join(threads)
 
 
 def _join(threads: Sequence[threading.Thread]) -> None:
+    """Wait until none of the threads runs, nor one whose start was interrupted."""
     for thread in threads:
-        thread.join()
+        while thread in threading.enumerate():
+            if thread.is_alive():
+                thread.join()
+            else:
+                time.sleep(0.001)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
+import time
 
 import pytest
 
@@ -23,3 +25,16 @@ def test_threads_have_ended_when_work_is_interrupted() -> None:
     with pytest.raises(KeyboardInterrupt):
         at_once(work, range(9))
     assert sorted(ended) == [*range(8)]
+
+
+def test_threads_have_ended_when_their_starts_are_interrupted() -> None:
+    def work(one: int) -> None:
+        if one == 0:
+            _thread.interrupt_main()
+        time.sleep(0.002)
+
+    before = threading.active_count()
+    for _ in range(50):
+        with pytest.raises(KeyboardInterrupt):
+            at_once(work, range(9))
+        assert threading.active_count() == before
