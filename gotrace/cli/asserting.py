@@ -21,7 +21,6 @@ from gotrace.profiles.write import check_place, write_content
 from gotrace.records import replace
 from gotrace.report.assertions import annotation_lines, junit, recorded, write_verdicts
 from gotrace.report.calls import Clock, LineStyle, TimeStyle
-from gotrace.report.colour import wants_colour
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.count import CountRequest
 from gotrace.session.run import open_run
@@ -48,11 +47,11 @@ def check(options: AssertOptions) -> int:
         output = run_output(options)
         clock = Clock.started_now(TimeStyle.TIME_OF_DAY)
         verdicts = all_verdicts(plan, _verdicts(options, target, plan, output))
-        style = LineStyle(options.width, options.short, wants_colour(output.out))
+        style = LineStyle.on(output.out, options.width, options.short)
         write_verdicts(output, verdicts, clock, style)
         status = _failure(target) or status_of(verdicts, options.allow_missing)
         if options.junit is not None:
-            plain = replace(style, colour=False)
+            plain = LineStyle(options.width, options.short)
             write_content(options.junit, junit(verdicts, clock, plain, options.allow_missing))
         if options.github or os.environ.get("GITHUB_ACTIONS") == "true":
             _annotate(plan, verdicts, options.allow_missing)

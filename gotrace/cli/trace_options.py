@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gotrace.session.trace_plan import TraceChoices
 
 _MAX_ELEMENTS = 64  # of which each may take a block of the payload, and it has 64
-_COLUMNS, _ROWS = 80, 3  # columns if output goes to no terminal; lines for one call
+_COLUMNS, _ROWS = 80, 3  # the width of a call's line that goes to no terminal
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -89,7 +89,7 @@ class CapturedOptions(FunctionOptions):
 
     @property
     def width(self) -> int | None:
-        """Return how much a call's line may have, None where values are shown whole."""
+        """Return how much a call's line may have in a file, None where values are shown whole."""
         if self.shows_whole:
             return None
         if self.files.text is not None:

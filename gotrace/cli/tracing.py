@@ -30,7 +30,6 @@ from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.write import write_profile
 from gotrace.report.call_profile import FORM, CallProfile
 from gotrace.report.calls import Clock, LineStyle, TimeStyle
-from gotrace.report.colour import wants_colour
 from gotrace.report.fast_calls import line_of
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.session.calibrate import Calibration
@@ -187,7 +186,7 @@ class _Form:
     ) -> None:
         """Write the heading; ``is_counted``: what cannot be decided is counted here."""
         as_json = isinstance(output, JsonOutput)
-        style = LineStyle(options.width, options.short, wants_colour(output.out), options.columns)
+        style = LineStyle.on(output.out, options.width, options.short, options.columns)
         self.line_of = [line_of(one, clock, as_json, style, is_counted) for one in decoders]
         self.lines: list[str] = []
         self._out = output.out

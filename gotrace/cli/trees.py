@@ -26,7 +26,6 @@ from gotrace.errors import UsageError
 from gotrace.profiles.execution import is_execution_trace
 from gotrace.records import replace
 from gotrace.report.calls import Clock, LineStyle, TimeStyle
-from gotrace.report.colour import wants_colour
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.report.requests import REQUEST_HEADING, request_lines
 from gotrace.requests.assemble import Assembler, request_probes
@@ -216,7 +215,7 @@ class _Printer:
             yield self._made(request).to_json()
         else:
             options = self._options
-            style = LineStyle(options.width, options.short, wants_colour(form.out))
+            style = LineStyle.on(form.out, options.width, options.short)
             yield from request_lines(request, self._clock, style)
 
     def _made(self, request: Request[DecodedCall]) -> Request[Call]:

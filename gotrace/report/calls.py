@@ -43,22 +43,25 @@ import re
 import time
 from collections.abc import Sequence
 from enum import Enum
+from typing import TextIO
 
 from gotrace.calls import Why
 from gotrace.gotypes.symbols import elide_type_arguments, short_name
 from gotrace.records import dataclass, replace
-from gotrace.report.colour import Colour, of_duration, paint
+from gotrace.report.colour import Colour, of_duration, paint, wants_colour
 from gotrace.report.durations import duration
+from gotrace.report.table import columns_of
 from gotrace.report.why import bracket
 from gotrace.session.decode import DecodedCall, TracedFunction
 from gotrace.session.events import Unwinding
 from gotrace.text import in_program, printable
-from gotrace.values.fit_width import cut_to_fit, without_large
+from gotrace.values.fit_width import bare, cut_to_fit, without_large, without_package
 from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import ErrorValue, Value
 from gotrace.values.to_json import to_json
 
 DURATION_WIDTH = 9
+_ROWS = 2  # of a terminal, for one call
 #: The DURATION of calls that were seen at their entry only.
 NO_DURATION = "-"
 
@@ -159,13 +162,26 @@ class LineStyle:
     """How calls are written as text.
 
     ``width`` is what a call's line may have: values are cut to fit, and pointers to large structs
-    not followed; None shows all. ``short``: names without the beginning of import paths.
+    not followed; None shows all. ``short``: names without the beginning of import paths. Of a line
+    that is longer than a terminal's ``row`` names are short, addresses have no types, and where
+    functions are declared is left out.
     """
 
     width: int | None = None
     short: bool = False
     colour: bool = False
     columns: Columns = Columns()
+    row: int | None = None
+    places: bool = True
+
+    @classmethod
+    def on(
+        cls, out: TextIO, width: int | None, short: bool, columns: Columns | None = None
+    ) -> LineStyle:
+        """Return the style of lines to a stream; ``width`` is for one that is no terminal."""
+        row = None if width is None else columns_of(out)
+        width = _ROWS * row if row is not None else width
+        return cls(width, short, wants_colour(out), columns or Columns(), row)
 
     def name(self, name: str) -> str:
         """Return a function's name as Go's stack dumps have it, ``[...]`` for type arguments."""
@@ -203,9 +219,17 @@ def text_line(call: DecodedCall, clock: Clock, style: LineStyle = PLAIN) -> str:
     return "".join(line + "\n" for line in lines)
 
 
-def call_text(call: DecodedCall, style: LineStyle = PLAIN) -> str:
-    """Return a call without when and where it was made: its values, or its format filled in."""
-    return _message(call, style) if call.message is not None else _call(call, style)
+def call_text(call: DecodedCall, style: LineStyle = PLAIN, before: int | None = None) -> str:
+    """Return a call without when and where it was made: its values, or its format filled in.
+
+    ``before`` is how much of the line is taken, None for the columns of the style.
+    """
+    before = style.columns.width if before is None else before
+    if call.message is None:
+        return _call(call, style, before)
+    text = _message(call, style)
+    is_long = style.row is not None and before + len(text) > style.row
+    return _message(call, replace(style, short=True)) if is_long else text
 
 
 #: The functions by which those that name a system call, or one of C, do it.
@@ -282,7 +306,7 @@ def json_line(call: DecodedCall, clock: Clock) -> str:
     return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
-def _call(call: DecodedCall, style: LineStyle) -> str:
+def _call(call: DecodedCall, style: LineStyle, before: int) -> str:
     """Return a call in Go's syntax, in the style's width where that is possible."""
     values = [*call.args, *(call.results or ())]
     if style.width is not None:
@@ -292,7 +316,12 @@ def _call(call: DecodedCall, style: LineStyle) -> str:
         return _framed(call, texts, style)
     plain = replace(style, colour=False) if style.colour else style
     text = _framed(call, texts, plain)
-    over = 0 if style.width is None else style.columns.width + len(text) - style.width
+    if style.row is not None and before + len(text) > style.row:
+        style, plain = (replace(one, short=True, places=False) for one in (style, plain))
+        values = list(map(bare, values))
+        texts = [without_package(printable(go_syntax(value))) for value in values]
+        text = _framed(call, texts, plain)
+    over = 0 if style.width is None else before + len(text) - style.width
     if over > 0:
         texts = cut_to_fit(values, texts, over)
     elif not style.colour:
@@ -315,7 +344,8 @@ def _framed(call: DecodedCall, texts: Sequence[str], style: LineStyle) -> str:
         text += f" {style.paint(_UNWOUND[call.unwound], Colour.ERROR)}"
     elif call.results:
         text += f" = {call.function.shown_results(texts[len(call.args) :])}"
-    return text + _clean_place(call.function.file, call.function.line)
+    place = _clean_place(call.function.file, call.function.line) if style.places else ""
+    return text + place
 
 
 @functools.lru_cache(maxsize=1024)

@@ -236,7 +236,7 @@ def fast_text_line(
 ) -> Line:
     """Return a function that makes text_line's line of a record; parameters as for fast_json_line.
 
-    A line that is longer than the style's width is left to ``slow``, which cuts its values.
+    A line that is longer than the style's row or width is left to ``slow``, which shortens it.
     """
     arguments, results = (
         _holes(phase, lambda value: _text(go_syntax(value))) for phase in (entry, result)
@@ -253,7 +253,8 @@ def fast_text_line(
     template += _text(place_of(function)) + "\n"
     numbers = [*["tgid"] * style.columns.pid, *["tid"] * style.columns.tid, "goid"]
     filled = ["TIME(end)", *numbers, took, *_shown("a", entry), *_shown("r", result)]
-    source = _source(entry, result, header.size, "ascii", filled, style.width is not None)
+    most = style.row or style.width
+    source = _source(entry, result, header.size, "ascii", filled, most is not None)
     names = {
         **_structs(entry, result, header),
         "TEMPLATE": template,
@@ -261,7 +262,7 @@ def fast_text_line(
         "QUOTE": _quoted,
         "TIME": clock.text,
         "DURATION": style.duration if style.colour else duration,
-        "WIDTH": (style.width or 0) + 1,  # with the newline
+        "WIDTH": (most or 0) + 1,  # with the newline
     }
     return _compile(source, names)
 

@@ -13,8 +13,10 @@ from typing import Any, TextIO
 from gotrace.errors import UsageError
 from gotrace.records import dataclass, field
 from gotrace.report.colour import Colour, paint, wants_colour
+from gotrace.report.message import laid_out
+from gotrace.report.table import columns_of
 from gotrace.results.lines import line_of, timed
-from gotrace.text import printable
+from gotrace.text import counted, printable
 
 
 class NoticeKind(Enum):
@@ -98,6 +100,8 @@ class TextOutput:
     ) -> None:
         self.out = out
         self.patience = patience or Patience()
+        #: Return at how many places calls may be missing: without a row there may be some.
+        self.uncounted: Callable[[], int] = lambda: 0
         self._before = before
         self._has_results = has_results
         self._err = err
@@ -113,9 +117,15 @@ class TextOutput:
         if not self._quiet:
             self.out.write(text)
 
+    def none_of(self, what: str = "calls") -> str:
+        """Return the words for a table without rows."""
+        missing = self.uncounted()
+        text = f"no {what}"
+        return text + counted(" seen: they may be missing at {} place{s}", missing) * bool(missing)
+
     def nothing(self, what: str = "calls") -> None:
         """Say in place of a table that it has no rows; ``what`` those would be of."""
-        self.heading(f"no {what}\n")
+        self.heading(f"{self.none_of(what)}\n")
         self.out.flush()
 
     def notice(self, notice: Notice) -> None:
@@ -128,7 +138,7 @@ class TextOutput:
             return
         framing = notice.kind in (NoticeKind.ATTACHED, NoticeKind.DETACHED)
         stream = self._frame if framing else self._err
-        text = printable(notice.message)
+        text = laid_out(printable(notice.message), columns_of(stream))
         if notice.kind is NoticeKind.LOST and wants_colour(stream):
             text = paint(text, Colour.ERROR)
         try:

@@ -53,8 +53,10 @@ def _line(node: Node[DecodedCall], depth: int, goid: int, style: LineStyle) -> s
     shown = [duration(node.duration_ns), duration(node.self_ns)]
     colour = of_duration(node.duration_ns)
     goroutine = str(node.goid) if node.goid != goid else ""
-    before = f"{style.paint(f'{shown[0]:<10}', colour)} {shown[1]:<10} {goroutine:<8} "
+    first, before = f"{shown[0]:<10}", f" {shown[1]:<10} {goroutine:<8} "
     edge = "" if node.edge == "call" and (not goid or node.goid == goid) else f"{node.edge}: "
     indent = _STEP * min(depth, _MAX_STEPS)
     why = printable(bracket_of(node.call))
-    return f"{before}{indent}{edge}{why}{call_text(node.call, style)}\n"
+    before += f"{indent}{edge}{why}"
+    text = call_text(node.call, style, len(first) + len(before))
+    return f"{style.paint(first, colour)}{before}{text}\n"

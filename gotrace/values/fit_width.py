@@ -16,8 +16,10 @@ from gotrace.values.model import (
     SequenceValue,
     StringValue,
     StructValue,
+    TextValue,
     Value,
 )
+from gotrace.values.string_methods import string_text
 
 #: A struct with more fields, those of structs within it included, is large.
 MAX_FIELDS = 16
@@ -28,6 +30,7 @@ _CONTEXT = "context.Context"
 _MARK = "..."
 #: Values that others are within.
 _COMPOUND = frozenset({PointerValue, InterfaceValue, StructValue, SequenceValue, MapValue})
+_PACKAGE = re.compile(r"^(&?)\w+\.(?=[A-Z_]\w*[{(])")
 #: The beginning of an escape sequence of Go's at the end of a text that was cut.
 _PARTIAL_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:x[0-9a-f]?|u[0-9a-f]{0,3}|U[0-9a-f]{0,7})?$")
 
@@ -57,6 +60,20 @@ def without_large(value: Value) -> Value:
         entries = tuple([(key, without_large(elem)) for key, elem in value.entries])
         return replace(value, entries=entries)
     return value
+
+
+def bare(value: Value) -> Value:
+    """Return the address alone of a pointer that is not followed, and of a context."""
+    if isinstance(value, InterfaceValue) and value.type == _CONTEXT and value.value is not None:
+        value = value.value
+    if isinstance(value, PointerValue) and value.target is None and string_text(value) is None:
+        return TextValue("", f"{value.address:#x}")
+    return value
+
+
+def without_package(text: str) -> str:
+    """Return a value's text without the package of the type that it begins with."""
+    return _PACKAGE.sub(r"\1", text)
 
 
 def cut_to_fit(values: Sequence[Value], texts: Sequence[str], over: int) -> list[str]:

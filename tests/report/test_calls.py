@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import time
@@ -21,7 +22,16 @@ from gotrace.report.calls import (
 )
 from gotrace.session.decode import DecodedCall, TracedFunction
 from gotrace.session.events import Unwinding
-from gotrace.values.model import ErrorValue, StringValue, UnavailableValue
+from gotrace.values.model import (
+    ErrorValue,
+    InterfaceValue,
+    Nil,
+    PointerValue,
+    StringValue,
+    StructValue,
+    UnavailableValue,
+)
+from tests.report.test_colour import Terminal
 
 SECOND = 1_000_000_000
 #: 1700000000.25 s after 1970 is 5.25 s on the kernel's clock; the run began at 1 s.
@@ -257,6 +267,35 @@ def test_a_call_fits_a_width_by_cutting_values_and_nothing_else() -> None:
         assert line.endswith(", true) at store.go:57\n")
     message = get(message="m" * 500)
     assert text_line(message, CLOCK, LineStyle(160)) == text_line(message, CLOCK)
+
+
+def test_a_call_that_does_not_fit_a_terminal_has_less_that_all_calls_have_in_common(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    columns = Columns(pid=False, tid=False)
+    style = LineStyle.on(Terminal(), 240, False, columns)
+    assert LineStyle.on(io.StringIO(), 240, False, columns) == LineStyle(240, columns=columns)
+    long = "example.org/shop/internal/reservations.(*Store).Put"
+    function = TracedFunction(long, ("s", "ctx", "r"), ("$ret",), "store.go", 57)
+    inner = PointerValue("*context.cancelCtx", 0xC000128000)
+    context = InterfaceValue("context.Context", inner.type, inner)
+    request = StructValue("shop.Request", (("Key", string("k" * 300)),))
+    values = (PointerValue("*shop.Store", 0xC000246000), context, request)
+    row = get(function=function, args=values, results=(Nil("error"),))
+    line = text_line(row, CLOCK, style)
+    prefix = columns.width
+    assert line[prefix:].startswith(
+        'reservations.(*Store).Put(s=0xc000246000, ctx=0xc000128000, r=Request{Key: "kk'
+    )
+    assert line.endswith("...) = nil\n")
+    assert len(line) - 1 in range(150, 161)
+    short = get(function=TracedFunction("main.f", (), (), "store.go", 57), args=(), results=())
+    assert text_line(short, CLOCK, style).endswith(" main.f() at store.go:57\n")
+    message = get(function=function, message="GET /orders")
+    assert text_line(message, CLOCK, style)[prefix:] == "reservations.(*Store).Put GET /orders\n"
+    assert long in text_line(message, CLOCK, LineStyle(240))
 
 
 def test_names_can_be_short() -> None:
