@@ -77,7 +77,6 @@ def _count(options: CallsOptions, request: CountRequest, output: Output) -> Prob
             output.notice(notice)
         counter, names = run.meter, run.plan.counted
         hits = _Hits(run.plan)
-        may_be_missing = any(one.uncounted for file in run.plan.binaries for one in file.functions)
         shown = shown_names((function.name for function in names), options.short)
         seconds = 0.0
         for length in pace(options, run, output, seen=counter.has_seen):
@@ -87,14 +86,7 @@ def _count(options: CallsOptions, request: CountRequest, output: Output) -> Prob
             rows = _table(options, run.plan, counts, length)
             rates = options.interval is not None
             for form in output.forms:
-                write_counts(
-                    form,
-                    rows,
-                    options.timestamp,
-                    shown,
-                    rates=rates,
-                    may_be_missing=may_be_missing,
-                )
+                write_counts(form, rows, options.timestamp, shown, rates=rates)
         each = probe_cost_of(run.calibration)
         for notice in hits.cost(seconds, each) if each is not None else ():
             output.notice(notice)

@@ -13,7 +13,7 @@ from gotrace.report.colour import CLEAR, wants_colour
 from gotrace.report.heat import HeatMaps
 from gotrace.report.heat_page import heat_page
 from gotrace.report.heat_text import HeatStyle, heat_lines
-from gotrace.report.output import Notice, NoticeKind, Output
+from gotrace.report.output import Notice, NoticeKind, Output, TextOutput
 from gotrace.session.latency_rows import Interval
 from gotrace.text import counted
 
@@ -55,7 +55,9 @@ class HeatDrawing:
             rows = max(_LEAST_ROWS, min(_ROWS, size.lines // max(drawn, 1) - _AROUND))
         maps, others = self._maps.maps(top)
         style = HeatStyle.for_stream(out, size.columns, rows, self._has_colour)
-        lines = [*heat_lines(maps, self._maps.columns, style)] or ["", "no calls have returned"]
+        lines = [*heat_lines(maps, self._maps.columns, style)]
+        if not lines and isinstance(self._output, TextOutput):
+            lines = ["", self._output.none_of()]
         if others:
             lines += ["", counted("and {} more map{s}: --top says how many", others)]
         if self._redraws:

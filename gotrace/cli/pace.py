@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from gotrace.cli.options import FunctionOptions, RunOptions, SummaryOptions
 from gotrace.cli.why import PriceWatch
-from gotrace.report.output import Notice, NoticeKind, Output, Patience
+from gotrace.report.output import Notice, NoticeKind, Output, Patience, TextOutput
 from gotrace.session.lifetime import Lifetime
 from gotrace.session.probing import Probing
 from gotrace.session.request import Accept, RunRequest
@@ -58,6 +58,9 @@ def running(
         with open_run(request, waiter=waiter, announce=_warning_to(output), accept=accept) as run:
             waiter.on_first, waiter.on_second = run.stop, _abandon
             output.patience.stop = run.stop
+            for form in output.forms:
+                if isinstance(form, TextOutput):
+                    form.uncounted = lambda: sum(one.missing for one in run.plan.inlined())
             if output.patience.is_unread:
                 run.stop()
             yield run

@@ -30,13 +30,11 @@ def write_counts(
     shown: Mapping[str, str],
     by: Sequence[str] = (),
     rates: bool = False,
-    may_be_missing: bool = False,
 ) -> None:
     """Write one interval's rows; ``timestamp`` puts the time of day above a text table.
 
     ``shown``: what is written for names in text where that is not the whole name. ``by`` and
-    ``rates`` are what rows have, if there are any. If calls ``may_be_missing``, a table without
-    rows does not say that there were none.
+    ``rates`` are what rows have, if there are any.
     """
     if isinstance(output, JsonOutput):
         output.rows(rows)
@@ -45,7 +43,7 @@ def write_counts(
         ended = rows[0]["ts"] if rows else time.time()
         output.out.write(time.strftime("%H:%M:%S\n", time.localtime(ended)))
     if not rows:
-        output.nothing("calls were seen: some may be missing" if may_be_missing else "calls")
+        output.nothing()
         return
     # A stack is shown below its row.
     heads = [text for text in by if text != _STACK]

@@ -66,7 +66,7 @@ def _colours(name: str, colours: Sequence[str], first: int) -> Iterator[str]:
 
 def _summary(columns: Sequence[HeatColumn]) -> Iterator[str]:
     if not columns:
-        yield "No calls have returned."
+        yield "No calls."
         return
     day = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(columns[0].began))
     end = time.strftime("%H:%M:%S", time.localtime(columns[-1].ended))

@@ -33,7 +33,6 @@ from gotrace.target.process import ends_so, file_test, processes_called
 from gotrace.target.target import Target, TargetBinary
 from gotrace.text import counted, in_program, quote
 
-_MAX_NAMED = 3  # functions that exist only inlined
 _MAX_LOOKED_UP = 200  # functions: of more it is the rule that some are also inlined
 
 _Programs = Mapping[TargetBinary, str]
@@ -291,18 +290,23 @@ class Inlined:
     places: int
     uncounted: Sequence[InlinedPlace] | None = None
 
+    @property
+    def missing(self) -> int:
+        """Return in how many places not all calls are seen."""
+        return self.places if self.uncounted is None else len(self.uncounted)
+
     def text(self, verb: str) -> str:
         """Return the warning; ``verb`` is what is done with a call, in the past tense."""
         places = counted("{} place{s}", self.places)
         if self.uncounted is None:
             return f"{self.function} is also inlined in {places}: not {verb} there"
-        (first, *others), missing = self.uncounted, len(self.uncounted)
+        first, *others = self.uncounted
         where = f"in {first.at.text}"
         if others:
             where = f"as {where}{said(' (-l has them all)', '')}"
         return (
-            f"{self.function}: calls may be missing at {missing} of {places} where it is inlined,"
-            f" {where}: {_why_unproven(self.reasons)}"
+            f"{self.function}: calls may be missing at {self.missing} of {places} where it is"
+            f" inlined, {where}: {_why_unproven(self.reasons)}"
         )
 
     @property
@@ -336,12 +340,11 @@ class OnlyInlined:
 
     def text(self, verb: str) -> str:
         """Return the warning; ``verb`` is what is done with a call, in the past tense."""
-        many, names = len(self.functions), ", ".join(self.functions[:_MAX_NAMED])
-        how = "exists only inlined and is" if many == 1 else "exist only inlined and are"
+        first, many = self.functions[0], len(self.functions)
+        how = f"{first} exists only inlined and is not {verb}"
         if many > 1:
-            more = f" and {many - _MAX_NAMED:,} more" if many > _MAX_NAMED else ""
-            names = f"{many:,} functions ({names}{more})"
-        return f"{names} {how} not {verb}{self._advice(many, verb)}"
+            how = f"{many:,} functions exist only inlined and are not {verb}, such as {first}"
+        return f"{how}{self._advice(many, verb)}"
 
     def _advice(self, many: int, verb: str) -> str:
         it, its = ("them", "their") if many > 1 else ("it", "its")
@@ -933,7 +936,7 @@ def _rows_by_words(
     for pattern in patterns:
         with suppress(GotraceError):
             rows = request.selector.only([pattern]).select(file.functions, verb="").rows
-            text = f"@{request.group}" if request.group else pattern.text
+            text = request.group or pattern.text
             found.setdefault(quote(f"{file.image.display}:{text}"), set()).update(rows)
     return found
 
@@ -1004,7 +1007,7 @@ def _with_others(
     (program,) = programs
     where = program.image.display
     where += "" if _is_go(program) else ", which is not a Go program"
-    names = [quote(f"@{request.group}" if request.group else one.text) for one in missing]
+    names = [quote(request.group or one.text) for one in missing]
     return NoMatchError(
         f"no function matches {listed(list(dict.fromkeys(names)))} in {where}{hints}"
     )
@@ -1116,8 +1119,9 @@ def _standing_in(binary: TargetBinary, selection: Selection) -> Iterator[str]:
         ((method, wrapper),) = pairs
         yield f"{method} is inlined into its wrapper: its calls there are those of {wrapper}"
     elif pairs:
-        shown = ", ".join(f"{wrapper} has {method}" for method, wrapper in pairs[:_MAX_NAMED])
-        yield f"{len(pairs):,} wrappers stand for methods that are inlined into them: {shown}"
+        method, wrapper = pairs[0]
+        text = f"{len(pairs):,} wrappers stand for methods that are inlined into them"
+        yield f"{text}, such as {wrapper} for {method}"
 
 
 def to_be_traced(sites: FunctionSites) -> Verdict:

@@ -33,6 +33,7 @@ def idle() -> Iterator[Fixture]:
         (f"gofunclatency {_FUNCTION}", "calls"),
         (f"gofunclatency --by n {_FUNCTION}", "calls"),
         (f"gofunclatency --of n {_FUNCTION}", "calls"),
+        (f"gofunclatency --heat {_FUNCTION}", "calls"),
         (f"gotrace {_FUNCTION}", "calls"),
         (f"gotrace tree {_FUNCTION}", "calls"),
         ("gooncpu --by '$label(\"a\")'", "samples"),

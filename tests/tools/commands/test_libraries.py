@@ -93,6 +93,10 @@ def test_a_library_that_a_command_is_linked_with_is_named(name: str, tmp_path: P
     where = f"no function matches 'main.inner' in {tmp_path}/host, which is not a Go program"
     typed = f"{path}:main.inner"
     assert (result.status, result.errors) == (3, f"{name}: {where}; {path} has: type '{typed}'\n")
+    recipe = run_tool(name, "@panics", *command).errors
+    assert recipe == f"{name}: {where}; {path} has: type '{typed}'\n".replace(
+        "main.inner", "@panics"
+    )
     result = run_tool(name, typed, *command, stdin=subprocess.DEVNULL)
     assert result.lines[0].startswith("Tracing 1 function "), result.errors
 
