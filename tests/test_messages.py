@@ -6,7 +6,7 @@ below gotrace/ it has the messages; the longest that fits decides. ``!`` is for 
 run goes on.
 
 A test that provokes a message has some of its words: so many that no other message has, or all of
-its own in their order. UNPROVOKED has the rest with the reasons. It only shrinks.
+its own in their order.
 """
 
 from __future__ import annotations
@@ -55,33 +55,6 @@ def test_the_page_has_every_message() -> None:
     assert page == filled(page), "python -m tests.test_messages"
 
 
-#: Messages that no test provokes, and why.
-UNPROVOKED: dict[str, tuple[str, ...]] = {
-    "a test would have to make the bug first": ("NAME: see the log",),
-    "the words of the test are a name and a number": ("wrote WHAT to PATH",),
-    "damage that tests/damage and the tests of mutated files make, and name by its class": (
-        "CORE: does not say where FILE was (NT_FILE)",
-        "CORE: is not a core file of FILE, or lacks its memory",
-        "FILE: the list of itabs is damaged",
-        "address index INDEX is outside of .debug_addr",
-        "array at OFFSET has no element type",
-        "entry at OFFSET reaches beyond its unit",
-        "has a method that is not a function",
-        "has a name without end",
-        "has too many fields",
-        "is a map's without slots",
-        "is said to be a name but is not",
-        "its code does not say where its arguments are",
-        "its code saves arguments of other sizes than it describes",
-        "runtime.coroswitch_m does not begin as in any release known",
-    ),
-    "not tried yet": (
-        "UNLESS in WHERE has the calls",
-        "health at HOST:PORT",
-        "histograms are made in the kernel, which cannot read this NAME",
-    ),
-}
-
 _RUN = 10  # characters of a message that are enough to know it by
 #: Names and numbers in messages, what tests have in their place, and what may be there once.
 _DIFFERS = re.compile(
@@ -114,10 +87,11 @@ def _texts_of_tests() -> str:
 
 def _has_all_words(message: Message, texts: str) -> bool:
     """Return whether a line has all of a message's own words, in their order."""
-    for parts in (_fixed(text).strip(_BETWEEN + " ").split(_BETWEEN) for text in message.texts):
-        longest, at = max(parts, key=len), -1
+    for text in (_fixed(text).strip(_BETWEEN + " ") for text in message.texts):
+        parts, at = text.split(_BETWEEN), -1
+        longest = max(parts, key=len)
         words = re.compile("[^\n]{1,60}?".join(map(re.escape, parts)))
-        while sum(map(len, parts)) >= _RUN and (at := texts.find(longest, at + 1)) >= 0:
+        while len(text) >= _RUN and (at := texts.find(longest, at + 1)) >= 0:
             begin, end = texts.rfind("\n", 0, at) + 1, texts.find("\n", at)
             if words.search(texts, begin, end if end >= 0 else len(texts)):
                 return True
@@ -140,10 +114,8 @@ def unprovoked() -> list[Message]:
 
 
 def test_a_test_provokes_every_message() -> None:
-    excused = {text for texts in UNPROVOKED.values() for text in texts}
-    found = {one.texts[0]: f"{one.file}:{one.line}: {one.texts[0]}" for one in unprovoked()}
-    assert sorted(found[text] for text in found.keys() - excused) == [], "no test provokes these"
-    assert excused <= found.keys(), "take what a test provokes out of UNPROVOKED"
+    found = [f"{one.file}:{one.line}: {one.texts[0]}" for one in unprovoked()]
+    assert sorted(found) == [], "no test provokes these"
 
 
 if __name__ == "__main__":

@@ -133,8 +133,7 @@ def _write(
             output.out.flush()
         for path in options.files.profiles:
             write_profile(path, profile)
-            size = counted("{:,} goroutine{s}", len(chosen))
-            text = f"wrote {size} to {printable(path)}"
+            text = f"wrote {counted('{:,} goroutine{s}', len(chosen))} to {printable(path)}"
             output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "file", "path": path}))
     if options.folded or options.only_stacks:
         return

@@ -8,13 +8,18 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from gotrace.abi.assign import Piece, Stack
+from gotrace.abi.assign import IntReg, Piece, Stack
 from gotrace.abi.function_values import FunctionValues
-from gotrace.abi.locations import FunctionLocations, SignatureSource
+from gotrace.abi.growth import SavedArgument
+from gotrace.abi.locations import FunctionCode, FunctionLocations, SignatureSource
+from gotrace.abi.shapes import ShapeError, shaped_parameters
+from gotrace.architecture import AMD64
+from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.image import ElfImage
-from gotrace.elf.pclntab.arginfo import ShapeWord, Undescribed, parse_shapes
+from gotrace.elf.pclntab.arginfo import Shape, ShapeWord, Undescribed, parse_shapes
 from gotrace.gotypes.binary import Binary
 from gotrace.gotypes.releases import ALL_PARAMETERS_LISTED
+from gotrace.gotypes.symbols import parse_name
 from gotrace.gotypes.types import UnknownType
 from tests.toolchains import (
     BUILD_MODES,
@@ -127,6 +132,23 @@ def test_descriptions() -> None:
 )
 def test_damaged_descriptions(data: bytes) -> None:
     assert parse_shapes(data, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("shapes", "size", "reason"),
+    [
+        ([ShapeWord(0, 8), ShapeWord(8, 8)], 8, "its code does not say where its arguments are"),
+        ([ShapeWord(0, 8)], 4, "its code saves arguments of other sizes than it describes"),
+    ],
+)
+def test_code_that_does_not_fit_a_description(
+    shapes: Sequence[Shape], size: int, reason: str
+) -> None:
+    """A function that saves one argument, at the first slot above the return address."""
+    saved = [SavedArgument(AMD64.pointer_size, size, IntReg(0))]
+    code = FunctionCode(AMD64, GoVersion(1, 27))
+    with pytest.raises(ShapeError, match=f"^{reason}$"):
+        shaped_parameters(shapes, saved, parse_name("main.f"), code)
 
 
 def test_reasons() -> None:

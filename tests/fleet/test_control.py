@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,8 @@ import pytest
 from gotrace.errors import GotraceError, UsageError
 from gotrace.fleet.asked import Snippets, beside, read_snippet
 from gotrace.fleet.config import Config, parse_config
-from gotrace.fleet.control import MAX_BYTES, Control, settle
+from gotrace.fleet.control import MAX_BYTES, Control, ControlOrder, settle
+from gotrace.fleet.daemon import Daemon as FleetDaemon
 from gotrace.fleet.gotraced import main
 from tests.fleet.test_gotraced import Daemon, configured, wait_until
 from tests.fleet.test_gotraced import keys as keys
@@ -249,6 +251,23 @@ def test_who_goes_away_is_not_answered(
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(control.path)
     wait_until(lambda: "control: a request was not answered: " in caplog.text)
+
+
+def test_an_order_that_runs_into_a_bug_costs_that_order_alone() -> None:
+    orders = [ControlOrder(), ControlOrder()]
+
+    def obey(order: ControlOrder) -> list[str]:
+        if order is orders[0]:
+            raise ZeroDivisionError
+        return ["listed"]
+
+    waiting = iter([*orders, None])
+    daemon: Any = SimpleNamespace(_asked=Snippets(file()), _obey=obey, _engine_turn=lambda: 60.0)
+    daemon._control = SimpleNamespace(take=lambda: next(waiting))
+    FleetDaemon.turn(daemon)
+    with pytest.raises(GotraceError, match=r"^ZeroDivisionError: see the log$"):
+        orders[0].answer.result()
+    assert orders[1].answer.result() == ["listed"]
 
 
 def test_what_is_there_already(tmp_path: Path) -> None:

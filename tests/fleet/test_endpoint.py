@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import bcrypt
 import pytest
@@ -27,6 +29,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from gotrace.errors import UsageError
 from gotrace.fleet.config import Listen, WebSpec, parse_config
+from gotrace.fleet.daemon import Daemon
 from gotrace.fleet.web import Health, WebServer
 from gotrace.fleet.web_config import load_web_config
 
@@ -166,6 +169,17 @@ def test_health_alone() -> None:
     with serving(has_metrics=False) as port:
         assert ask(port, "/healthz")[0] == ask(port, "/readyz")[0] == 200
         assert ask(port)[0] == 404
+
+
+def test_the_log_says_where_health_alone_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    health = Health(time.monotonic, lambda: True)
+    daemon: Any = SimpleNamespace(_own_health=None, _health=lambda: health)
+    config: Any = SimpleNamespace(web=WebSpec(health=LOOPBACK))
+    server = Daemon._health_server(daemon, config)
+    assert server is not None
+    server.close()
+    assert f"health at 127.0.0.1:{server.port}" in caplog.text
 
 
 @pytest.fixture

@@ -48,13 +48,15 @@ def assert_core_has_them(program: Path, tmp_path: Path) -> None:
     assert "\n".join(differences(own, read(core, program))) == ""
 
 
+def parked_library() -> Path:
+    flags, env = ["-buildmode=c-shared", "-ldflags=-s -w"], {"CGO_ENABLED": "1"}
+    return build(PARKED_CGO, newest(), flags=flags, env=env, name="live_parked.so")
+
+
 @pytest.mark.live
 @pytest.mark.parametrize("given", ["library", "host"])
 def test_core_file_of_a_c_program_with_a_go_library(given: str, tmp_path: Path) -> None:
-    flags = ["-buildmode=c-shared", "-ldflags=-s -w"]
-    library = build(
-        PARKED_CGO, newest(), flags=flags, env={"CGO_ENABLED": "1"}, name="live_parked.so"
-    )
+    library = parked_library()
     host, core = tmp_path / "host", tmp_path / "core"
     source = FIXTURES / "live_parked_host" / "main.c"
     subprocess.run(["gcc", "-O1", "-o", host, source, "-ldl"], check=True)
@@ -71,6 +73,7 @@ def test_core_file_of_a_c_program_with_a_go_library(given: str, tmp_path: Path) 
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     program = build(PARKED, newest())
     pie = build(PARKED, newest(), flags=BUILD_MODES["pie"])
+    library = parked_library()
     core, blind = tmp_path / "core", tmp_path / "blind"
     with Fixture([pie]) as fixture:
         write_core(fixture.ready, core)
@@ -88,7 +91,8 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     other = tmp_path / "other"
     subprocess.run(["gcc", "-o", other, "-x", "c", "-"], input=b"int main() {}", check=True)
     refused = {
-        (core, program): "is not a core file of",
+        (core, program): "is not a core file of .*, or lacks its memory",
+        (core, library): r"does not say where .* was \(NT_FILE\)",
         (core, other): "is not a core file of",
         (blind, pie): "does not say where the program was",
         (cut, pie): "the core file is damaged or cut off",

@@ -19,7 +19,7 @@ from gotrace.gotypes.from_rtype import Rtypes
 from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.types import ChanType, Kind, MapType
 from tests.gotypes.rtype_programs import BOX, Program, header_fields, parts, program
-from tests.toolchains import newest
+from tests.toolchains import newest, require
 
 
 def patched(found: Program, copy: Path, changes: dict[int, bytes]) -> Rtypes:
@@ -34,14 +34,19 @@ def patched(found: Program, copy: Path, changes: dict[int, bytes]) -> Rtypes:
     return descriptors
 
 
+def address_of(found: Program, wanted: Kind | str) -> int:
+    address = found.descriptors.basic(wanted)
+    assert address is not None
+    return address
+
+
 @pytest.mark.parametrize(
     ("name", "offset"),
     [("main.matrix", 48), ("[1]*int", 48), ("*main.store", 48), (f"[]*{BOX}.Code", 48)],
 )
 def test_type_of_itself(tmp_path: Path, name: str, offset: int) -> None:
     found = program(newest())
-    address = found.descriptors.basic(name)
-    assert address is not None
+    address = address_of(found, name)
     damaged = patched(found, tmp_path / "copy", {address + offset: struct.pack("<Q", address)})
     with pytest.raises(RtypeError, match=f"{address:#x} contains itself"):
         damaged.type_at(address)
@@ -49,8 +54,7 @@ def test_type_of_itself(tmp_path: Path, name: str, offset: int) -> None:
 
 def test_struct_of_itself(tmp_path: Path) -> None:
     found = program(newest())
-    address = found.descriptors.basic("main.store")
-    assert address is not None
+    address = address_of(found, "main.store")
     (fields,) = struct.unpack("<Q", found.image.read(address + 56, 8))
     damaged = patched(found, tmp_path / "copy", {fields + 8: struct.pack("<Q", address)})
     with pytest.raises(RtypeError, match="contains itself"):
@@ -75,11 +79,80 @@ def test_damage_is_reported(
     tmp_path: Path, name: str, offset: int, content: bytes, why: str
 ) -> None:
     found = program(newest())
-    address = found.descriptors.basic(name)
-    assert address is not None
+    address = address_of(found, name)
     damaged = patched(found, tmp_path / "copy", {address + offset: content})
     with pytest.raises(RtypeError, match=rf"{tmp_path}.*: .*{why}"):
         damaged.type_at(address)
+
+
+#: A type's address, and bytes to write over what it refers to, by their addresses.
+Damage = tuple[int, dict[int, bytes]]
+
+
+def no_map(found: Program) -> Damage:
+    """Say that a map's slots are in an int."""
+    address = address_of(found, "main.tree")
+    return address, {address + 64: struct.pack("<Q", address_of(found, Kind.INT))}
+
+
+def no_function(found: Program) -> Damage:
+    """Say that an interface's method is of type int."""
+    types = found.descriptors
+    address = next(at for at in types.all_types() if ".secret(" in types.type_at(at).name)
+    while types.type_at(address).kind is Kind.POINTER:
+        (address,) = struct.unpack("<Q", found.image.read(address + 48, 8))
+    (methods,) = struct.unpack("<Q", found.image.read(address + 56, 8))
+    number = address_of(found, Kind.INT) - types.types_start
+    return address, {methods + 4: struct.pack("<I", number)}
+
+
+def many_fields(found: Program) -> Damage:
+    """Make a struct of 70 fields with names of 64 KB, which are over 4 MB."""
+    address = address_of(found, "main.store")
+    (fields,) = struct.unpack("<Q", found.image.read(address + 56, 8))
+    (label,) = struct.unpack("<Q", found.image.read(fields, 8))
+    row = struct.pack("<QQQ", label, address_of(found, Kind.INT), 0)
+    count = struct.pack("<QQ", 70, 70)
+    return address, {address + 64: count, fields: row * 70, label + 1: b"\xff\xff\x03"}
+
+
+def long_name(found: Program, size: bytes = b"\xff\xff\x03") -> Damage:
+    """Make a name of 64 KB, which are more where they are escaped."""
+    address = address_of(found, "main.wrapped")
+    (name,) = struct.unpack("<I", found.image.read(address + 40, 4))
+    return address, {found.descriptors.types_start + name + 1: size}
+
+
+def longer_name(found: Program) -> Damage:
+    return long_name(found, b"\xff\xff\x7f")
+
+
+@pytest.mark.parametrize(
+    ("release", "damage", "why"),
+    [
+        ("1.24", no_map, "is a map's without slots"),
+        ("1.27", no_function, "has a method that is not a function"),
+        ("1.27", many_fields, "has too many fields"),
+        ("1.27", long_name, "has a name without end"),
+        ("1.27", longer_name, "is said to be a name but is not"),
+    ],
+)
+def test_damage_of_what_a_type_refers_to(
+    tmp_path: Path, release: str, damage: Callable[[Program], Damage], why: str
+) -> None:
+    found = program(require(release))
+    address, changes = damage(found)
+    with pytest.raises(RtypeError, match=rf"{tmp_path}.*: .*{why}"):
+        patched(found, tmp_path / "copy", changes).type_at(address)
+
+
+def test_itabs_that_are_too_far_apart(tmp_path: Path) -> None:
+    found = program(require("1.26"))
+    section = found.image.section(".itablink")
+    assert section is not None
+    damaged = patched(found, tmp_path / "copy", {section.address: struct.pack("<Q", 1 << 40)})
+    with pytest.raises(RtypeError, match=r"the list of itabs is damaged"):
+        list(damaged.itabs())
 
 
 def test_addresses_of_nothing() -> None:

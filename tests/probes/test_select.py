@@ -118,6 +118,13 @@ def suggested(table: SymbolTable, pattern: str) -> list[str]:
     return [name.strip("'") for part in names.split("', '") for name in part.split("' or '")]
 
 
+def test_a_recipe_says_which_other_function_has_the_calls() -> None:
+    selector = Selector(["fmt.Errorf"], unless="fmt.errorf")
+    assert selector.select(FakeTable(["fmt.Errorf"])) == Selection([0])
+    with pytest.raises(NoMatchError, match=r"^'fmt.errorf' in ./app has the calls$"):
+        selector.select(FakeTable(["fmt.Errorf", "fmt.errorf"]))
+
+
 def test_the_wrapper_of_two_functions_of_one_name_is_left_out() -> None:
     table = FakeTable(["runtime.memmove", "runtime.memmove", "main.F"], wrappers={1})
     assert select(table, "runtime.memmove") == Selection([0])

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -120,4 +122,19 @@ def test_what_would_be_single_stepped_at_each_change_of_state_is_refused(
         ElfImage.open(build(FIXTURES / "sites_inlined", newest())) as image,
         pytest.raises(SiteError, match=said),
     ):
+        scheduler.scheduler_sites(load_functions(image))
+
+
+def test_a_switch_to_a_coroutine_of_another_form_is_refused(tmp_path: Path) -> None:
+    path = build(FIXTURES / "live_coroutines", newest())
+    copy = tmp_path / "copy"
+    shutil.copyfile(path, copy)
+    with ElfImage.open(path) as image:
+        table = load_functions(image)
+        switch = table.function(table.rows_named("runtime.coroswitch_m")[0])
+        with copy.open("r+b") as file:
+            file.seek(image.offset_of(switch.entry))
+            file.write(b"\x90" * (switch.end - switch.entry))
+    said = "runtime.coroswitch_m does not begin as in any release known"
+    with ElfImage.open(copy) as image, pytest.raises(SiteError, match=said):
         scheduler.scheduler_sites(load_functions(image))

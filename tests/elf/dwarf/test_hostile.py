@@ -125,6 +125,31 @@ def test_references_outside_of_all_units_are_refused() -> None:
         DwarfTypes(reader).at(12)
 
 
+def test_an_index_outside_of_the_addresses_is_refused() -> None:
+    """The unit's one function begins at address 3 of a list of two."""
+    abbreviations = bytes.fromhex("01 11 01 7317 0000  02 2e 00 111b 1206 0000  00")
+    body = bytes.fromhex("0500 01 08 00000000  01 08000000  02 03 10000000  00")
+    contents = {"info": len(body).to_bytes(4, "little") + body, "abbrev": abbreviations}
+    contents["addr"] = bytes.fromhex("14000000 0500 08 00") + bytes(16)
+    with pytest.raises(DwarfError, match=r"address index 3 is outside of \.debug_addr"):
+        list(reader_of(contents).functions())
+
+
+def test_an_array_of_nothing_is_refused() -> None:
+    abbreviations = bytes.fromhex("01 11 01 0000  02 01 00 0308 0000  00")
+    reader = reader_of(unit(4, abbreviations, b"\x01" + b"\x02A\0" + b"\0"))
+    with pytest.raises(DwarfError, match="array at 0xc has no element type"):
+        DwarfTypes(reader).at(12)
+
+
+def test_an_entry_that_ends_in_the_next_unit_is_refused() -> None:
+    first = unit(4, ABBREVIATIONS, b"\x01" + b"\x02S")
+    second = unit(4, ABBREVIATIONS, b"\x01\0")
+    reader = reader_of({**first, "info": first["info"] + second["info"]})
+    with pytest.raises(DwarfError, match="entry at 0xc reaches beyond its unit"):
+        reader.die(12)
+
+
 @pytest.mark.parametrize(
     ("attribute", "entry", "reason"),
     [

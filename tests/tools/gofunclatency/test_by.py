@@ -468,6 +468,10 @@ def test_two_conditions_for_one_function_are_refused() -> None:
     [
         (["--of", "key"], "this is a string: --of needs a whole number"),
         (["--of", "shard, deep"], "give one value to make histograms of"),
+        (
+            ["--of", "len(key[1:])"],
+            "histograms are made in the kernel, which cannot read this int",
+        ),
         (["--of", "shard", "--why"], "leave out -u, -m and --why"),
         (["--of", "shard", "-u"], "leave out -u, -m and --why"),
         (["-f", "-i", "1"], "-f has all stacks of the run: leave out -i"),
