@@ -74,8 +74,9 @@ def requirements(command: str) -> str:
         lines += [f"Kernel BTF (/sys/kernel/btf/vmlinux): {need.btf.value}."]
     for part in (each for each in NEEDS if each.command == command and each.part):
         needs = [f"Linux {part.linux}", f"Go {part.go}"]
-        if part.rights is not need.rights and part.rights is not Rights.NONE:
-            needs.append(part.rights.value)
+        if part.rights is not need.rights:
+            is_none = part.rights is Rights.NONE
+            needs.append("no capabilities" if is_none else part.rights.value)
         if part.btf is not Btf.NONE and part.btf is not need.btf:
             reason = "" if part.btf is Btf.NEEDED else f" {part.btf.value}"
             needs.append(f"kernel BTF{reason}")

@@ -37,7 +37,8 @@ class Btf(Enum):
 class Need:
     """The needs of a command, or of some of its options alone (``part``).
 
-    ``linux`` and ``go`` are the oldest releases. ``buffers``: whether event buffers lock memory.
+    ``linux`` and ``go`` are the oldest releases, of Go with the architecture if it is one alone.
+    ``buffers``: whether event buffers lock memory.
     """
 
     command: str
@@ -57,6 +58,8 @@ REGISTERS = "5.15"
 #: In README's order.
 NEEDS = (
     Need("gofunccount", UPROBES, "1.2", Rights.UPROBES, Btf.NONE),
+    Need("gofunccount", UPROBES, "1.21, amd64", Rights.UPROBES, Btf.NONE, "FILE:LINE, FUNC:+N"),
+    Need("gofunccount", UPROBES, "1.19, amd64", Rights.UPROBES, Btf.NONE, "--inlined"),
     Need("gofunclatency", ATOMICS, "1.2", Rights.UPROBES, Btf.IN_PART),
     Need("gofunclatency", ATOMICS, "1.19", Rights.UPROBES, Btf.NEEDED, "--why"),
     Need("gotrace", ATOMICS, "1.2", Rights.UPROBES, Btf.VALUES, buffers=True),
@@ -64,6 +67,7 @@ NEEDS = (
     Need(
         "gotrace", ATOMICS, "1.19", Rights.UPROBES, Btf.VALUES, "tree, flight, record, assert", True
     ),
+    Need("gotrace", PIDFD, "1.15", Rights.NONE, Btf.NONE, "examine"),
     Need("gostacks", READS, "1.15", Rights.NONE, Btf.NONE),
     Need("gostacks", PIDFD, "1.15", Rights.NONE, Btf.NONE, "-i, --watch"),
     Need("gooffcpu", ATOMICS, "1.19", Rights.UPROBES, Btf.NONE),
@@ -71,6 +75,7 @@ NEEDS = (
     Need("gooncpu", REGISTERS, "1.15", Rights.BPF, Btf.NEEDED),
     Need("gooncpu", REGISTERS, "1.19", Rights.UPROBES, Btf.NEEDED, "--off"),
     Need("goalloc", USER_READS, "1.15", Rights.UPROBES, Btf.NEEDED),
+    Need("goalloc", USER_READS, "1.19", Rights.UPROBES, Btf.NEEDED, "--spans"),
     Need("gotop", PIDFD, "1.15", Rights.NONE, Btf.NONE),
     Need("gotop", ATOMICS, "1.19", Rights.UPROBES, Btf.NONE, "-w"),
     Need("gotop", ATOMICS, "1.15", Rights.UPROBES, Btf.IN_PART, "-f"),
