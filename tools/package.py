@@ -93,6 +93,9 @@ def main() -> int:
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"package: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("package: interrupted; the next run goes on from here", file=sys.stderr)
+        return 130
     return 0
 
 
