@@ -99,6 +99,15 @@ _BYTE = re.compile(r"\b(?:[abcd]l|[sd]il|r\d+b)\b|byte ptr")
 _GROWS = "runtime.morestack"
 #: Bytes: no function of so many is inlined.
 _LARGE = 1 << 10
+#: Reads that have the position at which the source reads. If another instruction than a comparison
+#: with a constant reads for itself, the read has its position. Constants and the frame are read
+#: where they are used. A variable's position is that of its operator: a Boolean is read on the line
+#: before, if that ends in ``&&``.
+_READS = re.compile(
+    r"mov\w* \w+, (?:[^b]\w+ ptr )?\[(?!rsp|rip)r"
+    r"|mov\w* \w+, byte ptr \[(?!rsp|rip)r\w+ "
+    r"|cmp (?:[^b]\w+ ptr \[.*|byte ptr \[(?!rsp|rip)r\w+ .*)\], -?[0-9]\w*\Z"
+)
 
 
 class LinePlace(NamedTuple):
@@ -247,15 +256,14 @@ class _Line:
         """Return whether its comparison may be one with that of the condition's part before.
 
         ``fuseComparisons`` makes one of ``x >= 1 && x < 5``, at the second line, which is executed
-        if the first part does not hold, too. If the line before stores or calls, and decides
-        nothing, it is not part of a condition.
+        if the first part does not hold, too. It leaves alone what reads memory.
         """
         block = self._code.graph.blocks[head]
-        pins = {self._pins[each[0]] for each in block.instructions if each[0] in self._pins}
+        own = [each for each in block.instructions if each[0] in self.own]
+        pins = {self._pins[each[0]] for each in own if each[0] in self._pins}
         if pins != {Pin.BRANCH} or not self._code.may_compare_for_two(block):
             return False
-        before = self._frames.line_pins(self._index, self._at.file, self._at.line - 1)
-        return before != {Pin.ACCESS}
+        return not any(_READS.match(f"{each[2]} {each[3]}") for each in own)
 
     def _panics(self, block: int) -> bool:
         found = self._code.graph.blocks[block]
@@ -316,7 +324,6 @@ class _Frames:
         self._positions = dict(zip(offsets, table.source_lines(row, offsets), strict=True))
         self._marks = frozenset(at for at in tree.marks.values() if code.is_mark(at))
         self._outer: dict[int, dict[int, SourceLine | None]] = {}
-        self._by_file: dict[str, dict[tuple[int, int], set[int]]] = {}
 
     def pin(self, at: int) -> Pin | None:
         """Return why an instruction stays in its block; that it returns or is a mark counts too."""
@@ -429,18 +436,8 @@ class _Frames:
             found.setdefault(self.code.tree.index_at(at), []).append(at)
         return found
 
-    def line_pins(self, frame: int, file: str, line: int) -> set[Pin]:
-        """Return the kinds of what stays in its block, of a line in a frame."""
-        own = self.groups(file).get((frame, line), ())
-        return {pin for one in own if (pin := self.pin(one)) is not None}
-
     def groups(self, file: str) -> dict[tuple[int, int], set[int]]:
         """Return the instructions of each line of a file, by the frame and the line."""
-        if file not in self._by_file:
-            self._by_file[file] = self._find_groups(file)
-        return self._by_file[file]
-
-    def _find_groups(self, file: str) -> dict[tuple[int, int], set[int]]:
         found: dict[tuple[int, int], set[int]] = {}
         for index, offsets in self._by_index.items():
             around = [
