@@ -182,8 +182,8 @@ def _of_other_tools(head: str, rest: str) -> str:
         )
     if head.endswith(".go") and rest.isdecimal():
         return (
-            f"{quote(f'{head}:{rest}')} is a line: {said('gofunccount', 'count()')} takes it,"
-            f" without {said('--by', 'by')}; else give the function that it is in; "
+            f"{quote(f'{head}:{rest}')} is a line: {said('gofunccount', 'count()')} takes it;"
+            " else give the function that it is in; "
             + said("--list shows", "functions() has")
             + " where functions begin, as in "
             + said("--list 'main.*'", "functions('main.*')")

@@ -20,6 +20,7 @@ from gotrace.errors import UsageError, said
 from gotrace.gotypes.from_text import SignatureError, parse_signature
 from gotrace.gotypes.types import Kind
 from gotrace.probes.constants import INTEGERS, described
+from gotrace.probes.lines import LineWord, parse_lines
 from gotrace.probes.parser import (
     BinaryExpr,
     BinaryOperator,
@@ -107,7 +108,7 @@ class ProbeSpec:
     fits is taken. ``recipe``: what is not there, or does not fit, is left out where another probe
     of the same recipe is; ``names`` are its own for use in keys, and a program that has the
     function ``unless`` is left out. ``at_entry``: calls are reported at their entry, and not
-    followed.
+    followed. ``line``: lines of the source are meant, and no functions.
     """
 
     source: Source
@@ -125,6 +126,7 @@ class ProbeSpec:
     names: tuple[tuple[str, str], ...] = ()
     unless: str | None = None
     at_entry: bool = False
+    line: LineWord | None = None
 
     def only(self, wanted: Mapping[str, int]) -> ProbeSpec:
         """Return the probe of calls whose special values, ``goid`` for example, are these."""
@@ -200,19 +202,21 @@ def is_of_task(expression: Expression) -> bool:
     return isinstance(expression, LiteralExpr | LabelExpr)
 
 
-def parse_probe(text: str, *, regex: bool = False, split: _Split = split_target) -> ProbeSpec:
+def parse_probe(
+    text: str, *, regex: bool = False, split: _Split = split_target, lines: bool = False
+) -> ProbeSpec:
     """Parse a probe; ``regex``: the pattern is a regular expression, up to the first space.
 
-    ``split`` separates the binary from the pattern. Raises SpecError, which names the column and,
-    if it is clear, what is meant, and what ``split`` raises.
+    ``split`` separates the binary from the pattern, which may be ``lines``. Raises SpecError, which
+    names the column and, if it is clear, what is meant, and what ``split`` raises.
     """
     try:
-        return _parsed(text, regex, split)
+        return _parsed(text, regex, split, lines)
     except SpecError as error:
         is_hostile = len(text) > _MAX_LENGTH or not text.isprintable()
         for meant in () if regex or is_hostile else _corrections(text):
             with suppress(UsageError):
-                _parsed(meant, regex, split)
+                _parsed(meant, regex, split, lines)
                 break
         else:
             raise
@@ -249,19 +253,21 @@ _LONG_RUNE = re.compile(r"'([^'\"]{2,})'")
 _NAMES = re.compile(r"\$?\w+(\s*,\s*\$?\w+)*")
 
 
-def _parsed(text: str, regex: bool, split: _Split) -> ProbeSpec:
+def _parsed(text: str, regex: bool, split: _Split, lines: bool) -> ProbeSpec:
     """Parse a probe as it is. Raises SpecError and what ``split`` raises."""
     source = Source(text)
     start = len(text) - len(text.lstrip())
     if start == len(text):
         raise source.error(TextRange(start, start), "expected a function, as in main.main")
-    binary, rest = split(text[start:])
+    word = text[start:].split(maxsplit=1)[0]
+    line = parse_lines(word, split) if lines and not regex else None
+    binary, rest = split(text[start:]) if line is None else (line[0], text[start:])
     start = len(text) - len(rest)
     if len(rest) > _MAX_LENGTH:
         reason = f"a probe has at most {_MAX_LENGTH} characters"
         raise source.error(TextRange(start + _MAX_LENGTH, start + _MAX_LENGTH + 1), reason)
     start = _past_spaces(text, start)
-    end = name_end(text, start, regex=regex)
+    end = name_end(text, start, regex=regex) if line is None else start + len(word)
     if end == start:
         raise source.error(TextRange(start, start + 1), "expected a function, as in main.main")
     after = end
@@ -287,6 +293,7 @@ def _parsed(text: str, regex: bool, split: _Split) -> ProbeSpec:
         predicate,
         parsed[1] if parsed else None,
         values,
+        line=None if line is None else line[1],
     )
 
 

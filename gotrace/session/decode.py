@@ -452,7 +452,7 @@ class CallDecoder:
                     if (found := part_class(part)) and found.value == name.value
                 )
         if call.stack and (frames := self._stack(call)):
-            specials[SpecialName.CALLER] = frames[0].function
+            specials[SpecialName.CALLER] = frames[self.traced.function.is_line].function
             specials[SpecialName.STACK] = _stack_value(frames, call.stack_cut)
         return specials
 
@@ -485,16 +485,19 @@ class CallDecoder:
 def _inner_frames(traced: TracedCall) -> tuple[list[StackFrame], bool]:
     """Return the frames that an inlined call is made in, and whether SP is below their entry.
 
-    There are none of a call that has a frame of its own.
+    There are none of a call that has a frame of its own. The first one of a line is that of the
+    function that it is in.
     """
     if traced.function.at is None or traced.function.entry is None:
         return [], False
     table = traced.binary.functions
-    frames = [
-        StackFrame(frame.name, frame.file, frame.line)
-        for place in traced.function.places[:1]
-        for frame in table.callers_of(place.row, place.record)
-    ]
+    frames = []
+    for place in traced.function.places[:1]:
+        if traced.function.is_line:
+            own = table.frames_of(place.row)[place.record]
+            frames.append(StackFrame(own.name, place.at.file, place.at.line))
+        for frame in table.callers_of(place.row, place.record):
+            frames.append(StackFrame(frame.name, frame.file, frame.line))
     return frames, traced.function.entry.sp_offset > 0
 
 

@@ -45,6 +45,7 @@ from gotrace.session.trace_plan import Context, TraceChoices, TracePlan, make_tr
 from gotrace.session.why.parts import BandRows, PartSums, max_report_size
 from gotrace.settings import HistogramSettings, KeySettings
 from gotrace.sites.records import SiteForm
+from gotrace.text import quote
 from gotrace.values.error_messages import address_of
 from gotrace.values.go_syntax import as_alike, with_ids_folded
 from gotrace.values.model import (
@@ -519,7 +520,7 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
     @cached_property
     def parsed(self) -> tuple[Sequence[ProbeSpec], Sequence[GotraceError]]:
         """Return the probes, and why other texts come to nothing. Raises UsageError."""
-        specs, failed = self.asked.probes(self.target, formats=False)
+        specs, failed = self.asked.probes(self.target, False, lines=self.verb == "count")
         for spec in specs:
             if spec.format is not None:
                 raise UsageError(
@@ -561,6 +562,12 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
         asks_nothing = not self.follows_returns and not any(spec.names for spec in specs)
         if asks_nothing and all(map(is_of_task, (*self.key.expressions, *predicates))):
             return self.inlined
+        for spec in specs:
+            if spec.line is not None:
+                raise UsageError(
+                    f"{quote(spec.line.text)} is a line, and no variables are read there: count by"
+                    " $caller, $stack, $goid or $label()"
+                )
         if self.inlined is InlinedScope.MATCHED:
             raise UsageError(
                 f"{said('--inlined', 'inlined=True')}: of inlined calls no arguments and results"

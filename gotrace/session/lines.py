@@ -38,9 +38,14 @@ class SelectedLines:
             row = places[0].row
             name = f"{self.name}:{line}"
             own = tuple(
-                InlinedPlace(InlinedAt(place.into, self.found.file, line), place.site, why)
+                InlinedPlace(
+                    InlinedAt(place.into, self.found.file, line),
+                    place.site,
+                    place.unproven,
+                    place.row,
+                    place.record,
+                )
                 for place in places
-                for why in [place.unproven]
             )
             first = next((place.site for place in places if place.site is not None), None)
             start = table.function(row).entry if first is None else first.address

@@ -848,7 +848,7 @@ def by_place(plan: ProbePlan, each: bool = False) -> ProbePlan:
             name, row = one.function.name, one.function.row
             for places in copies.values():
                 if sites := _inlined_sites(name, row, tuple(places), places[0].at):
-                    functions.append(sites)
+                    functions.append(replace(sites, is_line=one.is_line))
         binaries.append(replace(file, functions=tuple(functions)))
     return replace(plan, binaries=tuple(binaries), whole=plan)
 

@@ -68,12 +68,12 @@ class Asked:
         return requests_for(self.patterns, self.exclude, self.regexp, self.file, split)
 
     def probes(
-        self, target: Target, formats: bool = True
+        self, target: Target, formats: bool = True, lines: bool = False
     ) -> tuple[list[ProbeSpec], list[GotraceError]]:
         """Return the probes, and why others come to nothing: see ``parse_probes``."""
         from gotrace.session.trace_plan import parse_probes
 
-        return parse_probes(self.patterns, self.regexp, formats, splitting(target))
+        return parse_probes(self.patterns, self.regexp, formats, splitting(target), lines)
 
     def probe_requests(self, specs: Sequence[ProbeSpec]) -> list[BinaryRequest]:
         """Return the selection for each probe."""

@@ -248,11 +248,13 @@ def parse_probes(
     regexp: bool = False,
     formats: bool = True,
     split: Split = split_target,
+    lines: bool = False,
 ) -> tuple[list[ProbeSpec], list[GotraceError]]:
     """Return the probes, and the errors of texts whose file is not there.
 
     Raise the first of these errors if no text is a probe, and SpecError for any text that cannot be
     understood: nothing is started that was not asked for. ``formats``: recipes come with theirs.
+    ``lines`` of the source are taken, too.
     """
     specs: list[ProbeSpec] = []
     failed: list[GotraceError] = []
@@ -261,7 +263,7 @@ def parse_probes(
             if is_recipe(text):
                 specs += _from_recipe(text, formats)
                 continue
-            specs.append(parse_probe(text, regex=regexp, split=split))
+            specs.append(parse_probe(text, regex=regexp, split=split, lines=lines))
         except SpecError:
             raise
         except UsageError as error:
@@ -304,6 +306,8 @@ def probe_requests(
             Selector([spec.pattern], excluded, regex=regexp, unless=spec.unless),
             spec.recipe,
         )
+        if spec.line is None
+        else BinaryRequest(spec.binary or file, Selector(()), lines=(spec.line,))
         for spec in specs
     ]
 

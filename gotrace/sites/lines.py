@@ -114,7 +114,8 @@ class LinePlace(NamedTuple):
     """A function that has code of a line, or in which such a one is inlined, and its site there.
 
     ``unproven`` is the reason why it has none, or does not see all. ``function`` is the function
-    that the line is in, ``into`` the one whose code it is, and ``row`` that one's row.
+    that the line is in, ``into`` the one whose code it is, ``row`` that one's row, and ``record``
+    the number of the frame in its tree.
     """
 
     function: str
@@ -122,6 +123,7 @@ class LinePlace(NamedTuple):
     row: int
     site: Site | None
     unproven: str | None
+    record: int = -1
 
 
 class _Group(NamedTuple):
@@ -139,7 +141,7 @@ class _Group(NamedTuple):
 
     def place(self, site: Site | None, unproven: str | None) -> LinePlace:
         into = self.function
-        return LinePlace(self.frame.name, into.name, into.row, site, unproven)
+        return LinePlace(self.frame.name, into.name, into.row, site, unproven, self.record)
 
 
 class _Line:
@@ -539,7 +541,7 @@ class FileLines:
             for call, (site, why) in zip(calls, proofs.of(calls), strict=True):
                 into = self._table.function(call.row).name
                 reason = None if why is None else why.value
-                found.append(LinePlace(name, into, call.row, site, reason))
+                found.append(LinePlace(name, into, call.row, site, reason, call.index))
         return self._unless_vanished(found, names)
 
     def _entry(self, row: int, proofs: InlinedSites) -> LinePlace:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
@@ -135,7 +136,8 @@ def test_a_release_that_is_not_known_is_refused_with_those_that_are(toolchain: T
         (("main.even:20",), 2, "type FILE.go:20, or 'main.even:+20' for one "),
         (("main.go",), 2, "gofunccount takes lines of it, as 'main.go:FIRST-LAST'"),
         (("main.(*store).get+5",), 2, "type 'main.(*store).get:+5', which gofunccount takes"),
-        (("--by", "n", "main.go:20"), 2, "is a line: gofunccount takes it, without --by; "),
+        (("--by", "n", "main.go:20"), 2, "'main.go:20' is a line, and no variables are read there"),
+        (("--by", "$goid", "main.go:20 (n > 3)"), 2, "'main.go:20' is a line, and no variables "),
         (("main.nothing:+1",), 3, "no function matches 'main.nothing'"),
         (("main.s*:+1",), 2, "'main.s*' is not one function: give a line as FILE.go:LINE"),
     ],
@@ -143,6 +145,24 @@ def test_a_release_that_is_not_known_is_refused_with_those_that_are(toolchain: T
 def test_what_has_no_lines_is_explained(words: tuple[str, ...], status: int, said: str) -> None:
     result = run_tool("gofunccount", *words, "--", build(SOURCE, newest()))
     assert result.status == status and said in result.errors
+
+
+@each_since(21)
+def test_lines_by_their_callers_and_stacks(toolchain: Toolchain) -> None:
+    """Where a function is inlined, its caller is the one in the source."""
+    even = next(line for line, text in enumerate(LINES, 1) if text.startswith("\ttotal++ "))
+    added = next(line for line, text in enumerate(LINES, 1) if text.startswith("\tnote(n) "))
+    binary = build(SOURCE, toolchain)
+    counts = counted(binary, "--by", "$caller", f"main.go:{even}", f"main.go:{added}")
+    rows = {(row["func"], row["by"]["$caller"]): row["count"] for row in of_kind(counts, "count")}
+    assert rows[f"main.go:{even}", "main.chains"] == 49
+    assert rows[f"main.go:{even}", "main.switches"] == 26
+    assert rows[f"main.go:{added}", "main.(*store).get"] == 5
+    stacks = counted(binary, "--by", "$stack", f"main.go:{added} ($goid == 1)")
+    frames = [row["by"]["$stack"][:2] for row in of_kind(stacks, "count")]
+    here = {"func": "main.(*store).add", "file": ANY, "line": added}
+    assert frames and all(stack[0] == here for stack in frames)
+    assert "main.(*store).get" in {stack[1]["func"] for stack in frames}
 
 
 def test_only_gofunccount_takes_lines() -> None:
