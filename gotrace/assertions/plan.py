@@ -70,7 +70,9 @@ def plan_assertions(
     forced: AttachMethod | None = None,
 ) -> AssertionPlan:
     """Plan a run. Raises GotraceError, UsageError among these, but not if nothing matches."""
-    plan = _Planning(target, choices, forced)
+    # Calls of one goroutine are nested: no edge is asked for.
+    within = all(one.scope is not BoundScope.PER for one in assertions)
+    plan = _Planning(target, choices, forced, within)
     specs = {
         text: plan.specs(text)
         for one in assertions
@@ -112,6 +114,7 @@ class _Planning:
     target: Target
     choices: TraceChoices
     forced: AttachMethod | None
+    within: bool
     names: dict[str, frozenset[str]] = field(default_factory=dict)
     inlined: dict[str, frozenset[str]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
@@ -230,7 +233,7 @@ class _Planning:
             returns=ReturnMode.RET,
             is_priced=True,
             choices=self.choices,
-            options=TraceOptions(roots=roots),
+            options=TraceOptions(roots=roots, within=self.within),
         )
 
     def _why_missing(self, text: str, specs: Sequence[ProbeSpec]) -> str:

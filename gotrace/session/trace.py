@@ -98,9 +98,11 @@ class TraceOptions:
     CPU's event buffer has, a power of two; None for the most. ``floats``: float registers may be
     read, if a function has any: there is room for them in each record. Calls of ``roots`` begin
     requests: that is reported at their entry, and so is how work goes from goroutine to goroutine;
-    with ``states`` also what state each goroutine is in. ``flight`` has what is read be the ends of
-    these requests alone; it takes ``states``. ``nested``: records say whether they are of calls
-    within others. If edges were prepared, each outermost call is reported at its entry.
+    with ``states`` also what state each goroutine is in. ``within``: only what each root's own
+    goroutine does is asked for, and how work goes on is not reported. ``flight`` has what is read
+    be the ends of these requests alone; it takes ``states``. ``nested``: records say whether they
+    are of calls within others. If edges were prepared, each outermost call is reported at its
+    entry.
     """
 
     user_stack: int = 0
@@ -111,6 +113,7 @@ class TraceOptions:
     floats: bool = False
     roots: Sequence[ProbeSpec] = ()
     states: bool = False
+    within: bool = False
     flight: Flight | None = None
 
 
@@ -578,8 +581,11 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
         flight = options.flight
         what = "a flight" if flight else "a tree" if options.roots else "a recording"
         signal, is_whose = flight.signal if flight else None, bool(options.roots)
-        edges = edge_probes(self.target, prepared.tasks, what, options.states, is_whose, signal)
-        if accept is not None:
+        states, is_lean = options.states, options.within
+        edges = edge_probes(
+            self.target, prepared.tasks, what, states, is_whose, signal, is_lean=is_lean
+        )
+        if accept is not None and not is_lean:
             accept(edges)
         returns = ReturnMode.RET if self.returns is ReturnMode.AUTO else self.returns
         return replace(prepared, scheduler=edges, returns=returns)

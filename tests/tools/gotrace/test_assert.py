@@ -64,6 +64,9 @@ _KNOWN = [
     ("asks", f"{_ASKED} {_PER} (id != 7)", HOLDS, (0, 0, 0)),
     ("asks", f"{_ASKED} in main.handle", FAILS, (0, 0, 1)),
     ("asksAndSpreads", f"{_ASKED} {_PER}", FAILS, (0, 0, 5)),
+    ("asksAndPanics", f"main.fails before main.query {_PER}", FAILS, (0, 0, 1)),
+    ("asksAndPanics", f"main.fails before main.query {_PER} (id != 7)", HOLDS, (0, 0, 0)),
+    ("resets", f"main.query == 1 {_PER} (id > 4)", HOLDS, (1, 1, 1)),
     ("asksAndHands", f"{_ASKED} {_PER}", FAILS, (0, 0, 6)),
 ]
 
@@ -79,7 +82,7 @@ def test_verdicts_have_the_numbers_that_the_program_knows(way: str, minor: str) 
         assert row["outcome"] == outcome, row
         assert (row["least"], row["median"], row["most"]) == numbers, row
         if " per " in text or " in " in text:
-            assert row["roots"] == REQUESTS - ("id != 7" in text)
+            assert row["roots"] == REQUESTS - ("id != 7" in text) - 4 * ("id > 4" in text)
             assert ("worst" in row) == (outcome == FAILS[1])
         if "worst" in row:
             assert row["worst"]["root"]["call"]["args"]["id"] == ODD
@@ -96,6 +99,8 @@ def test_verdicts_have_the_numbers_that_the_program_knows(way: str, minor: str) 
         ("hidden", (f"main.query <= 41 {_PER}", "--allow-unattributed"), HOLDS),
         ("hidden", (f"main.query >= 1 {_PER}", "--allow-unattributed"), UNDECIDED),
         ("hidden", ("main.query == 0 in main.handle",), HOLDS),
+        ("asks", (f"{_ASKED} in main.handle",), FAILS),  # without edges, if none is asked for
+        ("spread", ("main.query == 0 in main.handle",), HOLDS),
         ("asksElsewhere", (f"{_ASKED} {_PER}",), UNDECIDED),
         ("asksAfterGo", (f"{_ASKED} {_PER}",), UNDECIDED),
         ("hidden", (f"main.query before main.(*cache).Get {_PER}",), MISSING),
