@@ -22,7 +22,7 @@ class ExamineOptions(Options):
     )
     budget: float = Heading.EXPERT.option(
         "--budget SHARE",
-        "attach only what takes at most this part of one CPU: 2%% (default), 0.05",
+        "attach only what takes together at most this part of one CPU: 2%% (default), 0.05",
         share,
         default=0.02,
     )

@@ -15,6 +15,7 @@ from gotrace.live.attached import AttachPrice, percent
 from gotrace.live.causes import Looks, Measured, Processors, time_findings
 from gotrace.live.model import Snapshot
 from gotrace.live.monitor import Monitor
+from gotrace.live.served import Served
 from gotrace.report.causes import write_findings
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.results.rows import Row
@@ -46,36 +47,41 @@ def examine(options: ExamineOptions) -> int:
         target = opened.enter_context(closing(Target.of(pid, None)))
         monitor = opened.enter_context(Monitor(target))
         unseen: list[str] = []
-        _attach("who ends waits", unseen, lambda: monitor.attach_waits(_accepting(options)))
+        accept = _accepting(options)
         samples: Run[SampleMeter, None] | None = None
+        served: Served | None = None
+
+        def serve() -> None:
+            nonlocal served
+            if monitor.server is None:
+                raise GotraceError(f"no server is known in it: type gotop -p {pid} -r ROOT")
+            served = opened.enter_context(Served(target, monitor.server, accept))
 
         def sample() -> None:
             nonlocal samples
             samples = opened.enter_context(open_run(SampleRequest(target=target)))
             samples.begin()
 
+        _attach("requests", unseen, serve)
+        if served is not None:
+            unseen += [f"{what}: {why}" for what, why in served.unseen.items()]
+        _attach("who ends waits", unseen, lambda: monitor.attach_waits(accept))
         _attach("CPU time by function", unseen, sample)
-        requests = _slow_requests(monitor)  # the program may end
-        measured = _measured(options, monitor, target, waiter, samples, output)
-        unseen.append(f"seldom slow requests: {requests}")
+        measured = _measured(options, monitor, target, waiter, samples, served, output)
         write_findings(output, measured, time_findings(measured), unseen)
     return 0
 
 
-def _slow_requests(monitor: Monitor) -> str:
-    """Return the commands for requests that are slow too seldom to be much of the time."""
-    of = f"-p {monitor.pid}"
-    if monitor.server is None:
-        return f"type gotop {of} -r ROOT"
-    latency = f"gofunclatency -m --why {of} {monitor.server}"
-    return f"type {latency} (or gotop {of} -r {monitor.server})"
-
-
 def _accepting(options: ExamineOptions) -> Callable[[AttachPrice], None]:
+    """Return a function that accepts prices as long as they are within the budget together."""
+    left = options.budget
+
     def accept(price: AttachPrice) -> None:
-        if price.share > options.budget:
-            share = percent(price.share)
-            raise _TooDear(f"that takes about {share} of one CPU, more than --budget")
+        nonlocal left
+        if price.share > left:
+            share = f"that takes about {percent(price.share)} of one CPU"
+            raise _TooDear(f"{share}, and {percent(left)} are left of --budget")
+        left -= price.share
 
     return accept
 
@@ -94,6 +100,7 @@ def _measured(
     target: Target,
     waiter: SignalWaiter,
     samples: Run[SampleMeter, None] | None,
+    served: Served | None,
     output: Output,
 ) -> Measured:
     """Look until the end, and return all that was measured."""
@@ -103,12 +110,16 @@ def _measured(
     ready, machine = ready_seconds(target.process), len(os.sched_getaffinity(monitor.pid))
     used, passed = 0.0, 0.0
     for snapshot in _snapshots(options, monitor, waiter, output):
-        looks.add(snapshot)
+        looks.add(monitor, snapshot)
         used += snapshot.head.cpu * snapshot.seconds
         passed += snapshot.seconds
         waits += monitor.waits.latest if monitor.waits is not None else ()
         if samples is not None:
             samples.is_over(0)
+        if served is not None:
+            served.poll()
+    requests = served.take() if served is not None else None
+    looks.leave_out_lasting(requests.goroutines if requests is not None else None)
     named: list[NamedSamples] | None = None
     if samples is not None:
         samples.stop()
@@ -129,7 +140,8 @@ def _measured(
         last.head.quota,
         throttled,
     )
-    return Measured(monitor.pid, looks, processors, named, waits if monitor.waits else None)
+    all_waits = waits if monitor.waits else None
+    return Measured(monitor.pid, monitor.server, looks, processors, named, all_waits, requests)
 
 
 def _snapshots(

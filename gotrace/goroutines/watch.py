@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from gotrace.goroutines.dump import STATES, Fields, GoroutineReader, listed, stride_of, uncollected
@@ -333,16 +333,18 @@ class GoroutineWatch:
                 found[group.key[0].value] += group.count
         return found
 
+    def members(self, groups: Container[GroupWatch]) -> Iterator[tuple[GroupWatch, int, int]]:
+        """Yield the groups of the goroutines in some groups, with their ids and addresses."""
+        word = self._fields.goid
+        for batch in self._batches:
+            goids = batch.columns.get(word, ())
+            for cell, goid, address in zip(batch.cells, goids, batch.addresses, strict=False):
+                if cell is not None and cell.group in groups:
+                    yield cell.group, goid, address
+
     def goroutines(self, group: GroupWatch, most: int) -> list[DumpedGoroutine]:
         """Read the goroutines of a group with the lowest ids; those that are still in it."""
-        goid = self._fields.goid
-        listed_ = sorted(
-            (batch.columns[goid][at], batch.addresses[at])
-            for batch in self._batches
-            if goid in batch.columns
-            for at, cell in enumerate(batch.cells)
-            if cell is not None and cell.group is group
-        )
+        listed_ = sorted((goid, address) for _, goid, address in self.members({group}))
         chosen = sorted(address for _, address in listed_[:most])
         found = self._reader.read([chosen] if chosen else [], self._now(), self._sample)
         mine = [one for one in found if key_of(self.program, one) == group.key]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Generic, TypeVar
 
@@ -99,7 +99,22 @@ def _passed(since: float) -> tuple[float, float]:
 #: Recipes of functions that a server calls for each request, which its handlers are within.
 SERVERS = ("http.server", "grpc.handler")
 #: Up to Go 1.19 a lock's reason is that of any semaphore.
-_LOCKS = frozenset({WaitFor.LOCK, WaitFor.SEMAPHORE})
+LOCKS = frozenset({WaitFor.LOCK, WaitFor.SEMAPHORE})
+#: The functions by which packages wait for a semaphore; the runtime has its own.
+_SEMAPHORES = ".runtime_Semacquire"
+
+
+def is_runtimes(reason: str, names: Iterable[str]) -> bool:
+    """Return whether a wait is the runtime's own, for its collector; innermost names first."""
+    wait_for = meaning_of(reason).wait_for
+    if wait_for is WaitFor.SEMAPHORE:
+        return not any(_SEMAPHORES in name for name in names)
+    return wait_for is WaitFor.COLLECTOR
+
+
+def _is_lock(names: Collection[str]) -> bool:
+    """Return whether a semaphore is of a lock: up to Go 1.24 it may be of a group, too."""
+    return any(_SEMAPHORES in name for name in names) and "sync.(*WaitGroup).Wait" not in names
 
 
 class WaitUses:
@@ -113,7 +128,8 @@ class WaitUses:
     def of(self, reason: str, stack: RowStack, roots: Collection[str]) -> WaitUse:
         """Return whose a wait is; ``roots`` begin requests, beside the functions of servers."""
         names = [frame.function for frame in stack.frames if frame.function != "runtime.goexit"]
-        if meaning_of(reason).wait_for in _LOCKS:
+        wait_for = meaning_of(reason).wait_for
+        if wait_for is WaitFor.LOCK or (wait_for is WaitFor.SEMAPHORE and _is_lock(names)):
             return WaitUse.REQUEST
         if any(name in self._servers or name in roots for name in names):
             return WaitUse.REQUEST
@@ -206,14 +222,14 @@ class WaitWatch:
         self.close()
 
 
-def _plain(value: Value) -> str:
+def plain(value: Value) -> str:
     """Return a value of a recipe's key: a text without quotes."""
     from gotrace.values.go_syntax import by_text
 
     return by_text(value).strip('"')
 
 
-def _keys(patterns: Sequence[str]) -> Sequence[str]:
+def recipe_keys(patterns: Sequence[str]) -> Sequence[str]:
     """Return the keys of recipes, with routes in place of paths: of these there is no end."""
     keys = recipes_keys(patterns) or ()
     probes = [
@@ -221,6 +237,32 @@ def _keys(patterns: Sequence[str]) -> Sequence[str]:
     ]
     has_routes = all("route" in dict(probe.names) for probe in probes)
     return [re.sub(r"\bpath\b", "route", key) for key in keys] if has_routes else keys
+
+
+def calls_price(target: Target, patterns: Sequence[str]) -> AttachPrice:
+    """Count the calls for a moment; return the price of measuring them. Raises GotraceError."""
+    asked = Asked(patterns)
+    with Calibration(lambda: probe_cost(SiteForm.EMULATED, None)) as calibration:
+        if asked.has_recipes:
+            found, _ = asked.probes(target, formats=False)
+            asked = Asked([probe.pattern for probe in found])
+        with open_run(CountRequest(target=target, asked=asked, is_strict=False)) as run:
+            run.begin()
+            began = time.monotonic()
+            run.is_over(_COUNTING)
+            calls = sum(run.meter.take()) / (time.monotonic() - began)
+            count = len(run.plan.functions)
+        try:
+            hit = calibration.cost(_MAX_WAIT).hit
+        except (GotraceError, OSError):
+            hit = _USUAL_HIT
+    share = 2 * calls * hit / 1e9
+    what = "1 function is" if count == 1 else f"{count:,} functions are"
+    return AttachPrice(
+        f"{what} called {round(calls):,} times a second: measuring that will take about"
+        f" {percent(share)} of one CPU",
+        share,
+    )
 
 
 #: The key by which a function's calls are added up to find its errors.
@@ -236,9 +278,9 @@ class FunctionWatch:
             raise UsageError("no functions were given: type a pattern, such as 'main.*'")
         asked = Asked(patterns)
         self.patterns = tuple(patterns)
-        self.key = key_of(_keys(patterns))
+        self.key = key_of(recipe_keys(patterns))
         self.share = 0.0
-        price = self._price(target, asked)
+        price = calls_price(target, patterns)
         self.share = price.share
         if accept is not None:
             accept(price)
@@ -273,31 +315,6 @@ class FunctionWatch:
         self._taken = self.run.began
         #: How long the latest reading is of.
         self.seconds = 0.0
-
-    def _price(self, target: Target, asked: Asked) -> AttachPrice:
-        """Count the calls for a moment; return the price of measuring them."""
-        with Calibration(lambda: probe_cost(SiteForm.EMULATED, None)) as calibration:
-            functions: Sequence[str] = self.patterns
-            if asked.has_recipes:
-                functions = [probe.pattern for probe in asked.probes(target, formats=False)[0]]
-            counted = Asked(functions)
-            with open_run(CountRequest(target=target, asked=counted, is_strict=False)) as run:
-                run.begin()
-                began = time.monotonic()
-                run.is_over(_COUNTING)
-                calls = sum(run.meter.take()) / (time.monotonic() - began)
-                count = len(run.plan.functions)
-            try:
-                hit = calibration.cost(_MAX_WAIT).hit
-            except (GotraceError, OSError):
-                hit = _USUAL_HIT
-        share = 2 * calls * hit / 1e9
-        what = "1 function is" if count == 1 else f"{count:,} functions are"
-        return AttachPrice(
-            f"{what} called {round(calls):,} times a second: measuring that will take about"
-            f" {percent(share)} of one CPU",
-            share,
-        )
 
     def _open_errors(self, target: Target, opened: ExitStack) -> Run[KeyMeter, ProbeCost] | None:
         """Attach to functions that return errors, as well; None if no function is known to."""
@@ -342,7 +359,7 @@ class FunctionWatch:
                 found[names[number].text, names[number].text] = times
         else:
             for row in self.latest.rows:
-                name = " ".join(map(_plain, row.values)) if row.values is not None else "(others)"
+                name = " ".join(map(plain, row.values)) if row.values is not None else "(others)"
                 function = names[row.function].text if row.function is not None else ""
                 found.setdefault((name, function), Histogram()).merge(row.times or Histogram())
         self._history.add({name: times.count for name, times in found.items()})

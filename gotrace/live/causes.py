@@ -9,21 +9,27 @@ Every threshold is a constant here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gotrace.elf.buildinfo import main_module
 from gotrace.goroutines.interrupted import WorkKind
 from gotrace.goroutines.model import Frame, State
 from gotrace.gotypes.wait_reasons import WaitFor, meaning_of
-from gotrace.live.attached import WaitUses
+from gotrace.histogram import Histogram
+from gotrace.live.attached import LOCKS, WaitUses, is_runtimes
 from gotrace.live.model import GroupRow, Snapshot, WaitUse
+from gotrace.live.monitor import Monitor
+from gotrace.live.served import Route, ServedRequests
 from gotrace.records import dataclass, field
 from gotrace.results.rows import Row
 from gotrace.session.oncpu.naming import NamedSamples
 from gotrace.session.row_cells import RowStack
 from gotrace.session.waits.naming import waker_label
+from gotrace.session.why.parts import PartClass, part_class
+from gotrace.session.why.sums import part_bands
 from gotrace.target.target import Target
 from gotrace.text import counted
+from gotrace.values.stdlib_text import duration_text
 
 #: Goroutines that wait in one function, on average, from which on it is a finding.
 MIN_WAITING = 0.5
@@ -46,10 +52,17 @@ MIN_SCHEDULER_CPUS = 0.3
 #: Goroutines more at the end, which do not go on, of one group.
 MIN_GROWTH = 20
 
+#: Slow requests of a route, and how many times longer than the others they take.
+MIN_SLOW, MIN_SLOWER = 5, 5.0
+#: How many goroutines that is in slow requests, on average.
+MIN_SLOW_TIME = 0.05
+
+#: Parts of time that other programs cause, or that are findings of their own.
+_FOR_CPU = frozenset({PartClass.RUNNABLE, PartClass.PREEMPTED, PartClass.THROTTLED, PartClass.GC})
 #: The function of the runtime that allocates: all others do by it.
 _ALLOCATES = "runtime.mallocgc"
-#: Functions above one that are shown.
-_MAX_CALLERS = 3
+#: Functions above one that are shown, and routes.
+_MAX_CALLERS = _MAX_ROUTES = 3
 
 #: Kinds of waits that are findings within requests, and what they are in words.
 _WAITS = {
@@ -87,6 +100,10 @@ class Doing:
     callee: str
 
 
+#: Waits for the collector, where memory is allocated.
+_FOR_COLLECTOR = Doing(State.WAITING, None, None, "")
+
+
 @dataclass(slots=True)
 class Looks:
     """All looks at a program: how many goroutines did what, in sum."""
@@ -97,6 +114,11 @@ class Looks:
     sums: Counter[Doing] = field(default_factory=Counter)
     #: The program's own functions on the stacks of each.
     stacks: dict[Doing, Counter[tuple[str, ...]]] = field(default_factory=dict)
+    #: How often each goroutine waited in a request, but for locks; those of the last look; and
+    #: how many have waited in one request all the time, which is no work.
+    waited: dict[Doing, Counter[int]] = field(default_factory=dict)
+    lately: set[int] = field(default_factory=set)
+    lasting: Counter[Doing] = field(default_factory=Counter)
     last: Snapshot | None = None
 
     @classmethod
@@ -105,20 +127,43 @@ class Looks:
         module = main_module(target.binary(None).image)
         return cls(WaitUses(module), module)
 
-    def add(self, snapshot: Snapshot) -> None:
+    def add(self, monitor: Monitor, snapshot: Snapshot) -> None:
         """Take a look."""
         self.count += 1
         self.last = snapshot
+        waiting: dict[int, Doing] = {}
         for group in snapshot.groups:
             if (doing := self._doing(group)) is not None:
                 self.sums[doing] += group.count
                 stacks = self.stacks.setdefault(doing, Counter())
                 stacks[self.own(group.frames)] += group.count
+                if doing.wait_for is not None and doing.wait_for not in LOCKS:
+                    waiting[group.number] = doing
+        self.lately.clear()
+        for number, goid in monitor.members(waiting):
+            self.waited.setdefault(waiting[number], Counter())[goid] += 1
+            self.lately.add(goid)
+
+    def leave_out_lasting(self, began: Collection[int] | None) -> None:
+        """Leave out the waits of requests that have lasted all the time, such as event streams.
+
+        Goroutines of ``began`` began one meanwhile. If it is None, those last that have waited in
+        one place at each look.
+        """
+        for doing, goids in self.waited.items():
+            for goid, times in goids.items():
+                lasts = times == self.count if began is None else goid not in began
+                if lasts and goid in self.lately:
+                    self.sums[doing] -= times
+                    self.lasting[doing] += 1
 
     def _doing(self, group: GroupRow) -> Doing | None:
         if group.state is State.RUNNING:
             return Doing(State.RUNNING, None, None, "")
         wait_for = None
+        names = (frame.function for frame in group.frames)
+        if group.state is State.WAITING and is_runtimes(group.reason, names):
+            return _FOR_COLLECTOR
         if group.state in (State.WAITING, State.SYSCALL):
             stack = RowStack(group.frames, is_cut=False)
             if self.uses.of(group.reason, stack, ()) is not WaitUse.REQUEST:
@@ -131,11 +176,15 @@ class Looks:
         return Doing(group.state, wait_for, frame, callee)
 
     def place(self, frames: Sequence[Frame]) -> tuple[Frame | None, str]:
-        """Return the innermost frame of the program's own, and the function that it has called."""
-        for inner, frame in zip([None, *frames], frames, strict=False):
-            if is_own(frame.function, self.module):
+        """Return the innermost frame of the program's own, and the function that it has called.
+
+        Of a goroutine without one, they are of the function that it began with.
+        """
+        began = [frame for frame in frames if frame.function != "runtime.goexit"]
+        for inner, frame in zip([None, *began], began, strict=False):
+            if is_own(frame.function, self.module) or frame is began[-1]:
                 return frame, inner.function if inner is not None else ""
-        return (frames[-1] if frames else None), frames[0].function if frames else ""
+        return None, ""
 
     def own(self, frames: Sequence[Frame]) -> tuple[str, ...]:
         """Return the program's own functions on a stack, innermost first."""
@@ -199,10 +248,12 @@ class Measured:
     """All that was measured; what is None was not looked at."""
 
     pid: int
+    server: str | None
     looks: Looks
     processors: Processors
     samples: Sequence[NamedSamples] | None = None
     waits: Sequence[Row] | None = None
+    requests: ServedRequests | None = None
 
     def on_memory(self) -> tuple[float, float]:
         """Return the parts of the CPU time in which memory is collected and allocated."""
@@ -223,6 +274,7 @@ def time_findings(measured: Measured) -> list[TimeFinding]:
         *_in_system_calls(measured),
         *_processors(measured),
         *_growing(measured),
+        *_slow_requests(measured),
     ]
     return sorted(found, key=lambda one: -one.share)
 
@@ -247,6 +299,11 @@ def _share(share: float) -> str:
     return f"{100 * share:.0f}%"
 
 
+def _time(nanoseconds: int) -> str:
+    """Return a time by its first three digits."""
+    return duration_text(round(nanoseconds, 3 - len(str(nanoseconds)))).replace("\u00b5", "u")
+
+
 def _waiting(measured: Measured) -> Iterator[TimeFinding]:
     """Yield waits within requests, by the kind of wait and the function."""
     looks = measured.looks
@@ -254,7 +311,7 @@ def _waiting(measured: Measured) -> Iterator[TimeFinding]:
         if doing.wait_for is None:
             continue
         mean = looks.mean(doing)
-        share = mean / looks.working
+        share = mean / (looks.working or 1.0)
         if mean < MIN_WAITING or share < MIN_SHARE:
             continue
         text = f"{_share(share)} of the time of all work {_WAITS[doing.wait_for]}: {_by(doing)}"
@@ -287,7 +344,7 @@ def _in_system_calls(measured: Measured) -> Iterator[TimeFinding]:
     looks = measured.looks
     for doing in looks.sums:
         mean = looks.mean(doing)
-        share = mean / looks.working
+        share = mean / (looks.working or 1.0)
         if doing.state is not State.SYSCALL or mean < MIN_WAITING or share < MIN_SHARE:
             continue
         text = f"{_share(share)} of the time of all work is system calls: {_by(doing)}"
@@ -336,7 +393,12 @@ def _on_memory(measured: Measured, share: float) -> Iterator[TimeFinding]:
     """Yield what memory takes of the CPU time, whose own part is a ``share``."""
     collecting, allocating = measured.on_memory()
     part = collecting + allocating
-    if part < MIN_MEMORY or part * measured.processors.wanted < MIN_MEMORY_CPUS:
+    of_work = part * share + measured.looks.mean(_FOR_COLLECTOR) / (measured.looks.working or 1.0)
+    if (
+        of_work < MIN_SHARE
+        or part < MIN_MEMORY
+        or part * measured.processors.wanted < MIN_MEMORY_CPUS
+    ):
         return
     text = f"{_share(part)} of the CPU time is memory: {_share(collecting)} collects it"
     text += f", {_share(allocating)} allocates it"
@@ -346,7 +408,7 @@ def _on_memory(measured: Measured, share: float) -> Iterator[TimeFinding]:
             by[_at(measured.looks.place(one.frames)[0])] += one.amount
     evidence = [f"most is allocated by {place}" for place, _ in by.most_common(1)]
     deeper = f"goalloc -p {measured.pid} -d 5"
-    yield TimeFinding("memory", part * share, text, tuple(evidence), deeper)
+    yield TimeFinding("memory", of_work, text, tuple(evidence), deeper)
 
 
 def _on_scheduler(measured: Measured, share: float) -> Iterator[TimeFinding]:
@@ -355,6 +417,8 @@ def _on_scheduler(measured: Measured, share: float) -> Iterator[TimeFinding]:
     total = sum(one.amount for one in samples) or 1
     part = sum(one.amount for one in samples if one.work is WorkKind.SCHEDULER) / total
     if part < MIN_CPU_SHARE or part * measured.processors.wanted < MIN_SCHEDULER_CPUS:
+        return
+    if part * share < MIN_SHARE:  # beside other programs little work wants much
         return
     text = f"{_share(part)} of the CPU time is the scheduler's: switches and timers"
     deeper = f"gooncpu -p {measured.pid} -d 5"
@@ -368,7 +432,9 @@ def _on_cpu(measured: Measured, share: float) -> Iterator[TimeFinding]:
     by_function: dict[tuple[str, str], list[NamedSamples]] = {}
     for one in samples:
         frame, callee = looks.place(one.frames)
-        if one.work is WorkKind.PROGRAM and frame is not None:
+        if frame is None or frame.function.startswith("runtime."):
+            continue
+        if one.work is WorkKind.PROGRAM:
             by_function.setdefault((frame.function, callee), []).append(one)
     for (function, callee), found in by_function.items():
         part = sum(one.amount for one in found) / total
@@ -401,6 +467,72 @@ def _growing(measured: Measured) -> Iterator[TimeFinding]:
         yield TimeFinding("growth", group.count / total, text, tuple(evidence), deeper)
 
 
+def _slow_requests(measured: Measured) -> Iterator[TimeFinding]:
+    """Yield requests that take much longer than the others of their route."""
+    requests = measured.requests
+    if requests is None or measured.server is None:
+        return
+    every = sum(route.times.sum for route in requests.routes)
+    working = max(measured.looks.working * 1e9 * requests.seconds, every)
+    # Beside other programs any request may be slow.
+    is_delayed = measured.processors.delayed >= MIN_DELAYED * measured.processors.wanted
+    least = int(max(MIN_SHARE * every, MIN_SLOW_TIME * requests.seconds * 1e9))
+    deeper = f"gofunclatency -m --why -d 5 -p {measured.pid} {measured.server}"
+    for route in requests.routes:
+        keys = list(_slow_keys(route, least))
+        for ns, text, evidence in keys or (() if is_delayed else _slow_ones(route, least)):
+            kind = "key" if keys else "slow"
+            yield TimeFinding(kind, ns / working, text, (evidence,), deeper)
+
+
+#: The time of slow requests in ns, the text, and the evidence.
+_Slow = tuple[int, str, str]
+
+
+def _slow_keys(route: Route, least: int) -> Iterator[_Slow]:
+    """Yield what is asked for in a route that takes long: one of many."""
+    for key, times in route.keys.items():
+        others = Histogram()
+        for other, theirs in route.keys.items() if times.sum >= least else ():
+            if other != key:
+                others.merge(theirs)
+        if min(times.count, others.count) < MIN_SLOW:
+            continue
+        middle, slow = others.percentile(50), times.percentile(50)
+        if slow < MIN_SLOWER * middle:
+            continue
+        text = f"{key} is {_share(times.count / route.times.count)} of the requests"
+        text += f" {route.name}, and {_share(times.sum / route.times.sum)} of their time"
+        evidence = f"its median is {_time(slow)}, that of the others {_time(middle)}"
+        yield times.sum, text, evidence
+
+
+def _slow_ones(route: Route, least: int) -> Iterator[_Slow]:
+    """Yield the slowest of a route, and the part of time that they have more than others."""
+    bands = part_bands(route.why, route.times, None) if route.why else []
+    if not bands:
+        return
+    slow, middle = bands
+    if slow.calls < MIN_SLOW or slow.parts.total < least:
+        return
+    typical = middle.parts.total / middle.calls
+    longer = slow.parts.total / slow.calls - typical
+    if longer < (MIN_SLOWER - 1) * typical:
+        return
+    more = {
+        name: part.ns / slow.calls - middle.share(name) * typical
+        for name, part in slow.parts.parts.items()
+    }
+    most = max(more, key=lambda name: more[name])
+    if part_class(most) in _FOR_CPU:
+        return
+    text = f"{_share(slow.calls / route.times.count)} of the requests {route.name} take"
+    text += f" {_time(slow.low)} to {_time(slow.high)}, the middle ones"
+    text += f" {_time(middle.low)} to {_time(middle.high)}"
+    evidence = f"{_share(more[most] / longer)} of what they take longer is {most}"
+    yield slow.parts.total, text, evidence
+
+
 def fine(measured: Measured, found: Iterable[TimeFinding]) -> Iterator[str]:
     """Yield a line for each thing that was looked at, and is fine."""
     kinds, cpus, looks = {one.kind for one in found}, measured.processors, measured.looks
@@ -423,9 +555,28 @@ def means(measured: Measured, found: Iterable[TimeFinding]) -> Iterator[str]:
     A small one is not a verdict: a request that is seldom slow adds little to it.
     """
     kinds, looks = {one.kind for one in found}, measured.looks
+    if measured.requests is not None:
+        yield from _served(measured.requests)
+    for doing, count in looks.lasting.items():
+        if doing.wait_for is not None:
+            lasting = counted("{:,} request{s} lasted all the time, no part of that", count)
+            yield f"{lasting}: each {_WAITS[doing.wait_for]}, {_by(doing)}"
     if not kinds & {wait.name.lower() for wait in _WAITS}:
         found_waits = sum(n for doing, n in looks.sums.items() if doing.wait_for is not None)
         yield f"waits within requests: {found_waits / (looks.count or 1):.2g} goroutines on average"
     if "syscall" not in kinds:
         mean = looks.in_state(State.SYSCALL)
         yield f"system calls: {mean:.2g} goroutines are in one on average"
+
+
+def _served(requests: ServedRequests) -> Iterator[str]:
+    """Yield how many requests of the routes with most time there were, and how long they took."""
+    for route in requests.routes[:_MAX_ROUTES]:
+        times = route.times
+        text = f"{route.name}: {times.count / requests.seconds:,.1f} requests a second"
+        middle, last = times.percentile(50), times.percentile(99)
+        text += f", p50 {_time(middle)}, p99 {_time(last)}"
+        for band in part_bands(route.why, times, None) if route.why else ():
+            most = max(band.parts.parts, key=lambda name: band.parts.parts[name].ns)
+            text += f", {band.name} {_share(band.share(most))} {most}"
+        yield text

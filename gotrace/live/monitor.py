@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -188,6 +188,12 @@ class Monitor:
             details = waits.get(one.g, NO_DETAILS)
             views.append(StackView(one, tuple(frames), creation, one.waiting_ns, details))
         return views
+
+    def members(self, numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+        """Yield the groups of these numbers, at the last look, with the ids of their goroutines."""
+        found = {group: number for number in numbers if (group := self._groups.get(number))}
+        for group, goid, _ in self._watch.members(found) if found else ():
+            yield found[group], goid
 
     def attach_waits(self, accept: AcceptPrice | None = None) -> None:
         """Add waits up from now on; ``accept`` is shown the price first. Raises GotraceError."""
