@@ -309,7 +309,7 @@ static __always_inline enum progress step(struct work *w, struct op *op)
         break;
     case OP_STACK:
         if (!payload_has_room(w, op->size) ||
-            !payload_append_memory(w, w->sp + op->limit, op->size))
+            !payload_append_memory(w, w->sp + (s32)op->limit, op->size))
             w->full = 1;
         break;
     case OP_DEREF:

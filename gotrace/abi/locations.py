@@ -109,7 +109,7 @@ class FunctionLocations:
     it is NOTHING, these are the words where parameters would be, if it is SHAPE, where they are.
     ``parameters_ordered`` and ``results_ordered``: they are in the order of the source.
     ``dictionary`` is the hidden one of a generic function, or of a closure in one, whose values
-    have types in it.
+    have types in it. ``is_inlined``: they are those of a call that is inlined.
     """
 
     name: str
@@ -122,6 +122,7 @@ class FunctionLocations:
     parameters_ordered: bool = True
     results_ordered: bool = True
     dictionary: PlacedValue | CapturedValue | None = None
+    is_inlined: bool = False
 
     @property
     def is_bare(self) -> bool:

@@ -160,7 +160,8 @@ class Op(NamedTuple):
     """One operation; what the fields mean depends on ``code``:
 
     REG: append the low ``size`` bytes of register ``reg``. ZERO: append ``size`` zero bytes, at
-    most 64. STACK: append ``size`` bytes from ``limit`` above the stack pointer at entry.
+    most 64. STACK: append ``size`` bytes from ``limit`` above the stack pointer at entry; it is
+    signed, in 32 bits.
     LABEL: append ``size`` bytes, from ``at2`` on, of the string (its address, its length) that is
     the goroutine's pprof label of the key with the number ``limit``; ``g`` leads to its labels at
     ``at``, and ``reg`` is 1 where these are a map.

@@ -219,7 +219,7 @@ class _Image:
                     )
                 )
             elif isinstance(piece.place, Stack):
-                ops.append(Op(OpCode.STACK, size=wanted, limit=piece.place.offset))
+                ops.append(Op(OpCode.STACK, size=wanted, limit=piece.place.offset & 0xFFFFFFFF))
             else:
                 ops += self._zeros(wanted)
             filled = piece.offset + wanted

@@ -334,11 +334,11 @@ def _call(call: DecodedCall, style: LineStyle, before: int) -> str:
 
 def _framed(call: DecodedCall, texts: Sequence[str], style: LineStyle) -> str:
     """Return a call whose values, those of the results last, show as ``texts``."""
-    if call.function.at is not None:
-        where = printable(call.function.at.text)
-        return f"{name_of(call.function, style)}({_INLINED}) in {where}"
     names = call.function.parameter_labels
     pairs = [f"{name}={text}" for name, text in zip(_clean(names), texts, strict=False)]
+    if call.function.at is not None:
+        shown = ", ".join(pairs) if call.function.is_described else _INLINED
+        return f"{name_of(call.function, style)}({shown}) in {printable(call.function.at.text)}"
     text = f"{name_of(call.function, style)}({', '.join(pairs)})"
     if call.unwound is not None:
         text += f" {style.paint(_UNWOUND[call.unwound], Colour.ERROR)}"

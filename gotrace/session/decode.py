@@ -61,7 +61,8 @@ class TracedFunction:
     debug information gives them: empty, ``_`` and ``~r0`` are not names. ``file`` and ``line``
     are where the function is declared. ``program`` is its program's name, None where only one is
     traced. ``in_registers``: the results are not known, but the registers that may hold them are.
-    ``at`` is where its calls are inlined, if they are: no values are known of these.
+    ``at`` is where its calls are inlined, if they are; unless ``is_described``, no values are known
+    of these.
     """
 
     name: str
@@ -72,6 +73,7 @@ class TracedFunction:
     program: str | None = None
     in_registers: bool = False
     at: InlinedAt | None = None
+    is_described: bool = True
 
     @property
     def parameter_labels(self) -> tuple[str, ...]:
@@ -216,6 +218,7 @@ class CallDecoder:
             line=at.line if at else None,
             program=program,
             at=sites.at,
+            is_described=sites.at is None or places.is_inlined,
         )
         self.function = self._bare_function
         if traced.spec.format is None:

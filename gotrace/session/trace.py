@@ -22,7 +22,7 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.rings import PastRings, pages_of
 from gotrace.overhead import ProbeCost
 from gotrace.probes.select import InlinedScope
-from gotrace.probes.spec import ProbeSpec, is_of_task
+from gotrace.probes.spec import ProbeSpec
 from gotrace.records import dataclass, field, replace
 from gotrace.session.calibrate import trap_cost
 from gotrace.session.choices import ReturnMode
@@ -529,7 +529,7 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
 
     ``only`` are special names with the values that calls have to have, beside the probes' own
     predicates. ``probes`` stand for those that ``asked`` has as texts. ``inlined``: inlined calls
-    of functions that are named are reported as well, if the probes ask for no values of theirs.
+    of functions that are named are reported as well, if what probes ask for is certain there.
     """
 
     verb: str = "trace"
@@ -566,11 +566,8 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
 
     def _inlined(self, specs: Iterable[ProbeSpec]) -> InlinedScope:
         """Return whose inlined calls are reported."""
-        asked = (one for spec in specs for one in (spec.predicate, *spec.values) if one is not None)
         has_recipe = any(spec.recipe is not None for spec in specs)
-        if self.inlined and not has_recipe and all(map(is_of_task, asked)):
-            return InlinedScope.NAMED
-        return InlinedScope.NONE
+        return InlinedScope.NAMED if self.inlined and not has_recipe else InlinedScope.NONE
 
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
         """Plan, and have the price of watching the scheduler accepted. Raises GotraceError."""

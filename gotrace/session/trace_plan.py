@@ -19,7 +19,7 @@ from gotrace.capture.factory import NodeFactory
 from gotrace.capture.interfaces import is_direct
 from gotrace.capture.nodes import OpaqueNode
 from gotrace.capture.ops import MAX_RESTS, CaptureLimits, FieldRef, Op, OpCode
-from gotrace.capture.paths import place_captured, place_value
+from gotrace.capture.paths import PathMark, place_captured, place_value
 from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase
 from gotrace.elf.dwarf import DwarfError
@@ -75,6 +75,7 @@ from gotrace.session.choices import MAX_TEXT_BYTES
 from gotrace.session.dynamic_types import DynamicTypes
 from gotrace.session.plan import BinaryPlan, BinaryRequest, FunctionKey, ProbePlan, Split, select
 from gotrace.sites.machine import machine_code
+from gotrace.sites.parameters import InlinedParameters
 from gotrace.sites.records import SiteForm
 from gotrace.sites.sites import FunctionSites
 from gotrace.target.target import Target, TargetBinary
@@ -336,6 +337,10 @@ def make_trace_plan(
     return assembly.plan()
 
 
+class _NotCertainError(UsageError):
+    """Report that a probe asks for a value of an inlined call that is not certain."""
+
+
 class _Assembly:
     """A trace plan in the making, of which each function is planned once."""
 
@@ -368,6 +373,7 @@ class _Assembly:
         planner = _Planner(binary, spec, self._choices, self._constants, file)
         planned: list[TracedCall] = []
         refused: list[UsageError] = []
+        unseen: dict[str, list[str]] = {}  # where a function is inlined, why it is not seen there
         is_shared = False  # with an earlier probe
         for sites in file_plan.functions:
             key = file_plan.key(sites)
@@ -377,8 +383,15 @@ class _Assembly:
             try:
                 planned.append(planner.plan(sites, self._later(spec, key)))
                 self._planned.add(key)
-            except (SpecError, SignatureError) as error:
-                refused.append(error)
+            except (SpecError, SignatureError, _NotCertainError) as error:
+                if sites.at is None:
+                    refused.append(error)
+                else:
+                    unseen.setdefault(sites.function.name, []).append(str(error))
+        for name, reasons in unseen.items():
+            places = counted("{} place{s}", len(reasons))
+            text = f"{name} is inlined in {places}: not shown there: {reasons[0]}"
+            refused.append(UsageError(text))
         if not planned and refused and not is_shared:
             self._refused.append((file_plan.request, refused[0]))
         else:
@@ -501,6 +514,7 @@ class _FileTypes:
         self.shallow = NodeFactory(replace(choices.limits, depth=0), release)
         self.context = DynamicTypes(binary, self.factory)
         self.values = FunctionValues(binary)
+        self.inlined = InlinedParameters(binary)
         self._choices = choices
         self._release = release
         self._looking_up: dict[int, NodeFactory] = {}
@@ -600,10 +614,12 @@ class _Planner:
         return of_all._planned(sites, places, probe, parts)
 
     def _values_at(self, sites: FunctionSites) -> FunctionLocations:
-        """Return a function's values, none of an inlined call."""
+        """Return a function's values, of an inlined call those that are certain."""
         if sites.at is None:
             return self._values.of(sites.function, self._spec.signature)
-        return FunctionLocations(sites.function.name, CallingConvention.ABI_INTERNAL, (), ())
+        name = sites.function.name
+        found = self._file.inlined.of(name, sites.places[0])
+        return found or FunctionLocations(name, CallingConvention.ABI_INTERNAL, (), ())
 
     def _at_entry(self, sites: FunctionSites) -> bool:
         """Return whether a function's calls are reported at their entry alone."""
@@ -635,6 +651,8 @@ class _Planner:
     ) -> TracedCall:
         text_bytes = self._text_bytes(probe)
         paths = _paths(probe, places, self._spec.key is not None)
+        if sites.at is not None:
+            self._check_inlined(places, paths[Phase.ENTRY])
         self._check_specials(probe)
         at_entry = self._at_entry(sites)
         if self._choices.return_if_needed and not _needs_return(probe):
@@ -730,6 +748,17 @@ class _Planner:
         text = basic_type(Kind.STRING)
         return PlacedValue(key, text, (Piece(0, text.size, place),))
 
+    def _check_inlined(self, places: FunctionLocations, paths: Iterable[AccessPath]) -> None:
+        """Raise _NotCertainError for values of an inlined call that are not certain at its site."""
+        for path in paths:
+            root = path.root
+            value = places.parameters[root.index] if root.kind is RootKind.PARAMETER else None
+            problem = value.problem if value is not None else None
+            if any(step is PathMark.DEREF or isinstance(step, int) for step in path.steps):
+                problem = "what it leads to may have been changed by the call"
+            if problem is not None:
+                raise _NotCertainError(f"{root.name}: {problem}")
+
     def _check_specials(self, probe: ResolvedProbe) -> None:
         """Raise SpecError for names that only keys know, as who made a call, or only records."""
         by = said(
@@ -788,14 +817,18 @@ class _Planner:
         values = []
         if self._spec.format is None and self._spec.key is None:
             is_method = shown is places.parameters and _has_pointer_receiver(places.name)
-            values = [self._whole(value, is_method and not n) for n, value in enumerate(shown)]
+            values = [
+                self._whole(value, is_method and not n, places.is_inlined)
+                for n, value in enumerate(shown)
+            ]
         values += [self._operand(places, path, text_bytes.get(path), saved or {}) for path in paths]
         return self._file.phase(values)
 
-    def _whole(self, value: PlacedValue, is_receiver: bool) -> PlacedNode:
+    def _whole(self, value: PlacedValue, is_receiver: bool, is_inlined: bool) -> PlacedNode:
         try:
             is_short = self._choices.brief and (is_receiver or _leads_to_large(value.type))
-            factory = self._shallow if is_short else self._factory
+            # The call may have stored by a pointer before its site is reached.
+            factory = self._shallow if is_short or is_inlined else self._factory
             if value.within is not None:
                 return place_value(factory, value.name, value)._replace(first=False)
             node = factory.node(value.type)

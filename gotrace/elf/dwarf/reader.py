@@ -80,6 +80,25 @@ class FunctionSignature:
         return tuple(variable for variable in self.variables if variable.is_result)
 
 
+@dataclass(frozen=True, slots=True)
+class InlinedSubroutine:
+    """A call that is inlined in a function's code: ``parent`` is the one around it, None for none.
+
+    ``spans`` are the addresses of its code, with what is inlined in it. ``variables`` are as those
+    of a function; they have no location where the compiler gave none.
+    """
+
+    name: str
+    line: int
+    spans: tuple[tuple[int, int], ...]
+    variables: tuple[Variable, ...]
+    parent: InlinedSubroutine | None
+
+    def has(self, address: int) -> bool:
+        """Return whether an instruction is of the call."""
+        return any(start <= address < end for start, end in self.spans)
+
+
 class DwarfReader:
     """One binary's debugging information, read as far as questions are asked.
 
@@ -116,6 +135,55 @@ class DwarfReader:
         """
         offset = self._offset_of(low_pc, package)
         return None if offset is None else self._signature(self._units.die(offset), low_pc)
+
+    @damage_is_reported
+    def inlined(self, low_pc: int, package: str = "") -> list[InlinedSubroutine]:
+        """Return the calls that are inlined in a function, each after the one around it."""
+        offset = self._offset_of(low_pc, package)
+        if offset is None:
+            return []
+        found: list[InlinedSubroutine] = []
+        waiting: list[tuple[Die, InlinedSubroutine | None]] = [(self._units.die(offset), None)]
+        while waiting:
+            die, around = waiting.pop()
+            for child in self._children(die, _is_scope):
+                inner = around
+                if child.tag == "DW_TAG_inlined_subroutine":
+                    inner = self._subroutine(child, around)
+                    found.append(inner)
+                waiting.append((child, inner))
+        return found
+
+    def _subroutine(self, die: Die, around: InlinedSubroutine | None) -> InlinedSubroutine:
+        origin = self._origin(die)
+        own = self._children(die, _is("DW_TAG_formal_parameter"))
+        all_of_it = _with_missing(own, self._children(origin, _is("DW_TAG_formal_parameter")))
+        return InlinedSubroutine(
+            self.name(origin),
+            int(die.values.get("DW_AT_call_line", 0)),
+            tuple(self._units.spans(die)),
+            tuple(map(self._variable, all_of_it)),
+            around,
+        )
+
+    @damage_is_reported
+    def places(
+        self, low_pc: int, variable: Variable, package: str = ""
+    ) -> list[tuple[int, int, tuple[LocationPiece, ...] | None]]:
+        """Return where a variable of a function, or of what is inlined in it, is in a list.
+
+        Each place has the addresses (start, end) for which it holds. None: of operations that are
+        not Go's. There is none if the compiler says nothing, or has one place for all addresses.
+        """
+        unit = self._units.covering(low_pc, package)
+        location = variable.location
+        if unit is None or location is None or location.list_offset is None:
+            return []
+        found = []
+        for start, end, expression in self._units.location_list(unit, location.list_offset):
+            operations = self._units.operations(unit, expression)
+            found.append((start, end, None if operations is None else pieces_of(operations)))
+        return found
 
     @damage_is_reported
     def has_function(self, low_pc: int) -> bool:
@@ -291,6 +359,10 @@ def _open(image: ElfImage) -> DwarfReader | None:
 
 def _is(tag: str) -> Callable[[Shape], bool]:
     return lambda shape: shape.tag == tag
+
+
+def _is_scope(shape: Shape) -> bool:
+    return shape.tag in ("DW_TAG_inlined_subroutine", "DW_TAG_lexical_block")
 
 
 def _is_parameter_or_captured(shape: Shape) -> bool:

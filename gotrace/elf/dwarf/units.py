@@ -404,23 +404,32 @@ class UnitTable:
         spans.sort(key=lambda span: span[:2])
         return [start for start, _, _ in spans], [(end, unit) for _, end, unit in spans]
 
-    @damage_is_reported
     def _spans(self, row: int) -> list[tuple[int, int, Unit]]:
         unit = self._unit(row)
         attributes = unit.top.attributes
+        values: dict[str | int, Any] = {name: each.value for name, each in attributes.items()}
+        forms: dict[str | int, str] = {name: each.form for name, each in attributes.items()}
+        return [(start, end, unit) for start, end in self._spans_of(unit, values, forms)]
+
+    def spans(self, die: Die) -> list[tuple[int, int]]:
+        """Return the addresses (start, end) of an entry's code."""
+        return self._spans_of(die.unit, die.values, die.forms)
+
+    @damage_is_reported
+    def _spans_of(
+        self, unit: Unit, values: Mapping[str | int, Any], forms: Mapping[str | int, str]
+    ) -> list[tuple[int, int]]:
         self._ration.renew()
         spans: list[tuple[int, int]] = []
-        if "DW_AT_ranges" in attributes:
+        low, high = values.get("DW_AT_low_pc"), values.get("DW_AT_high_pc")
+        if "DW_AT_ranges" in values:
             stream = self._streams["ranges" if unit.version < 5 else "rnglists"]
             lists = RangeLists(stream, unit.structs, unit.version, self._info)
-            offset = attributes["DW_AT_ranges"].value
-            found = lists.get_range_list_at_offset(offset, unit.parsed)
+            found = lists.get_range_list_at_offset(values["DW_AT_ranges"], unit.parsed)
             spans = [(start, end) for _, start, end in _absolute(found, unit)]
-        elif "DW_AT_low_pc" in attributes and "DW_AT_high_pc" in attributes:
-            high = attributes["DW_AT_high_pc"]
-            is_address = high.form == "DW_FORM_addr"
-            spans = [(unit.low_pc, high.value if is_address else unit.low_pc + high.value)]
-        return [(start, end, unit) for start, end in spans if start < end]
+        elif low is not None and high is not None:
+            spans = [(low, high if forms["DW_AT_high_pc"] == "DW_FORM_addr" else low + high)]
+        return [(start, end) for start, end in spans if start < end]
 
     @damage_is_reported
     def _unit(self, row: int) -> Unit:

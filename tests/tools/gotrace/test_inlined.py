@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inlined calls in gotrace: where they are made, and no values.
+"""Inlined calls in gotrace: where they are made, and the values that are certain there.
 
-Truth are the coverage counters of another build: see ``tests/covered.py``.
+Truth are the coverage counters of another build (``tests/covered.py``), and of values an
+interpreter of random programs (``tests/random_programs.py``).
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.covered import covered_calls
-from tests.toolchains import FIXTURES, Toolchain, build, each_since, newest
+from tests.random_programs import ROUNDS, Object, Program, Slice, Struct
+from tests.toolchains import FIXTURES, Toolchain, build, each_since, newest, parts
 from tests.tools.harness import of_kind, run_tool
 
 pytestmark = [pytest.mark.live, pytest.mark.apart]
@@ -30,7 +34,7 @@ def test_each_call_has_its_caller_and_stack(toolchain: Toolchain, tmp_path: Path
     for call in of_kind(result, "call"):
         found[call["func"], call.get("caller")] += 1
         if "caller" in call:
-            assert (call["args"], call["results"], call["duration_ns"]) == ({}, None, None)
+            assert (call["results"], call["duration_ns"]) == (None, None)
             place = f"{call['stack'][0]['file']}:{call['stack'][0]['line']}"
             assert (call["stack"][0]["func"], place) == (call["caller"], call["at"])
             assert "main.main" in [frame["func"] for frame in call["stack"]]
@@ -44,13 +48,81 @@ def test_each_call_has_its_caller_and_stack(toolchain: Toolchain, tmp_path: Path
     }
 
 
-def test_values_of_inlined_calls_are_not_available() -> None:
-    """A probe that asks for them has none of these calls, and says so."""
+def test_a_value_is_shown_where_the_code_agrees() -> None:
+    """A copy of the register that DWARF knows of has it; a constant is nowhere."""
     binary = build(SOURCE, newest())
     words = ("main.bump ($goid == 1)", "--", binary)
     lines = run_tool("gotrace", *words, stdin=subprocess.DEVNULL).lines
+    shown = [line.rstrip("\n") for line in lines if "in main.sum at main.go:44" in line]
+    found = [re.search(r"main.bump\(t=<unavailable: optimised away>, x=(\d+)\)", x) for x in shown]
+    assert all(found)
+    assert [int(one[1]) for one in found if one][:3] == [2, 2, 3]
+
+
+def test_without_debug_information_no_value_is_shown() -> None:
+    binary = build(SOURCE, newest(), flags=("-ldflags=-s -w",))
+    lines = run_tool("gotrace", "main.bump", "--", binary, stdin=subprocess.DEVNULL).lines
     line = "main.bump(<unavailable: inlined here>) in main.sum at main.go:44"
     assert any(one.rstrip("\n").endswith(line) for one in lines)
-    asked = run_tool("gotrace", "main.both (x > 2)", "--", binary, stdin=subprocess.DEVNULL)
-    assert "main.both is also inlined in 1 place: not shown there" in asked.errors
-    assert not any("inlined here" in one for one in asked.lines)
+
+
+def test_a_condition_is_decided_where_its_values_are_certain() -> None:
+    """Where they are not, and for what a pointer leads to, the calls are not shown."""
+    binary = build(SOURCE, newest())
+    everything = run_tool("gotrace", "--json", "main.bump", "--", binary, stdin=subprocess.DEVNULL)
+    asked = run_tool(
+        "gotrace", "--json", "main.bump (x > 5)", "--", binary, stdin=subprocess.DEVNULL
+    )
+    large = [call["args"]["x"] for call in of_kind(everything, "call") if call["args"]["x"] > 5]
+    assert [call["args"]["x"] for call in of_kind(asked, "call")] == large
+    assert 0 < len(large) < len(list(of_kind(everything, "call")))
+    refused = run_tool("gotrace", "main.bump (t.n > 2)", "--", binary, stdin=subprocess.DEVNULL)
+    assert refused.status == 2
+    why = "t: what it leads to may have been changed by the call"
+    assert f"main.bump is inlined in 2 places: not shown there: {why}" in refused.errors
+
+
+def is_shown_as(value: Any, passed: object, objects: dict[str, object]) -> bool:
+    """Return whether a value in JSON is what the interpreter passed, as far as it is known."""
+    if isinstance(value, dict) and "$unavailable" in value:
+        return True
+    if isinstance(passed, Object):
+        return objects.setdefault(value["$pointer"], passed) is passed
+    if isinstance(passed, Slice):
+        length = value["$len"] if isinstance(value, dict) else len(value or ())
+        return bool(length == passed.len)
+    if isinstance(passed, Struct):
+        return bool(value == {"a": passed.a, "u": passed.u})
+    return type(value) is type(passed) and value == passed
+
+
+@each_since(19)
+@parts(3)
+def test_no_value_is_wrong(toolchain: Toolchain, part: int, tmp_path: Path) -> None:
+    """Of a place with fewer calls than were made each one shown is a call that was."""
+    program = Program(3 + part)  # 3: Go 1.27 gives one a place that is another value's
+    (tmp_path / "main.go").write_text(program.source(ROUNDS))
+    binary = build(tmp_path, toolchain, name="random")
+    made: dict[tuple[str, int], list[tuple[object, ...]]] = {}
+    for call in program.run(ROUNDS)[0]:
+        made.setdefault((call.function, call.line), []).append(call.arguments)
+    names = {one.full for one in program.functions}
+    result = run_tool("gotrace", "--json", *names, "--", binary, stdin=subprocess.DEVNULL)
+    shown: dict[tuple[str, int], list[list[Any]]] = {}
+    for one in of_kind(result, "call"):
+        if "at" in one:
+            key = one["func"], int(one["at"].rpartition(":")[2])
+            shown.setdefault(key, []).append(list(one["args"].values()))
+    objects: dict[str, object] = {}
+    known = 0
+    for key, calls in shown.items():
+        rest = iter(made[key])
+        for values in calls:
+            several = rest if len(calls) < len(made[key]) else [next(rest)]
+            assert any(
+                len(values) == len(passed)
+                and all(is_shown_as(*pair, objects) for pair in zip(values, passed, strict=True))
+                for passed in several
+            ), (key, values)
+            known += sum(not (isinstance(one, dict) and "$unavailable" in one) for one in values)
+    assert known > 1000
