@@ -9,9 +9,10 @@ than there is room for, each two columns become one, so that what is kept does n
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect, bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from statistics import median
 from typing import NamedTuple
 
@@ -53,42 +54,72 @@ class HeatCell:
         self.parts.update(other.parts)
 
 
+#: The leading digits of the times that rows begin at, times ten, from the finest rows to the
+#: coarsest. None are finer than the buckets of histograms.
+_MARKS = (
+    (10, 12, 14, 16, 18, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90),
+    (10, 15, 20, 30, 50, 70),
+    (10, 20, 50),
+    (10, 30),
+    (10,),
+)
+_DECADES = 15  # to 11 days
+
+
+def _edges(number: int) -> list[int]:
+    """Return the times that rows begin at, in ns: the coarser, the higher the number."""
+    marks, every = _MARKS[min(number, len(_MARKS) - 1)], max(1, number - len(_MARKS) + 2)
+    decades = range(every if every > 1 else 0, _DECADES, every)
+    times = (mark * 10**decade for decade in decades for mark in marks)
+    return [0, *(time // 10 for time in times if time % 10 == 0), 10**_DECADES]
+
+
+def _middle(bucket: int) -> int:
+    return sum(bucket_bounds(bucket)) // 2
+
+
 @dataclass(frozen=True, slots=True)
 class HeatRows:
-    """The rows of a map: each is ``step`` buckets, and they are numbered from 0, the lowest."""
+    """The rows of a map, numbered from 0, the lowest: row n is from edge n to the next, in ns.
 
-    step: int
-    first: int
-    count: int
+    They begin at round times. A bucket of a histogram is in the row that has its middle.
+    """
+
+    edges: Sequence[int]
 
     @classmethod
     def of(cls, buckets: Iterable[int], most: int) -> HeatRows:
         """Return the finest rows that hold all buckets and are ``most`` at most."""
-        used = sorted(buckets) or [0]
-        step = 1
-        while used[-1] // step - used[0] // step >= most:
-            step *= 2
-        return cls(step, used[0] // step, used[-1] // step - used[0] // step + 1)
+        used = list(map(_middle, buckets)) or [0]
+        for number in count():
+            edges = _edges(number)
+            first, end = bisect(edges, min(used)) - 1, bisect(edges, max(used))
+            if end - first <= most:
+                return cls(edges[first : end + 1])
+        raise AssertionError("some rows are coarse enough")
+
+    @property
+    def count(self) -> int:
+        return len(self.edges) - 1
 
     def bounds(self, row: int) -> tuple[int, int]:
         """Return the lowest time of a row and that of the next, in ns."""
-        first = (self.first + row) * self.step
-        return bucket_bounds(first)[0], bucket_bounds(first + self.step - 1)[1]
+        return self.edges[row], self.edges[row + 1]
 
     def counts(self, times: Histogram) -> dict[int, int]:
         """Return the calls of each row that has any."""
         found: Counter[int] = Counter()
         for bucket, count in times.buckets.items():
-            found[bucket // self.step - self.first] += count
+            found[bisect(self.edges, _middle(bucket)) - 1] += count
         return dict(found)
 
     def place(self, nanoseconds: float) -> float:
         """Return where a time is: 2.5 is in the middle of row 2."""
-        for row in range(self.count):
-            low, high = self.bounds(row)
-            if nanoseconds < high:
-                return row + max(0.0, (nanoseconds - low) / (high - low))
-        return float(self.count)
+        row = bisect(self.edges, nanoseconds) - 1
+        if row >= self.count:
+            return float(self.count)
+        low, high = self.bounds(max(row, 0))
+        return max(row, 0) + max(0.0, (nanoseconds - low) / (high - low))
 
 
 @dataclass(frozen=True, slots=True)

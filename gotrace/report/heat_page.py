@@ -52,7 +52,7 @@ def heat_page(
     dark = "\n".join(_colours("c", _LEVELS[::-1], 1))
     colours = [*_colours("c", _LEVELS, 1), *_colours("d", (*_PARTS, _PART_OTHERS), 0)]
     colours += [f"@media (prefers-color-scheme: dark) {{\n{dark}\n{_DARK_LINES}\n}}"]
-    lines = [f"<p>{escape(line)}</p>" for line in _summary(columns)]
+    lines = [f"<p>{escape(line)}</p>" for line in _summary(columns if maps else ())]
     lines += [f"<p>{escape(printable(note))}</p>" for note in notes]
     for one in maps:
         lines += _section(one, columns)
