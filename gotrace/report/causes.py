@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gotrace.live.causes import Measured, TimeFinding, fine, means
+from gotrace.report.message import laid_out
 from gotrace.report.output import JsonOutput, Output
+from gotrace.report.table import columns_of
 from gotrace.text import printable
 
 
@@ -29,5 +31,6 @@ def write_findings(
         lines += ["Nothing takes much of the time of its work.", ""]
     lines += [f"fine: {text}" for text in good] + averages
     lines += [f"not looked at: {text}" for text in unseen]
-    output.out.writelines(f"{printable(line)}\n" for line in lines)
+    columns = columns_of(output.out)
+    output.out.writelines(f"{laid_out(printable(line), columns)}\n" for line in lines)
     output.out.flush()

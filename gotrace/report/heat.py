@@ -8,11 +8,11 @@ than there is room for, each two columns become one, so that what is kept does n
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect, bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
 from statistics import median
 from typing import NamedTuple
 
@@ -91,7 +91,7 @@ class HeatRows:
     def of(cls, buckets: Iterable[int], most: int) -> HeatRows:
         """Return the finest rows that hold all buckets and are ``most`` at most."""
         used = list(map(_middle, buckets)) or [0]
-        for number in count():
+        for number in itertools.count():
             edges = _edges(number)
             first, end = bisect(edges, min(used)) - 1, bisect(edges, max(used))
             if end - first <= most:

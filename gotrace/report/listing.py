@@ -540,10 +540,11 @@ class _TextWriter(_Writer):
             "INLINED INTO": "-",
         }
         called = self._found(function.entry)
-        others = "" if called is None or called.is_closed else ", and others"
-        cells["CALLERS"] = (
-            f"{called.direct} ({called.emulated} landings){others}" if called else "-"
-        )
+        if called is None:
+            cells["CALLERS"] = "-"
+        else:  # returns are seen at landings only if all callers are known
+            rest = f" ({called.emulated} landings)" if called.is_closed else ", and others"
+            cells["CALLERS"] = f"{called.direct}{rest}"
         return [cells[column.title] for column in self._columns]
 
     def _places(self, name: str) -> tuple[str, list[str]]:

@@ -19,7 +19,7 @@ _VERBS = (
     " use write"
 ).replace(" ", "|")
 #: The beginnings of such a clause: if none has a verb, it has a command or an option.
-_BEGINNINGS = (rf"(?:{_VERBS})\b", r"-{1,2}[a-z]|go[a-z]+ [-'a-z]")
+_BEGINNINGS = (rf"(?:{_VERBS}|to [^:;]+, type)\b", r"-{1,2}[a-z]|go[a-z]+ [-'a-z]")
 
 
 def laid_out(text: str, columns: int | None, before: str = "") -> str:
@@ -46,6 +46,7 @@ def laid_out(text: str, columns: int | None, before: str = "") -> str:
 def _wrapped(text: str, first: str, columns: int) -> list[str]:
     """Return words in lines; those in quotes stay together, and may be longer than a line."""
     lines: list[str] = []
+    first += " " * (len(text) - len(text.lstrip()))
     for word in re.findall(_WORD, text):
         if lines and len(lines[-1]) + 1 + len(word) <= columns:
             lines[-1] += f" {word}"

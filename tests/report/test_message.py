@@ -45,6 +45,10 @@ def test_what_can_be_done_has_lines_of_its_own() -> None:
         f"no function is called 'a: type b': it is a {'very ' * 9}long story: type 'main: give'"
     )
     assert laid_out(quoted, 80).splitlines()[-1] == "  type 'main: give'"
+    to = f"@errors: {'some are missing ' * 5}here: to count all of them, type 'main.f'"
+    assert laid_out(to, 80).splitlines()[-1] == "  to count all of them, type 'main.f'"
+    indented = f"   {'a finding ' * 9}"
+    assert laid_out(indented, 80).splitlines()[0].startswith("   a finding")
     option = f"main.f: {'it is so ' * 9}; -l has them all"
     assert laid_out(option, 80).splitlines()[-1] == "  -l has them all"
     assert laid_out("--by cannot be so" + " long" * 20, 80, "gotrace: ").startswith("gotrace: --by")

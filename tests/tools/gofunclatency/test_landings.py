@@ -490,8 +490,8 @@ def test_list_says_where_functions_are_called() -> None:
     assert closed == {"main.target": False, "main.leaf": True}
     text = "".join(run_tool("gotrace", "-l", *words[2:]).lines)
     for name, row in rows.items():
-        others = "" if closed[name] else ", and others"
-        assert f" {row['direct']} ({row['emulated']} landings){others}  " in text
+        rest = f" ({row['emulated']} landings)" if closed[name] else ", and others"
+        assert f" {row['direct']}{rest}  " in text
     for row in rows.values():
         assert 0 < row["emulated"] + row["stepped"] <= row["direct"]
 
