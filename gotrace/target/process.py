@@ -393,6 +393,9 @@ def _names() -> Iterator[tuple[int, set[bytes]]]:
         with suppress(OSError):
             program = os.readlink(os.fsencode(f"{directory}/exe")).removesuffix(b" (deleted)")
             names |= {program, os.path.basename(program)}
+            root = os.readlink(os.fsencode(f"{directory}/root"))
+            if root != b"/" and program.startswith(root + b"/"):  # a chroot
+                names.add(program.removeprefix(root))
         yield number, names
 
 

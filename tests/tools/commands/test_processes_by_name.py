@@ -180,16 +180,24 @@ def test_a_process_that_has_started_the_program(how: str, tmp_path: Path) -> Non
         assert run_tool("gostacks", "-p", str(pid)).errors == ""
 
 
-def test_a_path_in_the_mount_namespace_of_a_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["mount namespace", "chroot"])
+def test_a_path_as_a_process_sees_it(how: str, tmp_path: Path) -> None:
     inside = tmp_path / "app"
     inside.mkdir()
-    copied = f"mount -t tmpfs none {inside}; cp {_program()} {inside}/shop; exec {inside}/shop"
-    with Fixture(["unshare", "--mount", "sh", "-c", copied]) as fixture:
+    if how == "chroot":
+        shutil.copy(_program(), inside / "shop-in-root")
+        path = "/shop-in-root"
+        command = ["chroot", str(inside), path]
+    else:
+        path = f"{inside}/shop"
+        copied = f"mount -t tmpfs none {inside}; cp {_program()} {path}; exec {path}"
+        command = ["unshare", "--mount", "sh", "-c", copied]
+    with Fixture(command) as fixture:
         for name in ("gofunccount", "gofunclatency", "gotrace"):
-            probe = f"{inside}/shop:main.short"
+            probe = f"{path}:main.short"
             result = run_tool(name, probe)
             typed = f"-p {fixture.ready} 'main.short' for the process that runs one"
-            assert result.errors == f"{name}: no file '{inside}/shop' here: type {typed}\n"
+            assert result.errors == f"{name}: no file '{path}' here: type {typed}\n"
             assert result.status == 2
             found = run_tool(name, "-l", "-p", str(fixture.ready), "main.short")
             assert found.lines[1].startswith("main.short"), found.errors
