@@ -202,10 +202,11 @@ def opened_notices(options: FunctionOptions, run: Run[_M, _C], done: str) -> Ite
     yield from attached_notices(options, run)
     inlined = list(run.inlined(done))
     also = [note for note in inlined if note.kind is NoteKind.INLINED]
-    for note in also[:_MAX_PROBLEMS]:
+    named = also if len(also) <= _MAX_PROBLEMS else also[:1]
+    for note in named:
         yield Notice(NoticeKind.WARNING, note.text, note.fields)
-    if len(also) > _MAX_PROBLEMS:
-        more = counted("{} more function{s}", len(also) - _MAX_PROBLEMS)
+    if len(also) > len(named):
+        more = counted("{} more function{s}", len(also) - len(named))
         yield Notice(NoticeKind.WARNING, f"and {more} inlined in other places too: see --list")
     for note in inlined:
         if note.kind is NoteKind.ONLY_INLINED:

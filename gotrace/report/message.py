@@ -14,7 +14,7 @@ _QUOTED = r"""(?<![\w)\]}])'[^']*'(?!\w)|(?<!\w)"(?:[^"\\]|\\.)*"(?!\w)"""
 _WORD = rf"(?:{_QUOTED}|\S)+"
 #: The verbs that begin a clause that says what to do.
 _VERBS = (
-    "add ask build chmod chown compare did end give import install leave look make merge mount"
+    "Hit add ask build chmod chown compare did end give import install leave look make merge mount"
     " objcopy print put raise read record reinstall run say see set start trace try type uninstall"
     " use write"
 ).replace(" ", "|")
@@ -35,7 +35,7 @@ def laid_out(text: str, columns: int | None, before: str = "") -> str:
         return before + text
     at = len(text)
     for beginning in _BEGINNINGS:
-        clauses = re.finditer(rf"{_QUOTED}|(?P<end>[:;] )(?={beginning})", text)
+        clauses = re.finditer(rf"{_QUOTED}|(?P<end>(?:[:;]|\.\.\.) )(?={beginning})", text)
         if ends := [found.end() for found in clauses if found["end"]]:
             at = ends[0]
             break

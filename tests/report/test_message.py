@@ -47,6 +47,8 @@ def test_what_can_be_done_has_lines_of_its_own() -> None:
     assert laid_out(quoted, 80).splitlines()[-1] == "  type 'main: give'"
     to = f"@errors: {'some are missing ' * 5}here: to count all of them, type 'main.f'"
     assert laid_out(to, 80).splitlines()[-1] == "  to count all of them, type 'main.f'"
+    tracing = f'Tracing 3 functions for "{"main.f, " * 8}"... Hit Ctrl-C to end.'
+    assert laid_out(tracing, 80).splitlines()[-1] == "  Hit Ctrl-C to end."
     indented = f"   {'a finding ' * 9}"
     assert laid_out(indented, 80).splitlines()[0].startswith("   a finding")
     option = f"main.f: {'it is so ' * 9}; -l has them all"
