@@ -63,10 +63,12 @@ def dump(options: GostacksOptions) -> int:
         source: LiveGoroutines | CoreGoroutines
         target = None
         if options.core:
-            source = opened.enter_context(CoreGoroutines(*options.core))
-            name = os.path.basename(options.core[1])
+            core, binary = options.core
+            source = opened.enter_context(CoreGoroutines(core, binary, options.debug_file))
+            name = os.path.basename(binary)
         else:
             target = Target.of(options.pid, None)
+            target.debug_file = options.debug_file
             opened.callback(target.close)
             source = opened.enter_context(LiveGoroutines(target))
             name = f"process {options.pid}"

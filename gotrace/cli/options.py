@@ -419,6 +419,9 @@ class ProcessOptions(FileOptions):
         " a name that they share",
         alone="source",
     )
+    debug_file: str | None = Heading.TARGET.option(
+        "--debug-file FILE", "the file with the debugging information that was stripped off"
+    )
     duration: float | None = Heading.RUN.option(
         "-d --duration TIME", "end after this time: 5 (seconds), 1m", seconds
     )
@@ -547,9 +550,6 @@ class FunctionOptions(RunOptions):
         "--cgroup PATH",
         "only processes in this control group (version 2) or those within it",
         _cgroup,
-    )
-    debug_file: str | None = Heading.TARGET.option(
-        "--debug-file FILE", "the file with the debugging information that was stripped off"
     )
     regexp: bool = Heading.CHOICE.option(
         "-r --regexp", "patterns are regular expressions, full match"

@@ -110,6 +110,7 @@ def process_of(options: RunOptions, does: str) -> Iterator[Target]:
     pids, command, _ = options.named
     pid = one_process(pids, does) if pids else None
     with closing(Target.of(pid, command)) as target:
+        target.debug_file = options.debug_file
         yield target
 
 

@@ -223,12 +223,14 @@ def _mapped_files(content: bytes) -> list[_Mapped]:
 class CoreGoroutines:
     """The goroutines in a core file of a program; a context manager."""
 
-    def __init__(self, core: str, binary: str) -> None:
-        """Open both files. Raises GotraceError where they do not belong together."""
+    def __init__(self, core: str, binary: str, debug_file: str | None = None) -> None:
+        """Open the files. Raises GotraceError where they do not belong together."""
         self._memory = CoreMemory(core)
         self._binaries = [Binary(ElfImage.open(binary))]
         self._tried: set[str] = {binary}
         try:
+            if debug_file is not None:
+                self._binaries[0].take_debug_file(debug_file)
             main = self._main(core, self._binaries[0])
             self._memory.lay_under(main)
             self.program = CodeNames(main, self._find_more)

@@ -8,11 +8,13 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from gotrace.elf import ElfError
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.debug_files import find_debug_file, open_debug_file
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import FunctionTable, load_functions
 from gotrace.elf.image import ElfImage
+from gotrace.errors import UsageError
 
 if TYPE_CHECKING:
     from gotrace.elf.dwarf.reader import DwarfReader
@@ -62,8 +64,11 @@ class Binary:
         return ("",)
 
     def take_debug_file(self, path: str) -> None:
-        """Take the debugging information of another file. Raise ElfError if it is not of this."""
-        self._given = open_debug_file(self.image, path)
+        """Take the debugging information of another file. Raise UsageError if it is not of this."""
+        try:
+            self._given = open_debug_file(self.image, path)
+        except ElfError as error:
+            raise UsageError(str(error)) from None
 
     @cached_property
     def debug_image(self) -> ElfImage:

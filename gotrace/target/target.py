@@ -13,7 +13,6 @@ from contextlib import suppress
 from itertools import chain
 
 from gotrace.architecture import HOST
-from gotrace.elf import ElfError
 from gotrace.elf.image import ElfImage, FileIdentity
 from gotrace.errors import GotraceError, UsageError, said
 from gotrace.gotypes.binary import Binary
@@ -347,9 +346,9 @@ class Target:
             return
         try:
             binary.take_debug_file(self.debug_file)
-        except ElfError as error:
+        except UsageError:
             if not self._open:
-                raise UsageError(str(error)) from None
+                raise
 
     @property
     def has_started(self) -> bool:

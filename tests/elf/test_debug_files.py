@@ -13,8 +13,8 @@ import pytest
 import gotrace
 from gotrace.abi.function_values import FunctionValues
 from gotrace.abi.locations import SignatureSource
-from gotrace.elf import ElfError
 from gotrace.elf.image import ElfImage
+from gotrace.errors import UsageError
 from gotrace.gotypes.binary import Binary
 from tests.toolchains import FIXTURES, Toolchain, build, each_of, newest, toolchain
 from tests.tools.harness import Fixture, run_tool, tool
@@ -123,10 +123,10 @@ def test_files_of_other_builds_are_refused(tmp_path: Path) -> None:
     with Binary(ElfImage.open(made.program)) as binary:
         assert binary.dwarf is None
         assert "its CRC is " in (binary.dwarf_problem or "")
-        with pytest.raises(ElfError, match="has no debugging information"):
+        with pytest.raises(UsageError, match="has no debugging information"):
             binary.take_debug_file(str(made.program))
         objcopy("--remove-section=.gnu_debuglink", made.program)
-    unsure = pytest.raises(ElfError, match="nothing says that they are of one build")
+    unsure = pytest.raises(UsageError, match="nothing says that they are of one build")
     with Binary(ElfImage.open(made.program)) as binary, unsure:
         binary.take_debug_file(str(made.debug))
 
@@ -156,17 +156,17 @@ def test_build_ids_that_all_programs_have_are_not_believed(
     objcopy("--only-keep-debug", wholes[1], made.debug)
     is_real = "-buildid" not in flags
     with Binary(ElfImage.open(made.program)) as binary:
-        with pytest.raises(ElfError, match=why):
+        with pytest.raises(UsageError, match=why):
             binary.take_debug_file(str(made.debug))
         if is_real:
             binary.take_debug_file(str(own))
         else:
-            with pytest.raises(ElfError, match=why):
+            with pytest.raises(UsageError, match=why):
                 binary.take_debug_file(str(own))
     # The CRC is of one file alone.
     objcopy(f"--add-gnu-debuglink={own}", made.program)
     with Binary(ElfImage.open(made.program)) as binary:
-        with pytest.raises(ElfError, match=why if is_real else "its CRC is "):
+        with pytest.raises(UsageError, match=why if is_real else "its CRC is "):
             binary.take_debug_file(str(made.debug))
         assert binary.debug_image.path == str(own)
 

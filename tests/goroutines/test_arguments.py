@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gotrace.goroutines.spills import Slots
+from tests.elf.test_debug_files import Stripped
 from tests.goroutines.cores import write_core
 from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
 from tests.tools.harness import Fixture, of_kind, run_tool
@@ -111,6 +112,36 @@ def test_core_files_have_them_too(tmp_path: Path) -> None:
         assert fixture.finish() == 0
     result = run_tool("gostacks", "--args", "--json", "--core", core, program, "main.park")
     assert check(of_kind(result, "goroutine")) >= 75
+
+
+def test_stripped_programs_have_them_by_their_debug_file(tmp_path: Path) -> None:
+    made = Stripped(tmp_path, build(FIXTURES / "live_arguments", newest()), link=False)
+    core = tmp_path / "core"
+    with Fixture([made.program]) as fixture:
+        write_core(fixture.ready, core)
+        sources = ["-p", str(fixture.ready)], ["--core", core, made.program]
+        for source in sources:
+            words = ("gostacks", "--args", "--json", *source, "main.park", "--debug-file")
+            assert check(of_kind(run_tool(*words, made.debug), "goroutine")) >= 75
+            refused = run_tool(*words, made.program)
+            assert refused.status == 2, refused.errors
+            assert refused.errors.count("\n") == 1 and "no debugging information" in refused.errors
+        assert fixture.finish() == 0
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("name", ["gooffcpu", "gooncpu", "goalloc"])
+def test_other_commands_take_a_debug_file_of_the_program_alone(name: str, tmp_path: Path) -> None:
+    made = Stripped(tmp_path, build(FIXTURES / "live_arguments", newest()), link=False)
+    other = build(FIXTURES / "live_arguments", newest(), flags=["-ldflags=-X main.x=y"])
+    with Fixture([made.program]) as fixture:
+        words = (name, "-d", "0.1", "-p", str(fixture.ready), "--debug-file")
+        taken = run_tool(*words, made.debug)
+        assert taken.status == 0 and "debug" not in taken.errors, taken.errors
+        refused = run_tool(*words, other)
+        assert refused.status == 2 and refused.errors.count("\n") == 1
+        assert f"{other} is not the debug file of {made.program}: its build ID is" in refused.errors
+        assert fixture.finish() == 0
 
 
 def test_text_has_them_between_parentheses() -> None:
