@@ -34,6 +34,7 @@ from gotrace.elf import ElfError
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import FuncInfo, Origin
+from gotrace.elf.pclntab.arginfo import Shape
 from gotrace.gotypes.binary import Binary
 from gotrace.gotypes.from_methods import MethodTables, is_same, spelled
 from gotrace.gotypes.from_text import SignatureError, parse_signature, parse_type
@@ -59,6 +60,10 @@ class FunctionValues:
         self._damage: str | None = None
         #: Addresses of functions at which a separate debug file has none.
         self._absent: set[int] = set()
+        #: Parameters by shapes, registers and names that matter: many functions have the same.
+        self._by_shape: dict[
+            tuple[tuple[Shape, ...], tuple[SavedArgument, ...], str], tuple[PlacedValue, ...]
+        ] = {}
         self._version = binary.go_version or GoVersion(1, 21, 0, "go1.21")
 
     @property
@@ -109,7 +114,8 @@ class FunctionValues:
                 return SignatureSource.METHOD_TABLE
         except (DwarfError, RtypeError) as error:
             self._damage = str(error)
-        return self._in_words(function, self._code(function)).source
+        has_shape = self._shaped_if_known(function, self._code(function)) is not None
+        return SignatureSource.SHAPE if has_shape else SignatureSource.NOTHING
 
     def why_bare(self, function: FuncInfo) -> str:
         """Return why not even the shape of a function's arguments is known."""
@@ -274,16 +280,22 @@ class FunctionValues:
     def _in_words(self, function: FuncInfo, code: FunctionCode) -> FunctionLocations:
         """Return the values as words: parameters by their shape if that is known, else bare."""
         bare = self._bare_words(function, code)
-        try:
-            shaped = self._shaped(function, code)
-        except ShapeError:
-            return bare
-        except ElfError as error:
-            self._damage = str(error)
-            return bare
+        shaped = self._shaped_if_known(function, code)
         if shaped is None:
             return bare
         return replace(bare, parameters=shaped, source=SignatureSource.SHAPE)
+
+    def _shaped_if_known(
+        self, function: FuncInfo, code: FunctionCode
+    ) -> tuple[PlacedValue, ...] | None:
+        """Return a function's parameters by their shape, None if that is not known."""
+        try:
+            return self._shaped(function, code)
+        except ShapeError:
+            return None
+        except ElfError as error:
+            self._damage = str(error)
+            return None
 
     def _shaped(self, function: FuncInfo, code: FunctionCode) -> tuple[PlacedValue, ...] | None:
         """Return a function's parameters by their shape, None if nothing can describe that.
@@ -297,7 +309,7 @@ class FunctionValues:
         shapes = self._binary.functions.argument_shapes(function.row)
         if shapes is None:
             return ()
-        saved: Sequence[SavedArgument] | None = ()
+        saved: tuple[SavedArgument, ...] | None = ()
         if self._version.release >= code.architecture.register_abi:
             size = function.end - function.entry
             saved = saved_arguments(
@@ -305,7 +317,11 @@ class FunctionValues:
             )
         if saved is None:
             raise ShapeError("its code does not grow the stack, where it would save arguments")
-        return shaped_parameters(shapes, saved, parse_name(function.name), code)
+        key = shapes, saved, function.name if "[" in function.name else ""
+        known = self._by_shape.get(key)
+        if known is None:
+            known = self._by_shape[key] = shaped_parameters(*key, code)
+        return known
 
     def _saved(self, function: FuncInfo, code: FunctionCode) -> tuple[SavedArgument, ...] | None:
         """Return the register arguments that a function's code saves, None if it does not."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from gotrace.abi.assign import FloatReg, IntReg
@@ -98,6 +99,7 @@ def _amd64(code: bytes, skipped: int) -> tuple[SavedArgument, ...] | None:
     return None
 
 
+@lru_cache(maxsize=4096)  # functions with parameters alike have the same
 def _amd64_moves(code: bytes) -> tuple[SavedArgument, ...] | None:
     """Return the moves between registers and slots, None if an instruction is anything else."""
     found = []

@@ -51,10 +51,13 @@ class ShapeError(Exception):
 def shaped_parameters(
     shapes: Sequence[Shape],
     saved: Sequence[SavedArgument],
-    name: GoName,
+    name: str,
     code: FunctionCode,
 ) -> tuple[PlacedValue, ...]:
-    """Return a function's parameters by their shapes, the receiver first. Raises ShapeError."""
+    """Return a function's parameters by their shapes, the receiver first. Raises ShapeError.
+
+    Only names with brackets matter.
+    """
     slots = {one.offset - code.architecture.pointer_size: one for one in saved}
     words = list(_words(shapes))
     in_registers = code.go_version.release >= code.architecture.register_abi
@@ -62,9 +65,10 @@ def shaped_parameters(
         raise ShapeError("its code uses none of its register arguments")
     first = min(slots, default=None)
     values = [_value(shape, slots, first, code) for shape in shapes]
-    if "[" in name.text and _leaves_first_out(name, code):
+    generic = parse_name(name) if "[" in name else None
+    if generic is not None and _leaves_first_out(generic, code):
         # The compiler takes the first argument for the dictionary.
-        if takes_dictionary(name):
+        if takes_dictionary(generic):
             del values[:1]
         known = min((word.offset for word in words if word.offset in slots), default=None)
         values.insert(

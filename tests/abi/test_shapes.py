@@ -19,7 +19,6 @@ from gotrace.elf.image import ElfImage
 from gotrace.elf.pclntab.arginfo import Shape, ShapeWord, Undescribed, parse_shapes
 from gotrace.gotypes.binary import Binary
 from gotrace.gotypes.releases import ALL_PARAMETERS_LISTED
-from gotrace.gotypes.symbols import parse_name
 from gotrace.gotypes.types import UnknownType
 from tests.toolchains import (
     BUILD_MODES,
@@ -148,7 +147,7 @@ def test_code_that_does_not_fit_a_description(
     saved = [SavedArgument(AMD64.pointer_size, size, IntReg(0))]
     code = FunctionCode(AMD64, GoVersion(1, 27))
     with pytest.raises(ShapeError, match=f"^{reason}$"):
-        shaped_parameters(shapes, saved, parse_name("main.f"), code)
+        shaped_parameters(shapes, saved, "main.f", code)
 
 
 def test_reasons() -> None:
