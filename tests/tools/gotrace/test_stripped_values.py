@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Judge each value that is shown of a stripped program by what the program says that it was.
 
-``python -m tests.tools.gotrace.test_stripped_values`` prints how many are of each kind.
+``python -m tests.tools.gotrace.test_stripped_values`` prints how many are of each kind: of the
+fixture's functions as they are, of those that check their stack, and of methods, which
+``test_values`` holds to the very text.
 """
 
 from __future__ import annotations
@@ -10,14 +12,14 @@ import re
 import shutil
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
 from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_of, toolchains
-from tests.tools.gotrace.test_values import TAKERS, trace
+from tests.tools.gotrace.test_values import TAKERS, assert_same, trace, traced_methods
 
 pytestmark = [pytest.mark.live, pytest.mark.apart]
 
@@ -49,16 +51,28 @@ def split(text: str) -> Iterator[str]:
         yield text[start:].strip()
 
 
-def taken(call: str) -> tuple[str, list[str]]:
-    """Return the function of a call, and its arguments without their names."""
+def taken(call: str) -> tuple[str, list[str], list[str]]:
+    """Return the function of a call, and its arguments and results without their names."""
     name, _, rest = call.partition("(") if not call.startswith("main.(") else method(call)
+    end = closing(rest)
+    given = rest[end + 1 :].removeprefix(" = ")
+    if given.startswith("(") and closing(given[1:]) == len(given) - 2:
+        given = given[1:-1]
+    arguments, results = (
+        [re.sub(r"^\w+=", "", one) for one in split(text)] for text in (rest[:end], given)
+    )
+    return name, arguments, results
+
+
+def closing(text: str) -> int:
+    """Return where the bracket ends that a text is after."""
     depth, end, quoted = 1, 0, False
-    for end, character in enumerate(rest):
-        quoted ^= character == '"' and rest[end - 1] != "\\"
+    for end, character in enumerate(text):
+        quoted ^= character == '"' and text[end - 1] != "\\"
         depth += 0 if quoted else (character in _OPEN) - (character in _CLOSE)
         if not depth:
             break
-    return name, [re.sub(r"^\w+=", "", one) for one in split(rest[:end])]
+    return end
 
 
 def method(call: str) -> tuple[str, str, str]:
@@ -109,6 +123,31 @@ def verdict(shown: str, wanted: str) -> str:
     return "wrong" if parts else "shape"
 
 
+def register_verdicts(name: str, shown: Sequence[str], wanted: Sequence[str]) -> Iterator[str]:
+    """Yield how each value is in the words of registers, which have no types and no marks.
+
+    The first ones are numbers and texts of one word and two. After others the rest is in any, and
+    so are all of interfaces, and of generic functions, which are passed a dictionary first.
+    """
+    words = [int(one, 16) for one in shown if _WORD.fullmatch(one)]
+    for number, one in enumerate(wanted):
+        inner = re.sub(r"^main\.\w+\((.*)\)$", r"\1", one)
+        known = {"true": 1, "false": 0}.get(inner)
+        if known is None and re.fullmatch(r"-?\d+", inner):
+            known = int(inner)
+        text = re.fullmatch(r'"(\w*)"', inner)
+        if (known is None and text is None) or re.search(r"Any|Stringer|Error|\[", name):
+            yield from ["register"] * (len(wanted) - number)
+            return
+        if len(words) < (1 if text is None else 2):
+            yield from ["unavailable"] * (len(wanted) - number)
+            return
+        if text is not None:
+            words.pop(0)
+            known = len(text[1])
+        yield "wrong" if known is None or (words.pop(0) - known) & 0xFF else "right register"
+
+
 def with_stack_checks(directory: Path) -> Path:
     """Return a copy of the fixture whose functions call one, and so check their stack."""
     copy = directory / "trace_checked"
@@ -124,40 +163,67 @@ def with_stack_checks(directory: Path) -> Path:
     return copy
 
 
-def verdicts(directory: Path, toolchain: Toolchain) -> Counter[str]:
-    path = build(with_stack_checks(directory), toolchain, flags=BUILD_MODES["stripped"])
-    run = trace(path, *TAKERS)
+def verdicts(directory: Path, toolchain: Toolchain, checked: bool) -> Counter[str]:
+    """Count the verdicts on all arguments and results of a stripped program's functions."""
+    source = with_stack_checks(directory) if checked else FIXTURES / "trace_values"
+    run = trace(build(source, toolchain, flags=BUILD_MODES["stripped"]), *TAKERS)
     found: Counter[str] = Counter()
     assert len(run.calls) == len(run.wanted)
     for call, text in zip(run.calls, run.wanted, strict=True):
-        name, shown = taken(call)
-        of, wanted = taken(text)
+        name, shown, results = taken(call)
+        of, wanted, given = taken(text)
         assert name.partition("[")[0] == of.partition("[")[0]
-        if re.search(r"(RAX|8\(SP\))=", call.partition(" = ")[0]):
-            found["registers"] += len(wanted)
-            continue
-        if len(shown) > len(wanted):  # the compiler lists no blank ones, before Go 1.22
-            continue
-        found["unavailable"] += len(wanted) - len(shown)  # a mark stands for all that are beyond
-        for one, other in zip(shown, wanted, strict=False):
-            judged = verdict(one, other)
-            found[judged] += 1
-            if judged in ("wrong", "unmarked guess"):
-                found[f"{judged}: {name} {one} for {other}"] += 1
+        judged = [*zip(register_verdicts(name, results, given), given, strict=True)]
+        if "8(SP)=" in call:
+            found["register"] += len(wanted)
+        elif "(RAX=" in call.partition(" = ")[0]:
+            judged += zip(register_verdicts(name, shown, wanted), wanted, strict=True)
+        elif len(shown) <= len(wanted):  # else it lists no blank ones, before Go 1.22
+            # A mark stands for all that are beyond.
+            found["unavailable"] += len(wanted) - len(shown)
+            pairs = zip(shown, wanted, strict=False)
+            judged += [(verdict(*pair), f"{pair[0]} for {pair[1]}") for pair in pairs]
+        for one, what in judged:
+            found[one] += 1
+            if one in ("wrong", "unmarked guess"):
+                found[f"{one}: {what} in {call}"] += 1
     return found
 
 
+@pytest.mark.parametrize("checked", [True, False], ids=["checked", "as-they-are"])
 @each_of(toolchains())
-def test_no_value_of_a_stripped_program_is_wrong(toolchain: Toolchain, tmp_path: Path) -> None:
-    found = verdicts(tmp_path, toolchain)
+def test_no_value_of_a_stripped_program_is_wrong(
+    toolchain: Toolchain, checked: bool, tmp_path: Path
+) -> None:
+    found = verdicts(tmp_path, toolchain, checked)
     assert {text for text in found if text.startswith(("wrong", "unmarked"))} == set(), found
     if toolchain.minor == "1.15":  # without shapes
-        assert found.keys() == {"registers"}
+        assert found.keys() == {"register", "unavailable"}
     else:
-        assert found["shape"] > 140 and found["right"] > 15 and found["unavailable"] <= 12
+        assert found["right register"] > 20
+    if checked and toolchain.minor != "1.15":
+        assert found["shape"] > 140 and found["right"] > 15
+
+
+def method_verdicts(directory: Path, toolchain: Toolchain) -> Counter[str]:
+    """Count the values of methods that read as the program has them."""
+    shown, wanted, _ = traced_methods(toolchain, directory)
+    assert_same(shown, wanted)
+    values = [value for text in shown for kind in taken(text)[1:] for value in kind]
+    missing = sum("<unavailable: " in value for value in values)
+    return Counter({"right": len(values) - missing, "unavailable": missing})
 
 
 if __name__ == "__main__":
+    total: Counter[str] = Counter()
     for each in toolchains():
-        with TemporaryDirectory() as folder:
-            print(each.minor, dict(verdicts(Path(folder), each)))
+        for what in ("as they are", "checked", "methods"):
+            with TemporaryDirectory() as folder:
+                counts = (
+                    method_verdicts(Path(folder), each)
+                    if what == "methods"
+                    else verdicts(Path(folder), each, what == "checked")
+                )
+            total += counts
+            print(each.minor, what, counts.total(), dict(counts), flush=True)
+    print(total.total(), dict(total))
