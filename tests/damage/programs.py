@@ -196,6 +196,9 @@ def _of_functions(image: ElfImage, table: FunctionTable) -> list[Region]:
                 found.append(Region(f"{name_of} a function", place, place + 40))
             inlined = rows.value_table(record, 2)
             found.append(Region("inline indices", inlined, inlined and inlined + 24))
+            shapes = table._trees.arguments_place(record) if table._trees else None
+            if shapes is not None:
+                found.append(Region("shapes of arguments", shapes, shapes + 24))
     for address in rows.module.function_data if rows.module else ():
         if image.executable(address) or any(
             s.address <= address < s.address + s.file_size for s in image.segments
@@ -215,6 +218,9 @@ def _of_types(image: ElfImage, table: FunctionTable) -> list[Region]:
         for name in ("main.Store", "main.Point", "*main.Store", "string", "*errors.errorString")
         if (address := descriptors.basic(name)) is not None and (at := image.offset_of(address))
     ]
+    methods = islice(descriptors.all_methods(), 0, 400, 20)
+    for at in {image.offset_of(owner) for _, owner, _ in methods}:
+        found.append(Region("method tables", at, at + 200))
     for itab in islice(descriptors.itabs("error"), 4):
         at = image.offset_of(itab.address)
         found.append(Region("itabs", at, at + 40))

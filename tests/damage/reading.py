@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+from gotrace.abi.function_values import FunctionValues
 from gotrace.capture.ops import CaptureLimits
 from gotrace.cli.run import problem_notices
 from gotrace.elf.image import ElfImage
@@ -105,8 +106,22 @@ def steps(
     yield "inlined", lambda: list(islice(binary.binary.functions.inlined_calls(), _MAX_INLINED))
     yield "trace", lambda: trace(plan, PROBES[0], "main.")
     yield "trace with expressions", lambda: trace(plan, PROBES[1], "main.(*Store).Get")
+    yield "signatures", lambda: signatures(binary)
     yield "goroutines", lambda: walk_stacks(binary)
     yield "explain", lambda: Selector(["main.Stroe"]).select(binary.binary.functions)
+
+
+def signatures(binary: BinaryPlan) -> None:
+    """Find the values of the functions, and of all that is needed to list each function's source.
+
+    Of so many functions all method tables are read.
+    """
+    values = FunctionValues(binary.binary)
+    for sites in binary.functions:
+        values.of(sites.function, None)
+        values.source(sites.function)
+        values.why_bare(sites.function)
+    assert "\n" not in (values.problem or "")
 
 
 def walk_stacks(binary: BinaryPlan) -> None:

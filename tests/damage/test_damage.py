@@ -30,7 +30,7 @@ def test_whole_programs_are_read_to_the_end(tmp_path: Path) -> None:
     copy.write_bytes(intact("newest"))
     outcome = read_as_tools_do(copy)
     assert outcome.pop("refused") == 1  # a name that is not there
-    assert len(outcome) == 11
+    assert len(outcome) == 12
 
 
 def test_a_seed_decides_everything() -> None:
