@@ -47,6 +47,52 @@ SOURCES = (
     ),
 )
 
+#: Others whose signatures are compared with DWARF's; without a package, a command of Go's own.
+OTHERS = (
+    SourceProgram("go", "", "cmd/go", minor="1.27"),
+    SourceProgram("compile", "", "cmd/compile", minor="1.27"),
+    SourceProgram("gofmt", "", "cmd/gofmt", minor="1.27"),
+    SourceProgram("vet", "", "cmd/vet", minor="1.27"),
+    SourceProgram(
+        "nats-server",
+        "golang-github-nats-io-nats-server-dev",
+        "github.com/nats-io/nats-server",
+    ),
+    SourceProgram(
+        "alertmanager",
+        "golang-github-prometheus-alertmanager-dev",
+        "github.com/prometheus/alertmanager/cmd/alertmanager",
+    ),
+    SourceProgram(
+        "influxd",
+        "golang-github-influxdb-influxdb-dev",
+        "github.com/influxdata/influxdb/cmd/influxd",
+    ),
+    SourceProgram("serf", "golang-github-hashicorp-serf-dev", "github.com/hashicorp/serf/cmd/serf"),
+    SourceProgram(
+        "syncthing",
+        "golang-github-syncthing-syncthing-dev",
+        "github.com/syncthing/syncthing/cmd/syncthing",
+    ),
+    SourceProgram(
+        "cfssl", "golang-github-cloudflare-cfssl-dev", "github.com/cloudflare/cfssl/cmd/cfssl"
+    ),
+    SourceProgram(
+        "age",
+        "golang-filippo-age-dev",
+        "filippo.io/age/cmd/age",
+        others=(
+            "golang-filippo-edwards25519-dev",
+            "golang-golang-x-crypto-dev",
+            "golang-golang-x-sys-dev",
+            "golang-golang-x-term-dev",
+        ),
+    ),
+    SourceProgram("godoc", "golang-golang-x-tools-dev", "golang.org/x/tools/cmd/godoc"),
+    SourceProgram("lego", "golang-github-xenolf-lego-dev", "github.com/go-acme/lego/cmd/lego"),
+    SourceProgram("goimports", "golang-golang-x-tools-dev", "golang.org/x/tools/cmd/goimports"),
+)
+
 _HERE = Path(__file__).parent / "recipes"
 _GRPC, _REDIGO = "golang-google-grpc-dev", "golang-github-gomodule-redigo-dev"
 _GO_REDIS = "golang-github-go-redis-redis-dev"
@@ -115,13 +161,13 @@ def compiler(program: SourceProgram = SOURCES[0]) -> Toolchain:
 @functools.cache
 def built(name: str) -> Path:
     """Return the path of a program, fetched and built when it is not there; or skip the test."""
-    wanted = next(one for one in (*SOURCES, *RECIPES, *OTEL) if one.name == name)
+    wanted = next(one for one in (*SOURCES, *OTHERS, *RECIPES, *OTEL) if one.name == name)
     place = cache_dir() / "real" / f"source-{name}"
     place.mkdir(parents=True, exist_ok=True)
     with (place / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         tree = place / "root"
-        if not tree.exists():
+        if wanted.package and not tree.exists():
             try:
                 _fetch(wanted, place, tree)
             except (FetchError, OSError) as error:
