@@ -145,6 +145,43 @@ def test_expressions_of_a_method_without_signature() -> None:
     assert said == sorted([*paths, *(f'"{text}\\n"' for text in written)])
 
 
+_INSTANCES = """package main
+
+import "os"
+
+type P struct{ X int }
+
+type Box[T any] struct{ item T }
+
+//go:noinline
+func (b *Box[T]) Put(v T) T { b.item = v; return b.item }
+
+func main() {
+	b := &Box[P]{}
+	var p interface{ Put(P) P } = b
+	if len(os.Args) > 1 {
+		p = nil
+	}
+	p.Put(P{7})
+	b.Put(P{8})
+}
+"""
+
+
+@pytest.mark.parametrize("minor", ["1.21", "1.27"])
+def test_types_of_an_instance_that_an_interface_calls(minor: str, tmp_path: Path) -> None:
+    """The code that instances share takes all calls, and nothing says their types."""
+    (tmp_path / "main.go").write_text(_INSTANCES)
+    path = build(tmp_path, require(minor), flags=BUILD_MODES["stripped"])
+    typed = run_tool("gotrace", "-q", "--json", "main.(*Box[main.P]).Put", "--", path)
+    assert calls(typed) == [
+        ("(*Box[main.P]).Put", {"arg1": {"item": {"X": 0}}, "arg2": {"X": 7}}, {"$ret": {"X": 7}})
+    ]
+    shared = run_tool("gotrace", "-q", "--json", "main.(*Box[*]).Put", "--", path)
+    words = [args["RCX"] for _, args, _ in calls(shared)]  # after the receiver and the dictionary
+    assert words == [{"$pointer": "0x7"}, {"$pointer": "0x8"}]
+
+
 @pytest.mark.parametrize(
     "signature",
     [
