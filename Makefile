@@ -35,10 +35,10 @@ check: lint ## Check what needs no root, in a minute: style, types, and all but 
 	env -u GOTRACE_LIVE $(PYTHON) -m pytest -q -n logical --dist worksteal \
 		-m "not live and not slow and not thorough"
 
-test: setup-test lint ## Run lint, unit tests and, as root or with sudo, live tests: a quarter of an hour
+test: setup-test lint ## Run lint, unit tests and, as root or with sudo, live tests: 25 minutes
 	@$(AS_ROOT) $(PYTHON) -m tests.whole
 
-test-all: setup-test lint ## The same with every Go release, seed and way of building: half an hour
+test-all: setup-test lint ## The same with every Go release, seed and way of building
 	@$(AS_ROOT) $(PYTHON) -m tests.whole --all
 
 lint: $(READY) ## Check style and types
