@@ -601,8 +601,8 @@ class Session:
         ``by`` are expressions, such as ``"key"``, ``"$ret2 != nil"`` or ``"$stack"``: calls are
         added up by their values, and patterns may be whole probes. There are at most so many
         ``rows``, and texts are compared by their first ``string_size`` bytes. Calls are counted
-        where a function is inlined, too, if its name has no wildcard and ``by`` asks for none of
-        its values; with ``inlined`` also of functions that a pattern matches. If single-stepping
+        where a function is inlined, too, if its name has no wildcard and what ``by`` asks for is
+        certain there; with ``inlined`` also of functions that a pattern matches. If single-stepping
         lines or inlined calls takes more than a fifth of one CPU, that needs ``force`` or
         ``budget`` (see ``trace``). ``ready`` is called once the probes are attached. With
         ``interval`` an iterator is returned at once: of results of as many seconds each. Raises

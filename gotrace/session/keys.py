@@ -503,7 +503,7 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
     followed to their ends only where an expression needs it. ``no_parts`` says why no expression
     may ask what the time went into, None if it may. ``decides_later``: what the kernel does not
     decide of a predicate of numbers, the meter does, but of calls without a row. ``inlined`` says
-    of which functions inlined calls are added up as well, if that takes no values of theirs.
+    of which functions inlined calls are added up as well, where what is asked for is certain.
     """
 
     key: KeyText = NO_KEY
@@ -557,23 +557,16 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
         return Planned(plan, replace(traced, plan=plan))
 
     def _inlined(self, specs: Iterable[ProbeSpec]) -> InlinedScope:
-        """Return whose inlined calls are added up. Raises UsageError if they cannot be."""
-        predicates = [spec.predicate for spec in specs if spec.predicate is not None]
-        asks_nothing = not self.follows_returns and not any(spec.names for spec in specs)
-        if asks_nothing and all(map(is_of_task, (*self.key.expressions, *predicates))):
-            return self.inlined
+        """Return whose inlined calls are added up. Raises UsageError for what lines do not have."""
         for spec in specs:
-            if spec.line is not None:
+            asked = (*self.key.expressions, *filter(None, [spec.predicate]))
+            if spec.line is not None and not all(map(is_of_task, asked)):
                 raise UsageError(
                     f"{quote(spec.line.text)} is a line, and no variables are read there: count by"
                     " $caller, $stack, $goid or $label()"
                 )
-        if self.inlined is InlinedScope.MATCHED:
-            raise UsageError(
-                f"{said('--inlined', 'inlined=True')}: of inlined calls no arguments and results"
-                " are known: leave it out, or count by $caller, $stack, $goid or $label()"
-            )
-        return InlinedScope.NONE
+        is_apart = self.follows_returns or any(spec.names for spec in specs)
+        return InlinedScope.NONE if is_apart else self.inlined
 
     def attach(self, prepared: Prepared) -> KeyMeter:
         """Attach. Raises AttachError or LoadError."""

@@ -892,8 +892,7 @@ def select(
             for binary in binaries:
                 binary.image.hash_is_over = target.never_hashes(binary.image)
             if len(binaries) > 1 or request.lines:
-                several = _lines_in_several if request.lines else _in_several
-                found = several(number, binaries, request, verb, inlined)
+                found = _in_several(number, binaries, request, verb, inlined)
                 selected += found.selected
                 failed += [(number, error) for error in found.failed]
                 notes += found.notes
@@ -1044,70 +1043,44 @@ def _in_several(
     verb: str,
     inlined: InlinedScope,
 ) -> _Found:
-    """Look a request's patterns up in several programs: each has to be in one of them."""
-    found = _Found()
-    selector = request.selector
-    matching: dict[TargetBinary, list[str]] = {binary: [] for binary in binaries}
-    for pattern in selector.patterns:
+    """Look a request's patterns, or lines, up in programs: each has to be in one of them."""
+    found, selector = _Found(), request.selector
+    if request.lines and verb != "count":
+        text = quote(request.lines[0].text)
+        raise UsageError(f"{text} is a line: give the function that it is in, or type gofunccount")
+    matching: dict[TargetBinary, list[Pattern]] = {binary: [] for binary in binaries}
+    lines: dict[TargetBinary, list[SelectedLines]] = {binary: [] for binary in binaries}
+    for word in request.lines or selector.patterns:
         missing: list[tuple[TargetBinary, NoMatchError]] = []
         for binary in binaries:
             try:
-                selector.only([pattern]).select(binary.functions, verb=verb, inlined=inlined)
-                matching[binary].append(pattern.text)
+                if isinstance(word, LineWord):
+                    chosen = select_lines(binary.functions, word).without(lines[binary])
+                    lines[binary] += [chosen] if chosen.lines else []
+                else:
+                    selector.only([word]).select(binary.functions, verb=verb, inlined=inlined)
+                    matching[binary].append(word)
             except NoMatchError as error:
                 missing.append((binary, error))
             except GotraceError as error:
                 found.failed.append(error)
         if len(missing) == len(binaries):
             found.failed.append(NoMatchError("; ".join(str(error) for _, error in missing)))
+        elif isinstance(word, LineWord):
+            found.notes += (str(error) for _, error in missing)
         elif missing and request.group is None:
             where = ", ".join(binary.image.display for binary, _ in missing)
-            found.notes.append(f"no function matches {quote(pattern.text)} in {where}")
-    for binary, texts in matching.items():
-        if texts:
-            chosen = [pattern for pattern in selector.patterns if pattern.text in texts]
-            chooser = selector.only(chosen)
+            found.notes.append(f"no function matches {quote(word.text)} in {where}")
+    for binary in binaries:
+        if several := tuple(lines[binary]):
+            found.selected.append(Selected(number, binary, (), selector, verb, lines=several))
+        if patterns := matching[binary]:
+            chooser = selector.only(patterns)
             selection = chooser.select(binary.functions, verb=verb, inlined=inlined)
             found.selected.append(
                 Selected(number, binary, selection.rows, selector, verb, selection.inlined)
             )
             found.notes += _standing_in(binary, selection)
-    return found
-
-
-def _lines_in_several(
-    number: int,
-    binaries: Sequence[TargetBinary],
-    request: BinaryRequest,
-    verb: str,
-    inlined: InlinedScope,
-) -> _Found:
-    """Look lines up in programs: each has to have code in one of them."""
-    found = _Found()
-    if verb != "count":
-        text = quote(request.lines[0].text)
-        raise UsageError(f"{text} is a line: give the function that it is in, or type gofunccount")
-    lines: dict[TargetBinary, list[SelectedLines]] = {}
-    for word in request.lines:
-        missing: list[NoMatchError] = []
-        for binary in binaries:
-            try:
-                several = lines.setdefault(binary, [])
-                chosen = select_lines(binary.functions, word).without(several)
-                if chosen.lines:
-                    several.append(chosen)
-            except NoMatchError as error:
-                missing.append(error)
-            except GotraceError as error:
-                found.failed.append(error)
-        if len(missing) == len(binaries):
-            found.failed.append(NoMatchError("; ".join(map(str, missing))))
-        else:
-            found.notes += map(str, missing)
-    for binary, several in lines.items():
-        one = Selected(number, binary, (), request.selector, verb, lines=tuple(several))
-        if several:
-            found.selected.append(one)
     return found
 
 

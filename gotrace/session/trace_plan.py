@@ -390,7 +390,8 @@ class _Assembly:
                     unseen.setdefault(sites.function.name, []).append(str(error))
         for name, reasons in unseen.items():
             places = counted("{} place{s}", len(reasons))
-            text = f"{name} is inlined in {places}: not shown there: {reasons[0]}"
+            done = "counted" if self._choices.keyed else "shown"
+            text = f"{name} is inlined in {places}: not {done} there: {reasons[0]}"
             refused.append(UsageError(text))
         if not planned and refused and not is_shared:
             self._refused.append((file_plan.request, refused[0]))
@@ -618,7 +619,8 @@ class _Planner:
         if sites.at is None:
             return self._values.of(sites.function, self._spec.signature)
         name = sites.function.name
-        found = self._file.inlined.of(name, sites.places[0])
+        is_line = self._spec.line is not None
+        found = None if is_line else self._file.inlined.of(name, sites.places[0])
         return found or FunctionLocations(name, CallingConvention.ABI_INTERNAL, (), ())
 
     def _at_entry(self, sites: FunctionSites) -> bool:

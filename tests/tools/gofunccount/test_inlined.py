@@ -176,16 +176,33 @@ def test_stacks_are_those_of_a_build_without_inlining(toolchain: Toolchain) -> N
 
 
 def test_callers_and_conditions_of_inlined_calls(tmp_path: Path) -> None:
-    """A key that asks for an argument has no inlined calls, and says so."""
+    """What a pointer leads to is not certain where a call is inlined."""
     truth, binary = covered_calls(SOURCE, newest(), tmp_path), build(SOURCE, newest())
     words = ("--json", "--by", "$caller", "main.bump ($goid == 1)")
     result = run_tool("gofunccount", *words, "--", binary, stdin=subprocess.DEVNULL)
     found = {row["by"]["$caller"]: row["count"] for row in of_kind(result, "count")}
     note = "main.(*tally).note"
     assert found == {note: truth["note"], "main.sum": truth["bump"] - truth["note"]}
-    other = run_tool(
-        "gofunccount", "--by", "x", "main.both", "--", binary, stdin=subprocess.DEVNULL
-    )
-    assert "main.both is also inlined in 1 place: not counted there" in other.errors
-    refused = run_tool("gofunccount", "--inlined", "--by", "x", "main.both", "--", binary)
+    refused = run_tool("gofunccount", "--by", "t.n", "main.bump", "--", binary)
     assert refused.status == 2
+    assert "main.bump is inlined in 2 places: not counted there: t: " in refused.errors
+
+
+def test_inlined_calls_are_added_up_by_arguments_that_are_certain() -> None:
+    """Of a result there is none: only the calls of the function's own code are counted then."""
+    binary, other = build(SOURCE, newest()), build(SOURCE, newest(), flags=("-gcflags=-l",))
+
+    def by(key: str, of: Path, name: str) -> tuple[Counter[int], str]:
+        words = ("--json", "--by", key, name, "--", of)
+        result = run_tool("gofunccount", *words, stdin=subprocess.DEVNULL)
+        rows = of_kind(result, "count")
+        warned = " ".join(one["message"] for one in of_kind(result, "warning"))
+        return Counter({row["by"][key]: row["count"] for row in rows}), warned
+
+    assert by("x & 63", binary, "main.bump")[0] == by("x & 63", other, "main.bump")[0]
+    found, _ = by("x & 63", binary, "main.both")
+    assert found.total() > 100
+    assert found <= by("x & 63", other, "main.both")[0]
+    found, warned = by("$ret & 63", binary, "main.both")
+    assert found.total() == 100
+    assert "main.both is inlined in 1 place: not counted there: " in warned
