@@ -58,7 +58,7 @@ REGISTERS = "5.15"
 #: In README's order.
 NEEDS = (
     Need("gofunccount", UPROBES, "1.2", Rights.UPROBES, Btf.NONE),
-    Need("gofunccount", UPROBES, "1.21, amd64", Rights.UPROBES, Btf.NONE, "FILE:LINE, FUNC:+N"),
+    Need("gofunccount", UPROBES, "1.19, amd64", Rights.UPROBES, Btf.NONE, "FILE:LINE"),
     Need("gofunccount", UPROBES, "1.19, amd64", Rights.UPROBES, Btf.NONE, "--inlined"),
     Need("gofunclatency", ATOMICS, "1.2", Rights.UPROBES, Btf.IN_PART),
     Need("gofunclatency", ATOMICS, "1.19", Rights.UPROBES, Btf.NEEDED, "--why"),

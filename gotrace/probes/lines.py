@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Protocol
 
+from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.pclntab.functab import SourceLine
 from gotrace.errors import NoMatchError, UsageError
 from gotrace.probes.select import Selector, SymbolTable
@@ -22,6 +23,8 @@ _IN_FUNCTION = re.compile(r"(?P<function>.+):\+(\d+)(?:-\+?(\d+))?")
 _FILE = re.compile(r"[^:*]+\.go")
 _OFFSET = re.compile(r"((?:[^*+]|\(\*)+[\w)\]])\+(\d+)")
 _MAX_DIGITS = 9
+#: From this release on programs have the line of ``func``.
+_SAYS_BEGINNING = (1, 20)
 _SHOWN = 3
 
 #: Splits a binary from a pattern.
@@ -31,6 +34,8 @@ _Split = Callable[[str], "tuple[str | None, str]"]
 class LineTable(SymbolTable, Protocol):
     """The part of `gotrace.elf.functions.FunctionTable` that finding lines needs."""
 
+    @property
+    def go_version(self) -> GoVersion | None: ...
     def source_files(self) -> Collection[str]: ...
     def declared_at(self, row: int, /) -> SourceLine | None: ...
 
@@ -56,6 +61,11 @@ class LineWord:
         if self.file is not None:
             return _file_called(table, self.file), range(self.first, self.last + 1)
         assert self.function is not None
+        if table.go_version is not None and table.go_version.release < _SAYS_BEGINNING:
+            raise UsageError(
+                f"{quote(self.text)}: programs of this release of Go do not say where functions"
+                " begin: give a line as FILE.go:LINE"
+            )
         rows = Selector([self.function]).select(table).rows
         begun = {at for row in rows if (at := table.declared_at(row)) is not None}
         if len(begun) != 1:

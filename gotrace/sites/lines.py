@@ -69,7 +69,7 @@ _TEXTS: Mapping[str, str] = {
     Unproven.ENTRY_BLOCK.value: "it begins where the function does",
     Unproven.JUMP_TABLE.value: "the function's jumps cannot be followed",
     Unproven.TAKEN.value: "another line or function is counted there",
-    Unproven.RELEASE.value: "that is known of programs of Go 1.21 to 1.27 for amd64 alone",
+    Unproven.RELEASE.value: "that is known of programs of Go 1.19 to 1.27 for amd64 alone",
 }
 
 
@@ -79,7 +79,7 @@ def reason_text(reason: str) -> str:
 
 
 #: The releases in which the rules were held against programs that count themselves.
-_RELEASES = ((1, 21), (1, 27))
+_RELEASES = ((1, 19), (1, 27))
 #: How code asks whether garbage is being collected.
 _BARRIER = re.compile(r"dword ptr \[rip [+-] \w+\], 0\Z")
 _DECIDES = re.compile(r"cmp|test|bt\Z|j|v?u?comis")
@@ -127,17 +127,28 @@ class LinePlace(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """The code of a line in one frame of a function's code, whose last line is ``last``."""
+    """The code of a line in one frame of a function's code, from line ``first`` to ``last``."""
 
     frames: _Frames
     record: int
     frame: InlinedFunction
     own: Collection[int]
+    first: int
     last: int
 
     @property
     def function(self) -> FuncInfo:
         return self.frames.function
+
+    @property
+    def begins(self) -> int | str:
+        """Return the line of ``func``, or its name in programs of Go 1.19, which do not say it."""
+        return self.frame.start_line or elide_type_arguments(self.frame.name)
+
+    def begins_on(self, line: int) -> bool:
+        """Return whether the function begins on a line; in Go 1.19 whether a literal may."""
+        may_begin = line == self.first and _LITERAL.search(self.frame.name) is not None
+        return self.frame.start_line == line or (not self.frame.start_line and may_begin)
 
     def place(self, site: Site | None, unproven: str | None) -> LinePlace:
         into = self.function
@@ -483,12 +494,13 @@ class FileLines:
             return
         names, frames = self._table.frames_of(row), _Frames(code, self._table, row)
         found = frames.groups(self.file)
-        last: dict[int, int] = {}
+        lines: dict[int, list[int]] = {}
         for index, line in found:
-            last[index] = max(line, last.get(index, 0))
+            lines.setdefault(index, []).append(line)
         for (index, line), own in found.items():
             if index in names and not _WRAPPER.search(names[index].name):
-                group = _Group(frames, index, names[index], own, last[index])
+                ends = min(lines[index]), max(lines[index])
+                group = _Group(frames, index, names[index], own, *ends)
                 self._groups.setdefault(line, []).append(group)
 
     @property
@@ -507,15 +519,15 @@ class FileLines:
             name = self._table.function(row).name
             found.append(LinePlace(name, name, row, None, why.value))
         groups = self._groups.get(line, [])
-        within = [group for group in groups if group.frame.start_line != line]
-        begun = [group for group in groups if group.frame.start_line == line]
+        begun = [group for group in groups if group.begins_on(line)]
+        within = [group for group in groups if not group.begins_on(line)]
         is_literal = any(_LITERAL.search(group.frame.name) for group in begun)
         if begun and not within and not is_literal:
             return found + self._function(begun, proofs)
         refused = None
         if not within or any(group.last <= line for group in begun):
             refused = Unplaced.CLOSURE
-        elif len({group.frame.start_line for group in within}) > 1:
+        elif len({group.begins for group in within}) > 1:
             refused = Unplaced.FUNCTIONS
         if refused is not None:
             return found + [group.place(None, refused.value) for group in groups]

@@ -14,7 +14,7 @@ from unittest.mock import ANY
 import pytest
 
 import gotrace
-from tests.toolchains import FIXTURES, Toolchain, build, each_since, newest
+from tests.toolchains import FIXTURES, Toolchain, build, each_since, minor, newest
 from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool
 
 pytestmark = [pytest.mark.live, pytest.mark.apart]
@@ -53,7 +53,7 @@ def rows_of(result: Result) -> dict[int, tuple[int, int]]:
     return found
 
 
-@each_since(21)
+@each_since(19)
 def test_a_line_is_counted_exactly_or_said_not_to_be(toolchain: Toolchain) -> None:
     found = rows_of(counted(build(SOURCE, toolchain), f"main.go:1-{len(LINES)}"))
     known = truth()
@@ -116,11 +116,12 @@ def test_a_line_that_is_refused_has_one_beside_it_that_is_counted() -> None:
 
 
 @each_since(19)
-def test_a_release_that_is_not_known_is_refused_with_those_that_are(toolchain: Toolchain) -> None:
-    if toolchain.minor in ("1.19", "1.20"):
-        refused = counted(build(_HOT, toolchain), _hot_line())
-        assert refused.status and "of Go 1.21 to 1.27 for amd64" in refused.errors
-        assert "is counted" not in refused.errors
+def test_an_older_program_does_not_say_where_functions_begin(toolchain: Toolchain) -> None:
+    result = counted(build(SOURCE, toolchain), "main.ranges:+5")
+    if minor(toolchain) < 20:
+        assert result.status == 2 and "do not say where functions begin" in result.errors
+    else:
+        assert result.status == 0
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ def test_what_has_no_lines_is_explained(words: tuple[str, ...], status: int, sai
     assert result.status == status and said in result.errors
 
 
-@each_since(21)
+@each_since(19)
 def test_lines_by_their_callers_and_stacks(toolchain: Toolchain) -> None:
     """Where a function is inlined, its caller is the one in the source."""
     even = next(line for line, text in enumerate(LINES, 1) if text.startswith("\ttotal++ "))
