@@ -670,23 +670,29 @@ class InlinedSites:
         return self.chosen(function, code, _Call(code, index).prove(self._release))
 
     def chosen(self, function: FuncInfo, code: Code, places: ProofPlaces) -> Proof:
-        """Return the site at the first instruction of a proof that is free."""
+        """Return the site at the first free instruction of a proof that may have a probe."""
         offsets, unproven = places
         if not offsets:
             return Proof(None, unproven)
-        at = next((at for at in offsets if function.entry + at not in self._taken), None)
-        if at is None:
+        free = [at for at in offsets if function.entry + at not in self._taken]
+        if not free:
             return Proof(None, Unproven.TAKEN)
-        address = function.entry + at
-        if is_kept_out(self._image, address, address + 1):
+        if is_kept_out(self._image, function.entry + free[0], function.entry + free[0] + 1):
             return Proof(None, Unproven.FIPS)
-        form = SiteForm.EMULATED if code.is_emulated(at) else SiteForm.FIRST
-        longest = min(15, function.end - address)
-        if form is SiteForm.FIRST and refusal(bytes(self._image.read(address, longest))):
+        at = next((at for at in free if self._is_allowed(function, code, at)), None)
+        if at is None:
             return Proof(None, Unproven.REFUSED)
+        address = function.entry + at
+        form = SiteForm.EMULATED if code.is_emulated(at) else SiteForm.FIRST
         self._taken.add(address)
         lowered = self._table.stack_delta(function.row, address) or 0
         return Proof(Site(address, SiteKind.ENTRY, form, lowered), unproven)
+
+    def _is_allowed(self, function: FuncInfo, code: Code, at: int) -> bool:
+        """Return whether an instruction may have a probe: one that the kernel emulates always."""
+        address = function.entry + at
+        longest = min(15, function.end - address)
+        return code.is_emulated(at) or not refusal(bytes(self._image.read(address, longest)))
 
     def code_of(self, function: FuncInfo) -> Code | None:
         """Return a function's code, None if its jumps cannot be followed."""
