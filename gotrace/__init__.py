@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from gotrace.histogram import ValueHistogram as ValueHistogram
     from gotrace.kernel.attach import AttachError as AttachError
     from gotrace.kernel.compiler import LoadError as LoadError
+    from gotrace.live.findings import Examination as Examination
+    from gotrace.live.findings import TimeFinding as TimeFinding
     from gotrace.live.heap import HeapFigures as HeapFigures
     from gotrace.live.model import Attachment as Attachment
     from gotrace.live.model import Caller as Caller
@@ -130,6 +132,7 @@ _HOMES = {
     "gotrace.histogram": "Histogram ValueHistogram",
     "gotrace.kernel.attach": "AttachError",
     "gotrace.kernel.compiler": "LoadError",
+    "gotrace.live.findings": "Examination TimeFinding",
     "gotrace.live.heap": "HeapFigures",
     "gotrace.live.model": (
         "Attachment Caller DeclaredRows FunctionCalls FunctionRow GroupRow Head RequestRow"

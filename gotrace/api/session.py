@@ -63,6 +63,7 @@ from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import GoroutineFilter
 from gotrace.goroutines.live import GoFiles
+from gotrace.live.findings import Examination
 from gotrace.records import replace
 from gotrace.requests.assemble import Assembler, request_probes
 from gotrace.requests.flight import flight_of, flight_size, probes_in
@@ -93,7 +94,7 @@ from gotrace.session.why.price import Price as CountedPrice
 from gotrace.session.why.probes import WhyOptions
 from gotrace.target.process import process_numbers
 from gotrace.target.target import Target
-from gotrace.target.wait import Waiter
+from gotrace.target.wait import Reason, Waiter
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # Python 3.11's
@@ -870,6 +871,28 @@ class Session:
             waiter, monitor = opened.do(attach)
             stream = SnapshotStream(self, waiter, monitor, interval, opened.keep())
         return self._streaming(stream)
+
+    @_in_use
+    def examine(self, seconds: float = 10.0, *, budget: float = 0.02) -> Examination:
+        """Return the findings of some ``seconds``, or until the process ends.
+
+        All that is attached takes at most the ``budget`` of one CPU together; what would take more
+        is in ``unseen``. Raises UsageError where the session is not of one running process;
+        GotraceError.
+        """
+        from gotrace.live.examination import Examiner  # loads ctypes
+
+        check_numbers(seconds)
+        checked_budget(budget)
+        with Opened() as opened, os_errors():
+            waiter = opened.enter(Waiter())
+            waiter.watch(self._target.watched)
+            with _STARTING:
+                self._check_open()
+                examiner = opened.enter(Examiner(self._target, budget))
+            for _ in examiner.looks(seconds, lambda due: waiter.wait(due) is Reason.TIME):
+                pass
+            return examiner.result()
 
     @overload
     def waits(self, *inside: str, **options: Unpack[_WaitOptions]) -> Waits: ...

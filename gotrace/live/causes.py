@@ -17,6 +17,7 @@ from gotrace.goroutines.model import Frame, State
 from gotrace.gotypes.wait_reasons import WaitFor, meaning_of
 from gotrace.histogram import Histogram
 from gotrace.live.attached import LOCKS, WaitUses, is_runtimes
+from gotrace.live.findings import TimeFinding
 from gotrace.live.model import GroupRow, Snapshot, WaitUse
 from gotrace.live.monitor import Monitor
 from gotrace.live.served import Route, ServedRequests
@@ -77,17 +78,6 @@ _WAITS = {
     WaitFor.SLEEP: "sleeps",
     WaitFor.NOTHING: "waits for ever",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class TimeFinding:
-    """Something that time goes into: its ``share``, what it is, and how to see more of it."""
-
-    kind: str
-    share: float
-    text: str
-    evidence: tuple[str, ...]
-    deeper: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +255,11 @@ class Measured:
             elif any(frame.function == _ALLOCATES for frame in one.frames):
                 allocating += one.amount
         return collecting / total, allocating / total
+
+
+def no_server(pid: int) -> str:
+    """Return why requests are not looked at of a program without a server that is known."""
+    return f"no server is known in it: type gotop -p {pid} -r ROOT"
 
 
 def time_findings(measured: Measured) -> list[TimeFinding]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import gotrace
 from gotrace.cli.options import parse_plain
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Process, of_kind, run_tool, tool_command
@@ -140,6 +141,17 @@ def test_what_was_seen_of_a_process_that_ends_is_reported() -> None:
             assert tool.wait() == 0
     kinds = [json.loads(line)["kind"] for line in rest]
     assert kinds[0] == "exited" and kinds[-1] == "examined"
+
+
+def test_the_library_returns_findings() -> None:
+    with _server("convoy", None) as pid, gotrace.attach(int(pid)) as go:
+        found = go.examine(3.0, budget=0.2)
+        with pytest.raises(gotrace.UsageError, match="budget is 0"):
+            go.examine(budget=0.0)
+    first = found.findings[0]
+    assert first.kind == "lock"
+    assert "main.(*Store).get" in " ".join([first.text, *first.evidence])
+    assert found.fine and found.means
 
 
 def test_without_a_process_it_asks_for_one() -> None:
