@@ -9,7 +9,8 @@
  * the bytes that its processor took from the last one, and those that are a span of their own.
  * Which allocation needs a span follows from the program's rhythm. Between two flushes of a
  * processor's cache by the collector all may be in one step. So these are kept apart in parts, from
- * whose difference the error follows.
+ * whose difference the error follows. Spans that were not empty when the processor took them are
+ * kept apart from others, by how many objects they had.
  *
  * Settings (common.h), beside those of samples.h:
  *   GOTRACE_SIZE_ARGUMENT  the number of the function's argument with the object's size, from 0 on
@@ -86,6 +87,8 @@ static __always_inline void add_used(u64 cache, u64 class, struct sample_row *ke
         return;
     u64 objects = (u16)(used.alloc_count - used.count_before_cache);
     key->size = used.size;
+    if (key->part != FLUSHED && used.count_before_cache)
+        key->part = 1 + PARTS + walk_mix(0, used.count_before_cache) % PARTS;
     if (objects) /* else there was none: the cache was flushed */
         sample_add(key, objects * used.size);
 }

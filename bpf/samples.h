@@ -23,7 +23,7 @@ struct sample_row {
     u64 label; /* hash of the label's value, 0 where none is asked for, or without a goroutine */
     u64 size;  /* of an allocation: its object's, of large ones about; 0 of an event */
     u64 rate;  /* of an allocation: in how many bytes one is sampled on average; 0 of an event */
-    u64 part;  /* of a span: of which part of the run (allocs.c); else 0 */
+    u64 part;  /* of a span: of which part (allocs.c); else 0 */
 };
 
 /* The sums of a row. */

@@ -395,14 +395,14 @@ class AllocSamples:
 class AllocFunction:
     """The bytes that a function allocates: its own, and with the functions that it calls.
 
-    The errors are standard errors of these, as a part of the sum; None if they are not known.
+    The errors are standard errors of these, as a part of the sum.
     """
 
     function: str
     self_bytes: int
     total_bytes: int
-    self_error: int | None
-    total_error: int | None
+    self_error: int
+    total_error: int
 
 
 class Allocations(_Sampled, list[AllocSamples]):

@@ -16,7 +16,7 @@ from gotrace.cli.stack_options import GoallocOptions, GooncpuOptions, SampledOpt
 from gotrace.cli.why import PriceWatch, say_price
 from gotrace.profiles.rows import StackProfile
 from gotrace.report.output import JsonOutput, Output
-from gotrace.report.samples import write_samples
+from gotrace.report.samples import FUNCTIONS, write_samples
 from gotrace.report.wall import write_wall
 from gotrace.session.oncpu.allocs import AllocRequest
 from gotrace.session.oncpu.groups import WALL_FORM, wall_groups, wall_head
@@ -36,9 +36,6 @@ from gotrace.text import counted
 
 _M = TypeVar("_M", bound=Probing)
 _S = TypeVar("_S", bound=SampleMeter)
-
-#: Functions that are printed unless a user says which, or how many.
-_FUNCTIONS = 30
 
 
 def sample(options: GooncpuOptions) -> int:
@@ -162,7 +159,7 @@ class _Writer(StackWriter[SampledOptions, SampleRow, NamedSamples]):
         head = samples_head(samples, period, self._event, inside, self.fields(length))
         by = "GROUP" if options.goroutines else options.label
         few = not (options.functions or by or options.stacks)
-        top = options.top or (_FUNCTIONS if few else None)
+        top = options.top or (FUNCTIONS if few else None)
         for form in self._output.forms:
             if isinstance(form, JsonOutput):
                 form.rows([head, *functions[: options.top], *rows[: options.top]])

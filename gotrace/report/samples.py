@@ -11,9 +11,12 @@ from gotrace.goroutines.interrupted import WorkKind
 from gotrace.report.durations import amount
 from gotrace.report.goroutines import write_frames
 from gotrace.report.table import columns_of, ending
-from gotrace.results.kinds import SAMPLED
+from gotrace.results.kinds import HEAP, SAMPLED
 from gotrace.results.rows import Json
 from gotrace.text import counted, printable
+
+#: Functions that are printed unless a user says which, or how many.
+FUNCTIONS = 30
 
 
 def write_samples(
@@ -54,6 +57,34 @@ def write_samples(
     out.flush()
 
 
+def write_heap(
+    out: TextIO,
+    head: Json,
+    functions: Sequence[Json],
+    stacks: Sequence[Json],
+    what: str,
+    top: int | None,
+    by_stack: bool,
+) -> None:
+    """Write what is in use, and then a table of ``functions``, or ``stacks``; at most ``top``."""
+    text = _Text(
+        out, head, [{**row, "group": f"objects of {row['size']:,} bytes"} for row in stacks]
+    )
+    used, ever = (text.amount(head[f"{name}_bytes"]) for name in ("heap", "alloc"))
+    objects, alloc = (counted("{:,} object{s}", head[n]) for n in ("objects", "alloc_objects"))
+    samples = f"one sampled in each {text.amount(head['rate'])}, {head['samples']:,} in use"
+    out.write(
+        f"{used} in use by {what}: {objects}; {ever} in {alloc} since it began\n({samples})\n"
+    )
+    if not stacks:
+        out.write("\nno samples\n")
+    elif by_stack:
+        text.stacks(top)
+    else:
+        text.functions(functions, top)
+    out.flush()
+
+
 def _whose(row: Json) -> str:
     """Return the label's value, quoted, or the group of those that can have none."""
     if "by" not in row:
@@ -72,7 +103,7 @@ class _Text:
         self._head = head
         self._samples = samples
         #: The names of fields, and words.
-        self.of = SAMPLED[head["kind"]]
+        self.of = HEAP if head["kind"] == HEAP.name else SAMPLED[head["kind"]]
         self._all = head[self.of.amount] or 1
 
     def amount(self, value: float) -> str:
@@ -110,9 +141,6 @@ class _Text:
     def _share(self, value: int) -> str:
         return f"{value / self._all:.1%}"
 
-    def _error(self, error: int | None) -> str:
-        return "?" if error is None else self._share(error)
-
     def table(self, head: str, rows: Sequence[tuple[str, int]], top: int | None) -> None:
         """Write a line for each name, with its amount."""
         self._out.write(f"\n{self.of.column:>10} {'SHARE':>7}  {head}\n")
@@ -129,14 +157,9 @@ class _Text:
         for row in rows[:top]:
             own, total = (row[name] for name in names)
             sums = f"{self.amount(own):>10} {self.amount(total):>10} {self._share(own):>7}"
-            sums += f" {self._error(row['self_error']):>7}  " if error else "  "
+            sums += f" {self._share(row['self_error']):>7}  " if error else "  "
             self._out.write(f"{ending(sums, printable(row['func']), self._columns)}\n")
         self._rest([row[names[0]] for row in rows[top:]] if top else [], "functions")
-        unknown = [row["self_error"] is None for row in rows if "self_error" in row]
-        if any(unknown):
-            seldom = "the collector ran too seldom: a longer run has errors"
-            in_step = "these allocations may be in step with spans"
-            self._out.write(f"\n?: {seldom if all(unknown) else in_step}\n")
 
     def _rest(self, rest: Sequence[int], what: str) -> None:
         if rest:

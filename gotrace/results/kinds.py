@@ -185,6 +185,8 @@ SAMPLED = {
         Sampled("alloc", "bytes", "allocated memory", "BYTES", "goalloc", is_estimate=True),
     )
 }
+#: What a program's own profile has, all of it at once.
+HEAP = Sampled("heap", "bytes", "memory in use", "IN USE", "goalloc")
 #: The commands that print them.
 SAMPLING = {one.tool for one in SAMPLED.values()}
 
@@ -207,7 +209,9 @@ def _sampled(of: Sampled) -> Iterator[RowKind]:
         ),
         sums=(*sums, *more, total("others")),
         derived=("pid",),
-        asked=lambda row: {} if of.is_estimate else {"off": False, period: row[period]},
+        asked=lambda row: (
+            {"heap": False} if of.is_estimate else {"off": False, period: row[period]}
+        ),
         begins=stack,
     )
     own, whole = of.field("self"), of.field("total")
@@ -238,6 +242,11 @@ def _sampled(of: Sampled) -> Iterator[RowKind]:
     )
 
 
+_IN_USE = (
+    total("samples"),
+    *(total(f"{what}_bytes", is_sum) for what in ("heap", "alloc")),
+    *(total(name, is_sum) for name in ("objects", "alloc_objects")),
+)
 _DECLARED = (
     RowKind(
         "count",
@@ -390,6 +399,35 @@ _DECLARED = (
     ),
     *(kind for one in SAMPLED.values() for kind in _sampled(one)),
     RowKind(
+        "heap",
+        "goalloc",
+        keys=(key("rate", is_count),),
+        sums=_IN_USE,
+        derived=("pid",),
+        asked=lambda row: {"heap": True},
+        begins="heap_stack",
+        length="dumps",
+    ),
+    RowKind(
+        "heap_function",
+        "goalloc",
+        keys=(key("func"),),
+        sums=(total("self_bytes", is_sum), total("total_bytes", is_sum)),
+        order=("-self_bytes", "-total_bytes"),
+    ),
+    RowKind(
+        "heap_stack",
+        "goalloc",
+        keys=(key("size", is_count), _STACK),
+        sums=_IN_USE,
+        order=("-heap_bytes", "-alloc_bytes"),
+        compared=("samples", "heap_bytes"),
+        unit="bytes",
+        events="samples",
+        named=lambda row: Key(f"objects of {row['size']:,} bytes", _functions(row["stack"])),
+        length="dumps",
+    ),
+    RowKind(
         "wall",
         "gooncpu",
         keys=(),
@@ -501,6 +539,7 @@ _TYPED = {
     **{name: f"--{name}" for name in ("by", "in", "names", "of", "off", "open", "reason")},
     **{name: f"--{name}" for name in ("state", "system")},
     "goroutines": "-g",
+    "heap": "--heap",
     "hertz": "-F",
     "kernel": "-K",
     "states": "--state",

@@ -15,16 +15,15 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from functools import cached_property
 from operator import add
 
-from gotrace.elf.symtab import symbol_value
 from gotrace.errors import GotraceError, said
+from gotrace.goroutines.heap import rate_address
 from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.memory import ProcessMemory, words_at
-from gotrace.goroutines.program import is_writable
 from gotrace.gotypes.binary import Binary
 from gotrace.gotypes.heap import heap_variables, span_layout
 from gotrace.kernel.attach import Attached, ProbeGroup, attach
@@ -46,7 +45,6 @@ from gotrace.session.request import Accept
 from gotrace.session.tasks import Tasks, runtime_group
 from gotrace.session.why.price import COUNTING, Price
 from gotrace.settings import AllocSettings, SampleSettings
-from gotrace.sites.machine import machine_code
 from gotrace.sites.sites import Site, function_sites
 from gotrace.target.target import TargetBinary
 
@@ -106,38 +104,6 @@ def with_flushed(
         elif not used[one.object]:
             spans, size = spans + one.samples, size + one.size
     return made, spans, size
-
-
-def rate_address(binary: Binary) -> int:
-    """Return the link-time address of ``runtime.MemProfileRate``.
-
-    By its symbol, or in stripped programs from code: it is the one variable that both
-    ``runtime.profilealloc`` and ``runtime.allocmcache`` read, to know the next sample
-    (src/runtime/malloc.go and mcache.go of Go 1.15 to 1.27). Raises GotraceError where it is not
-    found.
-    """
-    symbol = symbol_value(binary.image, "runtime.MemProfileRate")
-    if symbol is not None:
-        return symbol
-    read = [set(_variables(binary, f"runtime.{name}")) for name in ("profilealloc", "allocmcache")]
-    found = set.intersection(*read)
-    if len(found) == 1:
-        return found.pop()
-    raise GotraceError(
-        f"{binary.image.display}: cannot find how often allocations are sampled"
-        " (runtime.MemProfileRate): the program has no symbol for it, and runtime.profilealloc is"
-        " not as in Go 1.15 to 1.27"
-    )
-
-
-def _variables(binary: Binary, name: str) -> Iterator[int]:
-    """Yield the addresses of words that a function's code may access, as far as it can write."""
-    for row in binary.functions.rows_named(name):
-        function = binary.functions.function(row)
-        code = binary.image.read(function.entry, function.end - function.entry)
-        for address in machine_code(binary.image.arch).addressed(code, function.entry):
-            if address % 8 == 0 and is_writable(binary, address):
-                yield address
 
 
 def _site(binary: Binary, name: str) -> Site:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from operator import add
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import add, mul
 from typing import TYPE_CHECKING
 
 from gotrace.goroutines.groups import stacks_with
@@ -36,10 +36,16 @@ if TYPE_CHECKING:
 #: pprof's words for units of amounts.
 _UNITS = {"ns": "nanoseconds", "bytes": "bytes"}
 _KERNEL = "[kernel]"
-#: From fewer no error is known.
+#: From fewer no error is known but its bound.
 _LEAST_PARTS = 8
+#: Later parts are of spans that were not empty, by the number of their objects (bpf/allocs.c).
+_PARTS = 16
+_NOT_EMPTY = range(1 + _PARTS, 1 + 2 * _PARTS)
+#: If a share is more than three times this by so many random samples, one of them has it: the odds
+#: are a hundred to one.
+_UNSEEN = 1.5
 #: How many times the variance by chance means that samples are in step with the program.
-_IN_STEP = 4
+_IN_STEP = 2
 _RUNTIME = ("runtime.", "internal/runtime/")
 #: The maker of the main goroutine: runtime.rt0_go, since Go 1.17 through a wrapper.
 _STARTS = frozenset({"runtime.rt0_go", "runtime.newproc"})
@@ -55,7 +61,7 @@ class NamedSamples:
     runtime works for. ``frames`` are the logical ones, innermost first, the kernel's included;
     ``locations`` the physical ones; ``is_cut``: there are more than could be kept. ``created_by``,
     ``status`` and what follows it are as in rows, but that the runtime's work has no empty label.
-    ``parts`` are the amounts of parts.
+    ``parts`` are the amounts of parts, and ``spans`` their samples.
     """
 
     work: WorkKind
@@ -71,6 +77,7 @@ class NamedSamples:
     objects: int = 0
     variance: int = 0
     parts: Mapping[tuple[int, int], int] | None = None
+    spans: Mapping[tuple[int, int], int] | None = None
 
     def labelled(self) -> str:
         """Return the label's value, quoted, or the group of those that can have none."""
@@ -138,14 +145,17 @@ class SampleNames:
             made = [(row, stack) for row, stack in made if stack in wanted]
         sums: dict[_Alike, list[int]] = {}
         parts: defaultdict[_Alike, Counter[tuple[int, int]]] = defaultdict(Counter)
+        spans: defaultdict[_Alike, Counter[tuple[int, int]]] = defaultdict(Counter)
         for row, stack in made:
             key = row.created_by, row.status, stack, row.kernel, row.label
             figures = row.samples, row.amount, row.objects, row.variance
             sums[key] = list(map(add, sums.get(key, [0] * len(figures)), figures))
             if row.part is not None:
                 parts[key][row.part] += row.amount
+                spans[key][row.part] += row.samples
         named = [
-            self._name(*key, figures, self._stacks, parts.get(key)) for key, figures in sums.items()
+            self._name(*key, figures, self._stacks, parts.get(key), spans.get(key))
+            for key, figures in sums.items()
         ]
         return sorted(
             named, key=lambda one: (-one.amount, one.group, one.locations, repr(one.label))
@@ -161,6 +171,7 @@ class SampleNames:
         figures: Sequence[int],
         stacks: InterruptedStacks,
         parts: Mapping[tuple[int, int], int] | None,
+        spans: Mapping[tuple[int, int], int] | None,
     ) -> NamedSamples:
         samples, amount, objects, variance = figures
         names = [(pc, self._kernel.name(pc)) for pc in kernel]
@@ -168,7 +179,7 @@ class SampleNames:
         located = [PprofLocation(pc, (Line(name, _KERNEL, 0),)) for pc, name in names]
         frames, locations = stacks.frames(stack), stacks.profiled(stack)
         if self._meter.event.rows.is_estimate:
-            frames, locations = _of_callers(frames, locations)
+            frames, locations = of_callers(frames, locations)
         work = work_of([frame.function for frame in frames])
         if work is not WorkKind.PROGRAM and not getattr(label, "text", b"?"):
             label = None  # the runtime's own time is not that of goroutines without the label
@@ -186,6 +197,7 @@ class SampleNames:
             objects,
             variance,
             parts,
+            spans,
         )
 
     def group(self, work: WorkKind, created_by: int) -> str:
@@ -216,7 +228,7 @@ class SampleNames:
         return rows
 
 
-def _of_callers(
+def of_callers(
     frames: list[Frame], locations: list[PprofLocation]
 ) -> tuple[list[Frame], list[PprofLocation]]:
     """Return a stack without the runtime's own functions at its inner end, as runtime/pprof does.
@@ -241,51 +253,81 @@ def _of_callers(
 class _Sum:
     """The amounts of a function, and what their error follows from."""
 
-    __slots__ = ("amount", "parts", "samples", "variance")
+    __slots__ = ("amount", "parts", "spans", "variance")
 
     def __init__(self) -> None:
         self.amount = self.variance = 0
         self.parts: Counter[tuple[int, int]] = Counter()
-        self.samples: defaultdict[int, float] = defaultdict(float)  # by size
+        self.spans: Counter[tuple[int, int]] = Counter()
 
     def add(self, one: NamedSamples) -> None:
         self.amount += one.amount
         self.variance += one.variance
-        for (size, part), amount in (one.parts or {}).items():
-            self.parts[size, part] += amount
-            self.samples[size] += one.samples * amount / one.amount
+        self.parts.update(one.parts or {})
+        self.spans.update(one.spans or {})
 
-    def error(self, whole: _Sum) -> int | None:
-        """Return the standard error of the amount as a part of the whole, which is known.
-
-        None if that cannot be said.
-        """
+    def error(self, whole: _Sum) -> int:
+        """Return the standard error of the amount as a part of the whole, which is known."""
         if whole.parts:
             return self._error_of_parts(whole)
         share = self.amount / whole.amount if whole.amount else 0.0
         rest = whole.variance - self.variance
         return round(math.sqrt(self.variance * (1 - share) ** 2 + rest * share**2))
 
-    def _error_of_parts(self, whole: _Sum) -> int | None:
-        """Return the standard error that follows from how much the parts of the run differ.
+    def _error_of_parts(self, whole: _Sum) -> int:
+        """Return the error that follows from how much the parts of the run differ.
 
         The bytes of each size are known in each part: only the function's share in them is not. If
         the parts differ by more than samples that come by chance would, samples are in step with
-        the program between two flushes. Then chance does not even them out.
+        the program between two flushes. Then chance does not even them out, and three errors are
+        all that the samples leave open.
         """
         parts = {part for _, part in whole.parts}
-        if len(parts) < _LEAST_PARTS:
-            return None
         off: defaultdict[int, float] = defaultdict(float)
-        by_chance = 0.0
+        by_chance = unseen = bound = 0.0
         for size in {size for size, _ in self.parts}:
             own, of_all = ([one.parts[size, part] for part in parts] for one in (self, whole))
-            share = sum(own) / sum(of_all)
-            by_chance += sum(own) * (1 - share) * sum(of_all) / whole.samples[size]
-            for part, amount, of_part in zip(parts, own, of_all, strict=True):
-                off[part] += amount - share * of_part
-        seen = sum(one * one for one in off.values()) * len(parts) / (len(parts) - 1)
-        return None if seen > _IN_STEP * by_chance else round(math.sqrt(max(seen, by_chance)))
+            spans, amount = sum(whole.spans[size, part] for part in parts), sum(of_all)
+            share, objects = sum(own) / amount, amount / size / spans
+            #: The part of objects of which it is not known whose they are: one of a span is known.
+            hidden = max(0.0, 1 - 1 / objects)
+            chance = hidden * sum(own) * (1 - share) * amount / spans
+            differ = {
+                part: (one - share * of_part) * math.sqrt(hidden)
+                for part, one, of_part in zip(parts, own, of_all, strict=True)
+            }
+            random, count = self._random_share(whole, size, objects)
+            lack = min(1 / 3, _UNSEEN / count) if count else 1 / 3
+            if len(parts) < _LEAST_PARTS or _squares(differ.values()) > _IN_STEP * chance:
+                if count:
+                    lack += abs(share - random) + math.sqrt(random * (1 - random) / count)
+                bound += amount * hidden * min(1 / 3, lack)
+                continue
+            by_chance += chance
+            unseen += (amount * hidden * lack) ** 2
+            for part, one in differ.items():
+                off[part] += one
+        return round(math.sqrt(max(_squares(off.values()), by_chance) + unseen) + bound)
+
+    def _random_share(self, whole: _Sum, size: int, objects: float) -> tuple[float, float]:
+        """Return the share in used up spans that are random samples, and how many these are.
+
+        A function that allocates in a fixed rhythm may never use up a span: spans of a size have
+        the same number of objects, and the collector may change nothing about that. But spans that
+        were not empty when they were taken had any number. If some numbers are more frequent than
+        others, these are of a rhythm, too.
+        """
+        kinds = max(1, min(_PARTS, round(objects - 1)))
+        found = [(self.spans[size, part], whole.spans[size, part]) for part in _NOT_EMPTY]
+        most = sorted((count for _, count in found), reverse=True)[kinds // 2]
+        weights = [min(1.0, most / count) if count else 0.0 for _, count in found]
+        own, of_all = (sum(map(mul, weights, column)) for column in zip(*found, strict=True))
+        return (own / of_all, of_all) if of_all else (0.0, 0.0)
+
+
+def _squares(differ: Collection[float]) -> float:
+    """Return the variance of a sum by how much its parts differ."""
+    return sum(one * one for one in differ) * len(differ) / max(1, len(differ) - 1)
 
 
 def function_rows(
