@@ -20,6 +20,8 @@ examples:
   goalloc -p 1234 -d 5 --stacks --top 3     the stacks that allocate most
   goalloc -p 1234 -i 5 --top 5              every five seconds
   goalloc -p 1234 -d 5 -o x.pb.gz           for go tool pprof
+  goalloc -p 1234 --heap                    what is in use, by the runtime's own profile
+  goalloc --heap --core core ./server       of a process that has ended
   goalloc -p 1234 -d 5 -o x.html            a flame graph, for any browser
 """
 
@@ -36,6 +38,10 @@ def _run(arguments: Sequence[str]) -> int:
         from gotrace.cli.diff import compare
 
         return compare(options, parser)
+    if options.heap:
+        from gotrace.cli.heap import heap
+
+        return heap(options)
     from gotrace.cli.sampling import allocations
 
     return allocations(options)

@@ -146,8 +146,23 @@ class GooncpuOptions(SampledOptions):
 class GoallocOptions(SampledOptions, BudgetOptions):
     """The options of goalloc."""
 
-    CONFLICTS = (*STACK_CONFLICTS, *_TABLE_CONFLICTS)
+    CONFLICTS = (
+        *STACK_CONFLICTS,
+        *_TABLE_CONFLICTS,
+        Conflict(
+            "--heap",
+            "--spans -g --by -i -d -c --budget --attach --force",
+            "--heap reads the runtime's own profile once: leave out {2}",
+        ),
+        Needs("--core", "--heap", "--core is for --heap: give both, or leave it out"),
+    )
 
+    core: list[str] | None = Heading.TARGET.option(
+        "--core FILE BINARY", "with --heap: read a core file of a program", alone="source"
+    )
+    heap: bool = Heading.VALUES.option(
+        "--heap", "what is in use, not who allocates: by the profile that the runtime itself keeps"
+    )
     spans: bool = Heading.CHOICE.option(
         "--spans", "by used up spans of memory: more of them than samples, if little is allocated"
     )

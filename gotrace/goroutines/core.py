@@ -28,6 +28,7 @@ from gotrace.records import dataclass
 
 if TYPE_CHECKING:
     from gotrace.goroutines.arguments import Arguments
+    from gotrace.goroutines.heap import HeapProfile
     from gotrace.goroutines.waits import WaitReader
 
 _FILE_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -258,6 +259,12 @@ class CoreGoroutines:
         from gotrace.goroutines.waits import WaitReader  # loads the program's types
 
         return WaitReader(self.program, self._memory, self._layout)
+
+    def heap(self) -> HeapProfile:
+        """Return the profile that the runtime keeps of its heap. Raises GotraceError."""
+        from gotrace.goroutines.heap import read_profile
+
+        return read_profile(self.program.main, self._memory)
 
     def close(self) -> None:
         self._memory.close()

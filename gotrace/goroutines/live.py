@@ -24,6 +24,7 @@ from gotrace.target.target import Target, TargetBinary
 
 if TYPE_CHECKING:
     from gotrace.goroutines.arguments import Arguments
+    from gotrace.goroutines.heap import HeapProfile
     from gotrace.goroutines.waits import WaitReader
     from gotrace.goroutines.watch import GoroutineWatch
     from gotrace.probes.pattern import NameList
@@ -244,6 +245,12 @@ class LiveGoroutines:
         from gotrace.goroutines.waits import WaitReader  # loads the program's types
 
         return WaitReader(self.program, self._memory, self._layout)
+
+    def heap(self) -> HeapProfile:
+        """Return the profile that the runtime keeps of its heap. Raises GotraceError."""
+        from gotrace.goroutines.heap import read_profile
+
+        return read_profile(self.program.main, self._memory)
 
     def close(self) -> None:
         """Close the memory; the files belong to the target."""

@@ -72,7 +72,7 @@ def write_heap(
     )
     used, ever = (text.amount(head[f"{name}_bytes"]) for name in ("heap", "alloc"))
     objects, alloc = (counted("{:,} object{s}", head[n]) for n in ("objects", "alloc_objects"))
-    samples = f"one sampled in each {text.amount(head['rate'])}, {head['samples']:,} in use"
+    samples = f"one sampled in each {text.amount(head['profile_rate'])}, {head['samples']:,} in use"
     out.write(
         f"{used} in use by {what}: {objects}; {ever} in {alloc} since it began\n({samples})\n"
     )

@@ -401,7 +401,7 @@ _DECLARED = (
     RowKind(
         "heap",
         "goalloc",
-        keys=(key("rate", is_count),),
+        keys=(key("profile_rate", is_count),),
         sums=_IN_USE,
         derived=("pid",),
         asked=lambda row: {"heap": True},

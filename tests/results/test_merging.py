@@ -93,6 +93,9 @@ _SYSCALL = rows(
 )
 _SPENT = st.fixed_dictionaries({"count": _COUNTS, "ns": _COUNTS})
 _TIMES = ("wall", "running", "runnable", "syscall", "waiting")
+_IN_USE = dict.fromkeys(
+    ("samples", "heap_bytes", "objects", "alloc_bytes", "alloc_objects"), _COUNTS
+)
 #: The rows of each command.
 _TOOLS: dict[str, st.SearchStrategy[Row]] = {
     "gofunccount": timed("count", func=_NAMES, count=_COUNTS, share=st.just(0.5)),
@@ -149,6 +152,9 @@ _TOOLS: dict[str, st.SearchStrategy[Row]] = {
         objects=_COUNTS,
         stack=_STACKS,
     ),
+    "goalloc --heap": rows("heap", ts=_ENDS, profile_rate=st.just(512), **_IN_USE)
+    | rows("heap_function", func=_NAMES, self_bytes=_COUNTS, total_bytes=_COUNTS)
+    | rows("heap_stack", size=st.just(64), stack=_STACKS, **_IN_USE),
     "gooncpu": rows(
         "cpu",
         ts=_ENDS,

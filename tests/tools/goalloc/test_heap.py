@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.goroutines.cores import write_core
 from tests.profiles.raw import raw_profile
 from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain, newest, program_of
-from tests.tools.harness import Fixture, of_kind, run_tool
+from tests.tools.harness import Fixture, Result, of_kind, run_tool
 
 pytestmark = pytest.mark.live
 
@@ -51,3 +51,58 @@ def test_the_heap_is_that_of_the_program(
         assert fixture.finish() == 0
     assert truth
     assert found - truth == truth - found == Counter()
+
+
+def test_a_core_file_has_what_the_process_had(tmp_path: Path) -> None:
+    path = program(mode="stripped")
+    with Fixture([path]) as fixture:
+        fixture.work("300")
+        write_core(fixture.ready, core := tmp_path / "core")
+        fixture.work(f"profile {tmp_path / 'own.pb.gz'}")
+        fixture.finish()
+    ours = tmp_path / "ours.pb.gz"
+    result = run_tool("goalloc", "--heap", "--core", core, path, "-o", ours)
+    assert result.status == 0, result.errors
+    assert buckets(ours) == buckets(tmp_path / "own.pb.gz")
+
+
+def test_tables_and_rows_are_of_the_same(tmp_path: Path) -> None:
+    before, after = tmp_path / "a.ndjson", tmp_path / "b.ndjson"
+    with Fixture([program()]) as fixture:
+        process = "-p", str(fixture.ready)
+        fixture.work("100")
+        text = run_tool("goalloc", "--heap", *process, "main.*")
+        stacks = run_tool("goalloc", "--heap", *process, "--stacks", "--in", "main.large")
+        run_tool("goalloc", "--heap", *process, "-o", before)
+        fixture.work("3000")
+        run_tool("goalloc", "--heap", *process, "-o", after)
+        fixture.finish()
+    assert "in use by process" in text.lines[1]
+    assert any(line.rstrip().endswith("main.large") for line in text.lines)
+    assert any("objects of 106,496 bytes" in line for line in stacks.lines)
+    assert not any("main.huge" in line for line in stacks.lines)
+    rows = Result(0, before.read_text().splitlines(), "")
+    (head,) = of_kind(rows, "heap")
+    for name in ("heap_bytes", "objects", "alloc_bytes", "alloc_objects"):
+        assert head[name] == sum(row[name] for row in of_kind(rows, "heap_stack")) > 0
+    found = run_tool("goalloc", "--diff", before, after)
+    assert found.status == 0, found.errors
+    assert any("main.huge" in line or "main.large" in line for line in found.lines)
+
+
+def test_a_program_that_samples_nothing_has_no_profile() -> None:
+    flags = "-tags=unsampled", "-ldflags=-s -w"
+    with Fixture([build(FIXTURES / "live_alloc", newest(), flags=flags)]) as fixture:
+        result = run_tool("goalloc", "--heap", "-p", str(fixture.ready))
+        fixture.finish()
+    assert result.status == 1
+    assert "has no profile of its heap: its MemProfileRate is 0" in result.errors
+    assert "Without --heap, goalloc shows who allocates" in result.errors
+
+
+def test_options_of_another_question_are_refused() -> None:
+    result = run_tool("goalloc", "--heap", "-p", "1", "--spans")
+    assert result.status == 2
+    assert "--heap reads the runtime's own profile once: leave out --spans" in result.errors
+    result = run_tool("goalloc", "--core", "core", "program")
+    assert "--core is for --heap: give both, or leave it out" in result.errors
