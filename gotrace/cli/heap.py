@@ -25,8 +25,9 @@ def heap(options: GoallocOptions) -> int:
     with ExitStack() as opened:
         source: LiveGoroutines | CoreGoroutines
         if options.core:
-            source = opened.enter_context(CoreGoroutines(*options.core))
-            pid, what = None, os.path.basename(options.core[1])
+            core, binary = options.core
+            source = opened.enter_context(CoreGoroutines(core, binary, options.debug_file))
+            pid, what = None, os.path.basename(binary)
         else:
             target = opened.enter_context(process_of(options, "goalloc --heap reads"))
             GoFiles(target).check_functions([*options.inside, *options.functions])
