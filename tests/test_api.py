@@ -144,6 +144,11 @@ def test_what_cannot_be_found_is_an_error(fixture: Fixture) -> None:
         for look in (go.goroutines, go.waits):
             with pytest.raises(gotrace.NoMatchError, match=r"main\.nope"):
                 look("main.nope")
+        for measure, name in ((go.count, "count"), (go.latency, "latency")):
+            with pytest.raises(
+                gotrace.UsageError, match=rf"{name}\(\) takes '\(n > 1\)' only with"
+            ):
+                measure("main.echo (n > 1)")
         with pytest.raises(gotrace.UsageError, match="wait for 'sleeep': reasons are 'sleep'"):
             go.waits(reasons=["sleeep"])
         with pytest.raises(gotrace.UsageError, match=r"reasons=\['sleep'\]"):

@@ -70,6 +70,7 @@ from gotrace.requests.flight import flight_of, flight_size, probes_in
 from gotrace.requests.recording import Recording
 from gotrace.results.lines import Reading, Recordable
 from gotrace.results.rows import Row
+from gotrace.session.bare import check_bare
 from gotrace.session.choices import HERTZ, MAX_STACK_FRAMES, ReturnMode, WaitState
 from gotrace.session.count import CallCounter, CountRequest, InlinedScope
 from gotrace.session.keys import KeyMeter, KeyOptions, KeyRequest, key_of
@@ -628,7 +629,7 @@ class Session:
             return self._added_up(keyed, seconds, lossy, True, ready, interval)
         request = CountRequest(
             target=self._target,
-            asked=self._asked(patterns, exclude, regexp),
+            asked=self._asked(patterns, exclude, regexp, "count()"),
             budget=checked_budget(budget),
             inlined=scope,
             accept_stepped=None if force else _refuse_stepped,
@@ -737,7 +738,7 @@ class Session:
             raise UsageError("why=True works by function: leave out by_goroutine")
         request = LatencyRequest(
             target=self._target,
-            asked=self._asked(patterns, exclude, regexp),
+            asked=self._asked(patterns, exclude, regexp, "latency()"),
             returns=ReturnMode(returns),
             budget=checked_budget(budget),
             why=WhyOptions() if why else None,
@@ -1176,7 +1177,12 @@ class Session:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _asked(self, patterns: Sequence[str], exclude: Iterable[str], regexp: bool) -> Asked:
+    def _asked(
+        self, patterns: Sequence[str], exclude: Iterable[str], regexp: bool, bare: str = ""
+    ) -> Asked:
+        """Return which functions are asked for; what is called ``bare`` takes no conditions."""
+        if bare:
+            check_bare(patterns, bare, regexp)
         return Asked(some_patterns(patterns), tuple(exclude), regexp, self._file)
 
     def _check_open(self) -> None:

@@ -267,38 +267,6 @@ WHY_ALL, WHY_WAITS = "all", "waits"
 _WAITS = f"--why={WHY_WAITS}"
 
 
-_CONDITION = re.compile(r"""\s+(?=[("`])""")
-#: A format at the end of a probe, perhaps after a predicate, and its values.
-_FORMAT = re.compile(r"""(?:^|(?<=\))\s+)(?:"(?:[^"\\]|\\.)*"|`[^`]*`)\s*(?:,\s*(.+))?$""")
-
-
-def _check_bare(patterns: Sequence[str], tool: str, regexp: bool) -> None:
-    """Raise UsageError for a predicate or format where calls are not looked at one by one."""
-    for pattern in () if regexp else map(str.rstrip, patterns):
-        if found := _CONDITION.search(pattern):
-            from gotrace.probes.pattern import split_target
-            from gotrace.probes.spec import name_end
-
-            name = len(pattern) - len(split_target(pattern)[1])
-            if not (found := _CONDITION.search(pattern, name_end(pattern, name))):
-                continue  # the blanks are in brackets, as in F[func() (bool, error)]
-            function, condition = pattern[: found.start()], pattern[found.end() :]
-            if "$panicked" in condition:
-                raise UsageError(
-                    f"{tool} adds calls up where they return: type gotrace '{function} {condition}'"
-                )
-            if printed := _FORMAT.search(condition):
-                from shlex import join
-
-                probe = f"{function} {condition[: printed.start()]}".rstrip()
-                words = join(["--by", printed[1] or "$func", probe])
-                raise UsageError(f"{tool} prints no format: type {tool} {words}")
-            raise UsageError(
-                f"{tool} takes {condition!r} only with --by: type {tool} --by '$func'"
-                f" '{function} {condition}'"
-            )
-
-
 class Named(NamedTuple):
     """The processes that ``-p`` names, or the words of the command to be started."""
 
@@ -690,7 +658,9 @@ class CallsOptions(FunctionOptions, BudgetOptions, SummaryOptions):
 
             by = recipes_keys(options.patterns)
         if not (by or options.value):
-            _check_bare(options.patterns, options.tool, options.regexp)
+            from gotrace.session.bare import check_bare
+
+            check_bare(options.patterns, options.tool, options.regexp)
         options = replace(options, by=by).with_files(parser)
         adds_stack = options.wants_stacks and "$stack" not in (by or ())
         if adds_stack:

@@ -78,6 +78,11 @@ def test_regular_expressions_keep_their_parentheses(tool: str) -> None:
     assert read(tool, "-r", "main.f", "(main.g|main.h)").patterns == ["main.f", "(main.g|main.h)"]
 
 
+@pytest.fixture(autouse=True)
+def _as_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gotrace.errors._speaks_as_command", True)
+
+
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize(
     "name",
