@@ -48,8 +48,9 @@ MIN_THROTTLED = 0.05
 MIN_MEMORY, MIN_MEMORY_CPUS = 0.3, 0.1
 #: A function's part of the samples, if the processors are used up.
 MIN_CPU_SHARE = 0.3
-#: The same of the scheduler, and how many CPUs that is, also if they are not used up.
-MIN_SCHEDULER_CPUS = 0.3
+#: Goroutines that run or are ready for that, or for the scheduler, on average, and the CPUs that it
+#: has: if other programs have these, goroutines are ready for little work, too.
+MIN_CPU_WORK, MIN_CPU_USED = 0.5, 0.05
 #: Goroutines more at the end, which do not go on, of one group.
 MIN_GROWTH = 20
 
@@ -379,9 +380,9 @@ def _processors(measured: Measured) -> Iterator[TimeFinding]:
             text = f"the CPUs are used up: {wanted:.1f} are wanted of {cpus.available:g}"
             yield TimeFinding("cpu", share, text, (why,), deeper)
     yield from _on_memory(measured, share)
-    yield from _on_scheduler(measured, share)
+    yield from _on_scheduler(measured, share, ready + running)
     if is_used_up or is_stopped:
-        yield from _on_cpu(measured, share)
+        yield from _on_cpu(measured, share, ready + running)
 
 
 def _on_memory(measured: Measured, share: float) -> Iterator[TimeFinding]:
@@ -406,21 +407,25 @@ def _on_memory(measured: Measured, share: float) -> Iterator[TimeFinding]:
     yield TimeFinding("memory", of_work, text, tuple(evidence), deeper)
 
 
-def _on_scheduler(measured: Measured, share: float) -> Iterator[TimeFinding]:
+def _is_much(measured: Measured, part: float, working: float) -> bool:
+    """Return whether a part of the CPU time is much: so many goroutines work or are ready."""
+    used = part * measured.processors.used
+    return part >= MIN_CPU_SHARE and part * working >= MIN_CPU_WORK and used >= MIN_CPU_USED
+
+
+def _on_scheduler(measured: Measured, share: float, working: float) -> Iterator[TimeFinding]:
     """Yield what the scheduler takes of the CPU time, whose own part is a ``share``."""
     samples = measured.samples or ()
     total = sum(one.amount for one in samples) or 1
     part = sum(one.amount for one in samples if one.work is WorkKind.SCHEDULER) / total
-    if part < MIN_CPU_SHARE or part * measured.processors.wanted < MIN_SCHEDULER_CPUS:
-        return
-    if part * share < MIN_SHARE:  # beside other programs little work wants much
+    if not _is_much(measured, part, working) or part * share < MIN_SHARE:
         return
     text = f"{_share(part)} of the CPU time is the scheduler's: switches and timers"
     deeper = f"gooncpu -p {measured.pid} -d 5"
     yield TimeFinding("scheduler", part * share, text, (), deeper)
 
 
-def _on_cpu(measured: Measured, share: float) -> Iterator[TimeFinding]:
+def _on_cpu(measured: Measured, share: float, working: float) -> Iterator[TimeFinding]:
     """Yield what uses CPUs up, whose time is a ``share`` of that of all work."""
     looks, samples = measured.looks, measured.samples or ()
     total = sum(one.amount for one in samples) or 1
@@ -433,7 +438,7 @@ def _on_cpu(measured: Measured, share: float) -> Iterator[TimeFinding]:
             by_function.setdefault((frame.function, callee), []).append(one)
     for (function, callee), found in by_function.items():
         part = sum(one.amount for one in found) / total
-        if part < MIN_CPU_SHARE:
+        if not _is_much(measured, part, working):
             continue
         most = max(found, key=lambda one: one.amount)
         frame, _ = looks.place(most.frames)
