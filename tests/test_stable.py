@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import gotrace
+from gotrace.assertions.verdicts import BoundOutcome
 from gotrace.cli.habits import SUBCOMMANDS
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.fleet.config import SCHEMA
@@ -59,6 +60,7 @@ def surface() -> set[str]:
         found.update(f"field {kind.name}.{name}" for name in names)
     for error in (GotraceError, UsageError, NoMatchError):
         found.add(f"status {error.exit_code} {error.__name__}")
+    found.update(f"status {each.status} {each.name}" for each in BoundOutcome)
     found.update(keys("", SCHEMA))
     found.update(f"metric {name}" for name in own_metrics())
     found.update(f"metric {family.name}" for family in FAMILIES)
