@@ -124,6 +124,7 @@ def _packaged() -> Iterator[ProgramSettings]:
     yield from _traces()
     yield from _keyed()
     yield from _states()
+    yield TrialSettings(site=_IN_CONTAINER, signal=1)
     sampled = (AllocSettings, OnCpuSettings)
     for program in (*sampled, LatencySettings, SyscallSettings, TraceSettings, WaitSettings):
         for settings in program.usual():

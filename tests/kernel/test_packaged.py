@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +39,7 @@ from gotrace.settings import (
 from tests.kernel.test_program_cache import PROGRAM, SETTINGS, Compiler
 from tests.kernel.test_program_cache import as_root as as_root
 from tests.kernel.test_program_cache import compiler as compiler
+from tests.tools.harness import CLONE
 
 
 @pytest.fixture
@@ -252,3 +255,15 @@ def test_packaged_shapes_are_distinct_and_as_many_as_are_kept() -> None:
             "doctor.c",
         )
     }
+
+
+@pytest.mark.live
+def test_what_the_doctor_tries_in_a_container_is_packaged() -> None:
+    code = (
+        "from gotrace.doctor.trials import _here; from gotrace.kernel.program_cache import"
+        " program_key; from gotrace.settings import TrialSettings;"
+        " print(program_key(TrialSettings(site=_here(), signal=1)))"
+    )
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=CLONE)
+    assert done.stdout.strip() in map(program_key, packaged_settings()), done.stderr
