@@ -11,7 +11,7 @@ import json
 import re
 import subprocess
 import sys
-from functools import cached_property
+from collections.abc import Iterable
 from pathlib import Path
 
 import capstone
@@ -24,7 +24,17 @@ from gotrace.kernel.cookie import cookie
 from gotrace.settings import CountSettings
 from gotrace.sites import inlined
 from gotrace.sites.graph import Graph, read_graph
-from gotrace.sites.inlined import Code, InlinedSites, Pin, Proof, Unproven, _Call, untraced
+from gotrace.sites.inlined import (
+    Code,
+    InlinedSites,
+    Pin,
+    Proof,
+    ProofPlaces,
+    Unproven,
+    _Call,
+    untraced,
+)
+from gotrace.sites.sites import Site
 from tests.covered import covered_calls
 from tests.toolchains import FIXTURES, Toolchain, build, each_since, newest
 
@@ -105,27 +115,71 @@ def test_a_loop_that_may_be_the_calls_own_has_no_place(monkeypatch: pytest.Monke
         assert site is not None
 
 
-#: A rule, what it says if it is dropped, and the call that has a place then.
-RULES = (
-    (_Call, "_begins_as_often", True, "moved"),
-    (Graph, "is_as_often", True, "keep"),
-    (Code, "may_compare_for_two", False, "below"),
-    (Code, "chooses_below", False, "pure"),
+def no(*_: object) -> bool:
+    return False
+
+
+def yes(*_: object) -> bool:
+    return True
+
+
+#: A rule, what is in its place if it is dropped, and the calls that are counted wrongly then.
+RULES: tuple[tuple[object, str, object, str], ...] = (
+    (_Call, "_may_be_speculated", no, "below belowLarge notPositive pure"),
+    (Code, "may_compare_for_two", no, "below belowLarge notPositive"),
     (Code, "_has_wide_constant", False, "belowLarge"),
-    (inlined, "_is_address", True, "notPositive"),
+    (Code, "chooses_below", no, "pure"),
+    (inlined, "_is_address", yes, "notPositive"),
+    (inlined, "_loads", yes, "below belowLarge notPositive pure"),
+    (_Call, "_begins_as_often", yes, "keep moved"),
+    (_Call, "_is_entered", yes, "keep moved"),
+    (Graph, "is_as_often", yes, "keep moved"),
+    (Code, "begins_with_stack_check", True, "moved"),
+    (_Call, "_before_faults", lambda _, __, found: ProofPlaces(found), "get loadStore"),
+    (_Call, "_after_arguments", lambda call, _: ProofPlaces((call.mark,)), "get loadStore thrice"),
+    (_Call, "_after_checks", lambda _, found, __: found, "setLast"),
+    (inlined, "_is_checked", yes, "setLast"),
+    (Code, "is_mark", lambda code, at: at in code.graph.block_of, "early"),
 )
 
 
-@pytest.mark.parametrize(("owner", "rule", "says", "name"), RULES)
-def test_each_rule_keeps_a_wrong_place_out(
-    owner: object, rule: str, says: bool, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def hits(image: ElfImage, sites: Iterable[Site]) -> dict[int, int]:
+    """Return how often the program of an image comes to sites, by their addresses."""
+    by_address = {site.address: site for site in sites}
+    points = [
+        Point(image.offset_of(address), address, cookie(number, site))
+        for number, (address, site) in enumerate(by_address.items())
+    ]
+    group = ProbeGroup("on_entry", image.display, image.display, points, 0, 0)
+    attached = attach(CountSettings(counters=len(points)), [group])
+    try:
+        assert not attached.failed
+        subprocess.run([image.display], input=b"x", check=True, capture_output=True)
+        return dict(zip(by_address, attached.program.map("counts").sums(), strict=True))
+    finally:
+        attached.close()
+
+
+@pytest.mark.live
+@pytest.mark.apart
+def test_without_a_rule_a_count_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = covered_calls(SOURCE, newest(), tmp_path)
     with ElfImage.open(build(SOURCE, newest())) as image:
         table = load_functions(image)
-        assert any(place.unproven for place in places(table)[name])
-        is_property = isinstance(vars(owner)[rule], cached_property)
-        monkeypatch.setattr(owner, rule, says if is_property else lambda *_: says)
-        assert not any(place.unproven for place in places(table)[name])
+        found = []
+        for owner, rule, instead, _ in RULES:
+            with monkeypatch.context() as patched:
+                patched.setattr(owner, rule, instead)
+                found.append(places(table))
+        proofs = [one for each in found for several in each.values() for one in several]
+        counted = hits(image, [site for site, _ in proofs if site is not None])
+    for (_, rule, _, names), each in zip(RULES, found, strict=True):
+        wrong = []
+        for name, several in each.items():
+            count = sum(counted[site.address] for site, _ in several if site is not None)
+            least = 0 if any(one.unproven for one in several) else truth[name]
+            wrong += [] if least <= count <= truth[name] else [name]
+        assert sorted(wrong) == names.split(), rule
 
 
 @each_since(19)
@@ -223,22 +277,13 @@ def test_what_cannot_be_followed_has_no_graph(code: str) -> None:
 @each_since(19)
 def test_counts_are_those_of_coverage_counters(toolchain: Toolchain, tmp_path: Path) -> None:
     truth = covered_calls(SOURCE, toolchain, tmp_path)
-    with ElfImage.open(binary := build(SOURCE, toolchain)) as image:
+    with ElfImage.open(build(SOURCE, toolchain)) as image:
         found = places(load_functions(image))
-        points = [
-            Point(image.offset_of(site.address), site.address, cookie(number, site))
-            for number, name in enumerate(FUNCTIONS)
-            for site, _ in found.get(name, ())
-            if site is not None
-        ]
-    group = ProbeGroup("on_entry", str(binary), str(binary), points, 0, 0)
-    attached = attach(CountSettings(counters=len(FUNCTIONS)), [group])
-    try:
-        assert not attached.failed
-        subprocess.run([binary], input=b"x", check=True, capture_output=True)
-        counted = dict(zip(FUNCTIONS, attached.program.map("counts").sums(), strict=True))
-    finally:
-        attached.close()
+        by_site = hits(image, [site for each in found.values() for site, _ in each if site])
+    counted = {
+        name: sum(by_site[site.address] for site, _ in found.get(name, ()) if site)
+        for name in FUNCTIONS
+    }
     partly = {name for name, all_of in found.items() if any(one.unproven for one in all_of)}
     complete = [name for name in FUNCTIONS if name in found and name not in partly]
     assert {name: counted[name] for name in complete} == {name: truth[name] for name in complete}
