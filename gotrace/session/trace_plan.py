@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from typing import Protocol
 
@@ -619,8 +620,10 @@ class _Planner:
         if sites.at is None:
             return self._values.of(sites.function, self._spec.signature)
         name = sites.function.name
-        is_line = self._spec.line is not None
-        found = None if is_line else self._file.inlined.of(name, sites.places[0])
+        found = None
+        if self._spec.line is None:
+            with suppress(DwarfError):
+                found = self._file.inlined.of(name, sites.places[0])
         return found or FunctionLocations(name, CallingConvention.ABI_INTERNAL, (), ())
 
     def _at_entry(self, sites: FunctionSites) -> bool:

@@ -51,10 +51,6 @@ class NoPlace(Enum):
 _Part = tuple[int, int, Place]
 
 
-def _plain(name: str) -> str:
-    return name.partition("[")[0]
-
-
 class InlinedParameters:
     """The parameters of the inlined calls of one file."""
 
@@ -82,15 +78,12 @@ class InlinedParameters:
             return None
         values = []
         for variable in call.variables:
-            if variable.is_result:
+            if variable.is_result or variable.name.startswith("."):  # .dict
                 continue
             value_type = types.parameter(variable).type
             pieces, problem = inside.pieces(place, call, variable, value_type)
-            shown = (
-                ""
-                if variable.name.startswith(("~", ".")) or variable.name == "_"
-                else variable.name
-            )
+            is_blank = variable.name == "_" or variable.name.startswith("~")
+            shown = "" if is_blank else variable.name
             values.append(PlacedValue(shown, value_type, pieces, problem))
         convention = CallingConvention.ABI_INTERNAL
         return FunctionLocations(name, convention, tuple(values), (), is_inlined=True)
@@ -252,7 +245,9 @@ def _fits(call: InlinedSubroutine, chain: Sequence[tuple[str, int]]) -> bool:
     """Return whether names and lines of a call, and of those around it, are those of a record."""
     one: InlinedSubroutine | None = call
     for name, line in chain:
-        if one is None or _plain(one.name) != _plain(name) or one.line != line:
+        if one is None or one.line != line:
+            return False
+        if one.name.partition("[")[0] != name.partition("[")[0]:  # instances of generics
             return False
         one = one.parent
     return one is None
