@@ -122,7 +122,7 @@ def _details(found: Diff, one: Change) -> Iterator[str]:
         yield f"not comparable: {' and '.join(partial)} some inlined calls are not counted"
     if one.first.total is not None or one.second.total is not None:
         counts = [four_digits(amount.count / run.units) for amount, run in _sides(found, one)]
-        line = [f"{found.a.events} {' to '.join(counts)} a second"]
+        line = [f"{found.a.events} {' to '.join(counts)} a {found.per}"]
         for name, fraction in (("p50", 0.5), ("p99", 0.99)):
             marks = [amount.percentile(fraction) for amount, _ in _sides(found, one)]
             if any(mark is not None for mark in marks):
