@@ -346,8 +346,7 @@ class FunctionTable:
         """Return the functions that a function's own code calls and that are inlined there."""
         if self._rows is None or self._trees is None or row >= self._go_count:
             return frozenset()
-        calls, own = self._trees.calls_in(row), self._rows.names[row]
-        return frozenset(call.name for call in calls if call.caller == own)
+        return frozenset(self._trees.called_in(row))
 
     def inlined_by_name(self) -> InlinedCalls | None:
         """Count the inlined calls of the whole binary; None when it has no pclntab."""

@@ -17,17 +17,17 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.image import ElfImage
 from gotrace.elf.pclntab.moduledata import ModuleData
 from gotrace.elf.scan import find_all
 from gotrace.gotypes.rtype_names import RtypeNames, escape_path
-from gotrace.gotypes.rtype_table import TYPE_HASH_AT, Record, RtypeError, RtypeTable
+from gotrace.gotypes.rtype_table import TYPE_HASH_AT, MethodRow, Record, RtypeError, RtypeTable
 from gotrace.gotypes.types import (
     ArrayType,
     ChanDirection,
@@ -437,6 +437,10 @@ class Rtypes:
 
         Each comes once. Damaged descriptors end it with RtypeError.
         """
+        return (record.address for record, _ in self._reachable())
+
+    def _reachable(self) -> Iterator[tuple[Record, Sequence[MethodRow]]]:
+        """Yield all descriptors that can be reached, each once, with their methods."""
         table = self._table
         # Descriptors and their texts are in the file; two or three of them share a text.
         budget = 4 * (table.end - table.start)
@@ -444,17 +448,18 @@ class Rtypes:
         waiting = list(seen)
         seen.add(0)
         while waiting:
-            address = waiting.pop()
-            yield address
-            record = table.record(address)
+            record = table.record(waiting.pop())
+            methods = list(table.methods(record)) if record.uncommon else ()
+            yield record, methods
             budget -= len(record.text)
-            for target in table.parts(record):
+            own = (table.start + row.type for row in methods if row.type > 0)
+            for target in chain(table.parts(record), own):
                 budget -= 4
                 if target not in seen:
                     seen.add(target)
                     waiting.append(target)
             if budget < 0:
-                raise table.damaged(address, "overlaps with others")
+                raise table.damaged(record.address, "overlaps with others")
 
     def methods_of_code(self, code: int, name: str) -> Iterator[tuple[int, int]]:
         """Yield the addresses of a receiver's type and of the type of its method of a name.
@@ -469,11 +474,11 @@ class Rtypes:
 
         Damaged descriptors end it with RtypeError.
         """
-        table = self._table
-        for address in self.all_types():
-            for row in table.methods(table.record(address)):
+        start = self._table.start
+        for record, methods in self._reachable():
+            for row in methods:
                 if row.type > 0 and row.code > 0:
-                    yield row.code, address, table.start + row.type
+                    yield row.code, record.address, start + row.type
 
     def function_parts(self, address: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Return the types of a function type's parameters and results, None for other kinds."""
@@ -486,8 +491,7 @@ class Rtypes:
     def declared(self) -> Iterator[str]:
         """Yield the linker's names of declared types, up to damage."""
         with suppress(RtypeError):
-            for address in self.all_types():
-                record = self._table.record(address)
+            for record, _ in self._reachable():
                 if record.named:
                     yield self._names.of_record(record)
 

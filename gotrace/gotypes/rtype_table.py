@@ -379,7 +379,7 @@ class RtypeTable:
             yield word & 0xFFFFFFFF, word >> 32
 
     def parts(self, record: Record) -> Iterator[int]:
-        """Yield the addresses of the descriptors that one mentions; 0 for what was left out."""
+        """Yield the addresses of the descriptors that one mentions, without those of methods."""
         kind, address = record.kind, record.address
         if record.pointer_offset:
             yield self.start + record.pointer_offset
@@ -392,8 +392,6 @@ class RtypeTable:
             yield from (*inputs, *outputs)
         else:
             yield from self.words(address + _HEAD_SIZE, _REFERENCES.get(kind, 0))
-        for row in self.methods(record):
-            yield self.start + row.type if row.type > 0 else 0
 
     def methods(self, record: Record) -> Iterator[MethodRow]:
         """Yield the methods of a type that interfaces could call, unused ones included."""

@@ -277,15 +277,14 @@ class Selector:
             for name in chain.from_iterable(map(_wrappers_of, meant)):
                 rows.update(Pattern(name).match(names).rows)
 
-        def is_meant(pattern: Pattern, name: str) -> bool:
-            found = pattern.match(NameList([name]))
-            # If it leaves out the beginning of import paths, it must be the same one.
-            return bool(found.rows) and found.heads in ((), match.heads)
-
-        for row in sorted(rows):
-            for name in table.inlined_into(row) if table.is_wrapper(row) else ():
-                if is_meant(pattern, name) and not any(is_meant(x, name) for x in self.excludes):
-                    yield row, name
+        inlined = {row: table.inlined_into(row) for row in sorted(rows) if table.is_wrapper(row)}
+        found = set(chain.from_iterable(inlined.values()))
+        found = _meant(pattern, match.heads, found)
+        for exclude in self.excludes:
+            found -= _meant(exclude, match.heads, found)
+        for row, calls in inlined.items():
+            for name in found.intersection(calls):
+                yield row, name
 
     def means(self, name: str) -> bool:
         """Return whether any of the patterns matches a name."""
@@ -326,6 +325,24 @@ class Selector:
                 f"{quote(pattern.text)} is ambiguous: {where} has {meant}; give the package's path"
             )
         return match
+
+
+def _meant(pattern: Pattern, heads: tuple[str, ...], names: set[str]) -> set[str]:
+    """Return the names that a pattern means, if it leaves ``heads`` out of import paths or nothing.
+
+    It is matched with each name alone if a match of one name may exclude another.
+    """
+    if pattern.has_wildcard and not heads:
+        all_names = NameList(sorted(names))
+        match = pattern.match(all_names)
+        if not match.exact:
+            return set() if match.heads else {all_names.names[row] for row in match.rows}
+
+    def is_meant(name: str) -> bool:
+        match = pattern.match(NameList([name]))
+        return bool(match.rows) and match.heads in ((), heads)
+
+    return set(filter(is_meant, names))
 
 
 def _split_wrappers(table: SymbolTable, match: Match) -> tuple[list[int], list[int]]:

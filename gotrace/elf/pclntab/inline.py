@@ -296,6 +296,17 @@ class InlineTrees:
             line = line or _NOWHERE
             yield InlinedCall(rows.name_at(name), caller, line.file, line.line, row, index)
 
+    def called_in(self, row: int) -> Iterator[str]:
+        """Yield the functions that one function's own code calls and that are inlined there."""
+        record = self._rows.record(row)
+        place = self._place(record)
+        if place is None:
+            return
+        tree = self._read(row, record, place)
+        for index, parent in tree.marks.items():
+            if tree.index_at(parent) < 0:
+                yield self._rows.name_at(self._entry(place, index)[0])
+
     def tree(self, row: int) -> InlineTree | None:
         """Return a function's tree, None if no call is inlined in it."""
         record = self._rows.record(row)
