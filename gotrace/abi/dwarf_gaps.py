@@ -59,6 +59,9 @@ class Reconstruction:
 #: Integer registers of the longest sequence of an architecture, arm64's.
 _MAX_REGISTERS = 16
 
+#: Bytes between the stack pointer and the arguments of a call (FixedFrameSize).
+_ARM64_FRAME = 8
+
 #: A parameter that is not listed: the row of the listed one after it, and its type.
 Filler = tuple[int, GoType]
 #: Assigns with fillers, in order.
@@ -151,14 +154,40 @@ def close_gaps(
     assignment = assigner(fillers)
     fitting = _fitting(assignment, evidence)
     unsure = _movable(assigner, fillers, assignment, evidence, size, fitting)
-    if size != assignment.size:
-        # Something is missing somewhere: where DWARF shows another place, that may be why.
-        unsure |= {
-            row
-            for row, (computed, shown) in enumerate(zip(_rows(assignment), evidence, strict=True))
-            if row not in fitting and shown.passed(computed).pieces
-        }
+    rows = list(enumerate(zip(_rows(assignment), evidence, strict=True)))
+    elsewhere = {
+        row
+        for row, (computed, shown) in rows
+        if row not in fitting and shown.passed(computed).pieces
+    }
+    if size != assignment.size or (fillers and elsewhere):
+        # Something is missing somewhere: where DWARF shows another place, that may be why, and then
+        # only the places that it shows are certain.
+        unsure |= elsewhere
+        if elsewhere or size is not None:
+            unsure |= {
+                row
+                for row, (computed, _) in rows
+                if row not in fitting
+                and (row < len(assignment.parameters) or _is_on_stack(computed))
+            }
     return Reconstruction(assignment, frozenset(unsure))
+
+
+def perhaps_out_of_order(
+    assignment: Assignment, evidence: Sequence[Observed], types: Sequence[GoType]
+) -> set[int]:
+    """Return the parameters that may be elsewhere, as DWARF of Go 1.15 for arm64 lists them.
+
+    They are sorted by their offsets, but those that are not used have one that is a word lower
+    (createSimpleVar in cmd/compile/internal/gc/pgen.go). So they may come before a narrow one.
+    """
+    count = len(assignment.parameters)
+    pairs = zip(evidence, types[1:count], strict=False)
+    if all(first.pieces or second.size >= _ARM64_FRAME for first, second in pairs):
+        return set()
+    certain = {row for row in _fitting(assignment, evidence) if evidence[row].whole}
+    return set(range(count)) - certain
 
 
 def _fillers(assigner: Assigner, evidence: Sequence[Observed]) -> list[Filler]:
@@ -213,13 +242,15 @@ def _movable(
     """Return the rows that would be elsewhere if the parameters not listed were others.
 
     Others are as good if they contradict no evidence that fits: a filler before another row, and
-    one more filler where ``size`` leaves room for one, be it in padding.
+    one more filler where ``size`` leaves room for one, be it in padding. Evidence of one part, if
+    DWARF does not say of which, may fit them as well.
     """
     count = len(assignment.parameters)
+    certain = {row for row in fitting if evidence[row].whole}
     open_rows = [
         row
         for row, pieces in enumerate(_rows(assignment))
-        if pieces and row not in fitting and (row < count or _is_on_stack(pieces))
+        if pieces and row not in certain and (row < count or _is_on_stack(pieces))
     ]
     if not open_rows:
         return set()
@@ -235,7 +266,7 @@ def _movable(
             bases.append(list(fillers))
         places = itertools.product(bases, range(min(open_rows[-1], count) + 1), _EXTRAS)
         others += [[*base, (row, extra)] for base, row, extra in places]
-    movable = _before_blobs(fillers, assignment, fitting)
+    movable = _before_blobs(fillers, assignment, certain)
     for other in others:
         trial = assigner(sorted(other, key=lambda filler: filler[0]))
         if size is not None and trial.size > max(size, assignment.size):
@@ -243,10 +274,10 @@ def _movable(
         if fitting <= _fitting(trial, evidence):
             moved = zip(_rows(assignment), _rows(trial), strict=True)
             movable.update(row for row, (old, new) in enumerate(moved) if old != new)
-    return movable - fitting
+    return movable - certain
 
 
-def _before_blobs(fillers: Sequence[Filler], assignment: Assignment, fitting: set[int]) -> set[int]:
+def _before_blobs(fillers: Sequence[Filler], assignment: Assignment, certain: set[int]) -> set[int]:
     """Return the rows on the stack before which a part of the stack's filler after them may be."""
     movable = set()
     rows = _rows(assignment)
@@ -254,7 +285,7 @@ def _before_blobs(fillers: Sequence[Filler], assignment: Assignment, fitting: se
         if filler.kind is not Kind.INVALID:
             continue
         for row in range(before - 1, -1, -1):
-            if row in fitting and _is_on_stack(rows[row]):
+            if row in certain and _is_on_stack(rows[row]):
                 break
             if _is_on_stack(rows[row]):
                 movable.add(row)
@@ -339,5 +370,5 @@ def _gap(computed: Sequence[Piece], shown: Sequence[Piece]) -> list[GoType]:
     return [basic_type(kind) for kind, count in missing.items() for _ in range(count)]
 
 
-#: The smallest parameters of each kind: others would move no fewer rows.
-_EXTRAS = (basic_type(Kind.UINT8), basic_type(Kind.FLOAT32), _blob(1))
+#: The smallest parameters of each kind, and one that padding does not hide.
+_EXTRAS = (basic_type(Kind.UINT8), basic_type(Kind.FLOAT32), _blob(1), _blob(8))

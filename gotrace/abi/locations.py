@@ -22,8 +22,14 @@ from gotrace.abi.assign import (
     dictionary_place,
     takes_dictionary,
 )
-from gotrace.abi.dwarf_gaps import Observed, Reconstruction, close_gaps, observed
-from gotrace.architecture import Architecture
+from gotrace.abi.dwarf_gaps import (
+    Observed,
+    Reconstruction,
+    close_gaps,
+    observed,
+    perhaps_out_of_order,
+)
+from gotrace.architecture import ARM64, Architecture
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.gotypes.from_dwarf import DwarfTypes
 from gotrace.gotypes.releases import ALL_PARAMETERS_LISTED
@@ -176,6 +182,7 @@ def function_locations(
         )
 
     closed = Reconstruction(assigner(()), frozenset())
+    evidence: list[Observed] = []
     if go_version.release < ALL_PARAMETERS_LISTED:
         evidence = [
             _evidence(reader, function, variable, row_type, code.architecture)
@@ -183,10 +190,12 @@ def function_locations(
         ]
         in_registers = convention is CallingConvention.ABI_INTERNAL
         closed = close_gaps(assigner, evidence, code.arguments_size, in_registers=in_registers)
-    assignment = closed.assignment
+    assignment, unsure = closed.assignment, closed.unsure
+    if not in_order and code.architecture is ARM64:
+        unsure |= perhaps_out_of_order(assignment, evidence, row_types)
     pieces = assignment.parameters + assignment.results
     placed = [
-        _placed(types, variable, pieces[row], row in closed.unsure)
+        _placed(types, variable, pieces[row], row in unsure)
         for row, variable in enumerate(variables)
     ]
     captured = [_captured(types, variable) for variable in function.captured]

@@ -7,6 +7,7 @@ The truth is the source: signatures made at random are compiled, and read as the
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from gotrace.abi.function_values import FunctionValues
 from gotrace.abi.locations import FunctionLocations
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.binary import Binary
-from tests.toolchains import build, require
+from tests.toolchains import FOR_ARM64, build, require
 
 TYPES = (
     *(
@@ -38,6 +39,10 @@ TYPES = (
 )
 #: What a function does with a parameter: what it does not use, DWARF may not place.
 USES = ("sink(&{0})", "sink({0})", "_ = {0}", "{{ x := {0}; sink(x); sink({0}) }}")
+#: What it does with one that has a length, of which DWARF may list only that.
+USES_OF_LENGTHS = (*USES, "sink(len({0}))")
+#: Beginnings of functions: the receiver of every third is blank.
+RECEIVERS = ("", "", "(*owner).")
 
 
 def signature(choose: random.Random) -> tuple[list[tuple[str, str]], list[str]]:
@@ -60,17 +65,22 @@ def source(signatures: list[tuple[list[tuple[str, str]], list[str]]], choose: ra
         "var kept []interface{}",
         "//go:noinline",
         "func sink(v interface{}) { if len(kept) < 9 { kept = append(kept, v) } }",
+        "type owner struct{ n int }",
     ]
     for number, (parameters, results) in enumerate(signatures):
-        lines += ["//go:noinline", f"func f{number}{text(parameters, results)} {{"]
+        receiver = RECEIVERS[number % len(RECEIVERS)].rstrip(".")
+        lines += ["//go:noinline", f"func {receiver} f{number}{text(parameters, results)} {{"]
         lines += [
-            choose.choice(USES).format(name)
-            for name, _ in parameters
+            choose.choice(USES_OF_LENGTHS if of in ("string", "[]byte") else USES).format(name)
+            for name, of in parameters
             if name != "_" and choose.random() < 0.9
         ]
         lines += ["return", "}"]
     lines += ["func main() {"]
-    lines += [f"kept = append(kept, f{number})" for number in range(len(signatures))]
+    lines += [
+        f"kept = append(kept, {RECEIVERS[number % len(RECEIVERS)]}f{number})"
+        for number in range(len(signatures))
+    ]
     return "\n".join([*lines, "}", ""])
 
 
@@ -90,22 +100,34 @@ def wrong_places(found: FunctionLocations, truth: FunctionLocations) -> tuple[li
     return wrong, right, unknown
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("minor", ["1.15", "1.19", "1.21", "1.27"])
-def test_parameters_after_blank_ones(minor: str, tmp_path: Path, count: int = 700) -> None:
+@pytest.mark.parametrize(
+    ("minor", "count", "env"),
+    [
+        pytest.param("1.15", 60, FOR_ARM64, id="go1.15-arm64-few"),
+        *(
+            pytest.param(minor, 700, env, id=f"go{minor}-{name}", marks=pytest.mark.slow)
+            for minor in ("1.15", "1.19", "1.21", "1.27")
+            for name, env in (("amd64", {}), ("arm64", FOR_ARM64))
+        ),
+    ],
+)
+def test_parameters_after_blank_ones(
+    minor: str, count: int, env: Mapping[str, str], tmp_path: Path
+) -> None:
     choose = random.Random(minor)
     signatures = [signature(choose) for _ in range(count)]
     (tmp_path / "blanks").mkdir()
     (tmp_path / "blanks" / "go.mod").write_text("module blanks\n\ngo 1.15\n")
     (tmp_path / "blanks" / "main.go").write_text(source(signatures, choose))
-    path = build(tmp_path / "blanks", require(minor))
+    path = build(tmp_path / "blanks", require(minor), env=env)
     mistakes, right, unknown = [], 0, 0
     with Binary(ElfImage.open(path)) as binary:
         values = FunctionValues(binary)
         table = binary.functions
         for number, (parameters, results) in enumerate(signatures):
-            function = table.function(table.rows_named(f"main.f{number}")[0])
-            written = f"main.f{number}{text(parameters, results)}"
+            name = f"main.{RECEIVERS[number % len(RECEIVERS)]}f{number}"
+            function = table.function(table.rows_named(name)[0])
+            written = f"{name}{text(parameters, results)}"
             truth = values.of(function, written)
             wrong, good, not_known = wrong_places(values.of(function, None), truth)
             mistakes += [f"{written}: {each}" for each in wrong]
@@ -114,4 +136,4 @@ def test_parameters_after_blank_ones(minor: str, tmp_path: Path, count: int = 70
     print(f"{right} right, {unknown} not known, {len(mistakes)} wrong")
     print("\n".join(mistakes[:40]))
     assert mistakes == []
-    assert right > count and unknown < right / 4
+    assert right > count and unknown < right / 3
