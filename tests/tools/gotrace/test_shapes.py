@@ -23,6 +23,9 @@ pytestmark = [pytest.mark.live, pytest.mark.apart]
 FUNCTIONS = int(os.environ.get("GOTRACE_SHAPES", "60"))
 _ADDRESS = "0x[0-9a-f]+"
 _REST = "<unavailable: beyond [^>]*>"
+_FAR = "<unavailable: too far from the first argument>"
+#: Words of at most 8 bytes that have no offset of 240, which is too far.
+_NEAR_WORDS = 30
 _CALL = re.compile(r".* main\.(\S+?)(?:\[\.\.\.\])?((?:\.\w+)?)\((.*)\) = .* at \w+\.go:\d+\n")
 
 #: What a value is made of: a pattern of a word, a tuple of parts, or a text in words.
@@ -114,9 +117,14 @@ class Maker:
         return whole, f"{whole}{{{', '.join([shown] * length)}}}", (parts,) * length
 
 
+def _words(parts: object) -> int:
+    return sum(map(_words, parts)) if isinstance(parts, tuple) else 1
+
+
 def patterns(values: list[object]) -> list[str]:
     """Return how arguments are shown, as EmitArgInfo in the compiler's ssa.go limits them."""
     count = 0
+    may_be_far = _words(tuple(values)) > _NEAR_WORDS
 
     def visit(parts: object, depth: int) -> tuple[str, bool]:
         nonlocal count
@@ -124,7 +132,7 @@ def patterns(values: list[object]) -> list[str]:
             return _REST, False
         if isinstance(parts, str):
             count += 1
-            return parts, True
+            return f"(?:{parts}|{_FAR})" if may_be_far else parts, True
         assert isinstance(parts, tuple)
         if depth + 1 >= 5:
             count += 1
@@ -137,9 +145,10 @@ def patterns(values: list[object]) -> list[str]:
             if not goes_on:
                 break
         count += not parts
+        whole = rf"\{{{', '.join(shown)}\}}"
         if isinstance(parts, Text) and goes_on:
-            return parts.shown, True
-        return rf"\{{{', '.join(shown)}\}}", True
+            return f"(?:{parts.shown}|{whole})" if may_be_far else parts.shown, True
+        return whole, True
 
     found = []
     for value in values:
