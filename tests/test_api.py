@@ -468,8 +468,8 @@ def test_inlined_calls_are_counted(tmp_path: Path) -> None:
     assert (row["places"], row["uncounted_places"]) == (1, 1)
     with gotrace.start([binary]) as go, pytest.warns(gotrace.TracingWarning, match="inlined=True"):
         assert "main.bump" not in go.count("main.*")
-    with gotrace.path(binary) as go, pytest.raises(gotrace.UsageError, match="no arguments"):
-        go.count("main.both", by="x", inlined=True)
+    with gotrace.path(binary) as go, pytest.raises(gotrace.UsageError, match="no results"):
+        go.count("main.bump", by="$ret", inlined=True, seconds=1)
     with gotrace.start([binary]) as go, pytest.warns(gotrace.TracingWarning, match="main.both"):
         grouped = go.count("main.bump", "main.both", by="$caller")
     calls = {(one.function, one.by["$caller"]): one.calls for one in grouped}

@@ -129,9 +129,16 @@ class ValueFlow:
                 block = above
             end = len(graph.blocks[block].instructions)
 
+    def is_call(self, at: int) -> bool:
+        """Return whether an instruction calls a function, whose results are its values."""
+        return self._instruction(at)[2] == "call"
+
+    def _instruction(self, at: int) -> Instruction:
+        return self._graph.blocks[self._graph.block_of[at]].instructions[self._index[at]]
+
     def reads(self, at: int, origin: ValueOrigin, size: int) -> bool:
         """Return whether an instruction uses a value for more than to keep it elsewhere."""
-        each = self._graph.blocks[self._graph.block_of[at]].instructions[self._index[at]]
+        each = self._instruction(at)
         found = (self.origin(at, place, size) for place in self._used(each))
         return any(one is not None and one[0] == origin for one in found)
 

@@ -9,7 +9,8 @@ copied from there; and if DWARF gives the variable no other value that is not of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -47,6 +48,9 @@ class NoPlace(Enum):
     NOT_READ = "in a register that is not read here"
 
 
+#: A function literal: it has variables of the function around it, and DWARF does not say which.
+_LITERAL = re.compile(r"\.func\d|-range\d")
+
 #: A part of a variable: its offset, its size, and its place.
 _Part = tuple[int, int, Place]
 
@@ -77,11 +81,16 @@ class InlinedParameters:
         if inside is None or call is None:
             return None
         values = []
-        for variable in call.variables:
-            if variable.is_result or variable.name.startswith("."):  # .dict
-                continue
-            value_type = types.parameter(variable).type
-            pieces, problem = inside.pieces(place, call, variable, value_type)
+        variables = [
+            (one, types.parameter(one).type)
+            for one in call.variables
+            if not one.is_result and not one.name.startswith(".")  # .dict
+        ]
+        is_kept = not _LITERAL.search(name) and inside.are_kept(place, variables)
+        for variable, value_type in variables:
+            pieces, problem = inside.pieces(place, variable, value_type)
+            if pieces and not is_kept:
+                pieces, problem = None, NoPlace.UNCONFIRMED.value
             is_blank = variable.name == "_" or variable.name.startswith("~")
             shown = "" if is_blank else variable.name
             values.append(PlacedValue(shown, value_type, pieces, problem))
@@ -130,12 +139,32 @@ class _Function:
         fitting = [one for one in self._subroutines if all(map(one.has, own)) and _fits(one, chain)]
         return fitting[0] if len(fitting) == 1 else None
 
+    def are_kept(self, place: InlinedPlace, variables: Sequence[tuple[Variable, GoType]]) -> bool:
+        """Return whether no parameter of a call can have the value of another one.
+
+        If one is assigned to another, DWARF gives both the place of the value that is made last.
+        So two parameters have the last one of those that are passed on, or a parameter has a
+        value that the call makes.
+        """
+        assert place.site is not None
+        entry = self._function.entry
+        at, own = place.site.address - entry, frozenset(self._code.own[place.record])
+        seen = set[ValueOrigin]()
+        for variable, value_type in variables:
+            mine = set[ValueOrigin]()
+            for start, end, pieces in self._reader.places(entry, variable, self._package):
+                for held, size in _words(pieces or (), value_type) if start < end else ():
+                    found = self._origin(start - entry, held, size)
+                    if found is None or self._is_later(found[0], at, own):
+                        return False
+                    mine.add(found[0])
+            if mine & seen:
+                return False
+            seen |= mine
+        return True
+
     def pieces(
-        self,
-        place: InlinedPlace,
-        call: InlinedSubroutine,
-        variable: Variable,
-        value_type: GoType,
+        self, place: InlinedPlace, variable: Variable, value_type: GoType
     ) -> tuple[tuple[Piece, ...] | None, str | None]:
         """Return where a variable is at a site, or why that is not certain."""
         if not value_type.size:
@@ -222,14 +251,19 @@ class _Function:
         return origin.at >= at if here == there else graph.dominates(here, there)
 
     def _is_certain(self, origin: ValueOrigin, part: tuple[GoType, int]) -> bool:
-        """Return whether a value is one that the caller has: none of several of the call's own.
+        """Return whether a value is one that only the caller can have.
 
-        The compiler may have given a value that is no more the name of a parameter: so the function
-        has to be given the value as one of the parameter's type.
+        What the function computes or reads, the call may, too, and the compiler does it once: if
+        the call assigns that to a parameter, it seems to have been passed. The compiler may have
+        given a value that is no more the name of a parameter: so the function has to be given the
+        value as one of the parameter's type.
         """
+        graph = self._code.graph
         if origin.merges:
-            return self._code.graph.is_loop_head(origin.at)
-        return origin.at != ENTRY or (*part, origin.place) in self._given
+            return graph.is_loop_head(origin.at)
+        if origin.at == ENTRY:
+            return (*part, origin.place) in self._given
+        return self._flow.is_call(origin.at)
 
     @cached_property
     def _given(self) -> Collection[tuple[GoType, int, Place]]:
@@ -264,13 +298,31 @@ def _parts(pieces: Sequence[LocationPiece] | None, value_type: GoType) -> Sequen
     for piece, part in zip(pieces, expected, strict=True):
         if piece.kind is PieceKind.MISSING or piece.size not in (None, part.size):
             return None
-        held: Place = piece.number + AMD64.pushed
-        if piece.kind is PieceKind.REGISTER:
-            held = AMD64.dwarf_registers.get(piece.number, "")
-            if held.startswith("xmm") is not part.is_float:
-                return None
+        held = _held_in(piece)
+        if held is None or (isinstance(held, str) and held.startswith("xmm") is not part.is_float):
+            return None
         found.append((part.offset, part.size, held))
     return found
+
+
+def _held_in(piece: LocationPiece) -> Place | None:
+    """Return where a part of a variable is, None if it is nowhere."""
+    if piece.kind is PieceKind.MISSING:
+        return None
+    if piece.kind is PieceKind.REGISTER:
+        return AMD64.dwarf_registers.get(piece.number, "")
+    return piece.number + AMD64.pushed
+
+
+def _words(pieces: Sequence[LocationPiece], value_type: GoType) -> Iterator[tuple[Place, int]]:
+    """Yield the places of a value's words, with the size of each."""
+    for piece in pieces:
+        held = _held_in(piece)
+        if isinstance(held, int):
+            size = value_type.size if piece.size is None else piece.size
+            yield from ((held + at, min(8, size - at)) for at in range(0, size, 8))
+        elif held is not None:
+            yield held, piece.size or min(8, value_type.size)
 
 
 def _value_place(held: Place) -> ValuePlace | None:
