@@ -292,14 +292,16 @@ class _Line:
     def _comes_after_later(self, head: int) -> bool:
         """Return whether all ways to a block lead through code of a later line.
 
-        So the compiler has moved what it has of the line beyond that.
+        So the compiler has moved what it has of the line beyond that. If a frame has lines of
+        several files, by //line, any other file's may be later.
         """
         graph, frames = self._code.graph, self._frames
         while head != 0:
             head = graph.nearest_dominator(head)
             for each in graph.blocks[head].instructions:
-                line = frames.line_in(self._index, self._at.file, each[0])
-                if line is not None and line > self._at.line and frames.pin(each[0]) is not None:
+                at = frames.place_in(self._index, each[0])
+                is_later = at is not None and (at.file != self._at.file or at.line > self._at.line)
+                if is_later and frames.pin(each[0]) is not None:
                     return True
         return False
 
@@ -436,11 +438,10 @@ class _Frames:
                 found |= self._around(outer)
         return self._outer[index]
 
-    def line_in(self, frame: int, file: str, at: int) -> int | None:
-        """Return the line of a file at which a frame is at an instruction, None for none."""
+    def place_in(self, frame: int, at: int) -> SourceLine | None:
+        """Return the line at which a frame is at an instruction, None for none."""
         index = self.code.tree.index_at(at)
-        place = self._positions[at] if index == frame else self._around(index).get(frame)
-        return place.line if place is not None and place.file == file else None
+        return self._positions[at] if index == frame else self._around(index).get(frame)
 
     @cached_property
     def _by_index(self) -> dict[int, list[int]]:

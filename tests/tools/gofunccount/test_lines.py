@@ -106,6 +106,42 @@ def test_rows_are_in_the_order_of_the_source_and_each_line_is_one() -> None:
     assert by_count == sorted(by_count, key=lambda row: row[0])
 
 
+_OTHER_FILE = """package main
+
+var S [16]int
+
+//go:noinline
+func next(i int) int { S[1]++; return i + 1 }
+
+//go:noinline
+func post(n int) {
+	S[9] = n
+L:
+	for i := 0; ; i = next(i) {
+//line body.go:1
+		if i > n {
+			break L
+		}
+		S[i&7]++
+//line main.go:18
+	}
+}
+
+func main() {
+	for i := 0; i < 9; i++ {
+		post(i)
+	}
+}
+"""
+
+
+def test_lines_of_another_file_in_a_loop_may_be_later(tmp_path: Path) -> None:
+    (tmp_path / "main.go").write_text(_OTHER_FILE)
+    found = rows_of(counted(build(tmp_path, newest(), name="lines"), "main.go:10-12"))
+    assert found[10] == (9, 0)  # the loop's statement after the body is the one that is pinned
+    assert 12 not in found
+
+
 def test_a_line_that_is_refused_has_one_beside_it_that_is_counted() -> None:
     line = next(line for line, text in enumerate(LINES, 1) if "range s.list" in text)
     binary = build(SOURCE, newest())
