@@ -173,16 +173,16 @@ def _write(options: GotopOptions, monitor: Monitor, snapshot: Snapshot, output: 
     width = shutil.get_terminal_size((_WIDTH, 0)).columns if output.out.isatty() else None
     lines = [f"{time.strftime('%H:%M:%S')} {line}" for line in head_lines(snapshot.head)[:1]]
     lines += head_lines(snapshot.head)[1:]
-    tables = [(*group_lines(snapshot.groups[:top], False), len(snapshot.groups))]
+    tables = [(*group_lines(snapshot.groups[:top], False, width), len(snapshot.groups))]
     if snapshot.waits is not None:
         waits = [row for row in snapshot.waits if row.count]
         tables.append((*wait_lines(waits[:top], False, width or _WIDTH), len(waits)))
     if snapshot.functions is not None:
         rows = [row for row in snapshot.functions if row.times.count]
-        tables.append((*function_lines(rows[:top], False), len(rows)))
+        tables.append((*function_lines(rows[:top], False, width), len(rows)))
     if snapshot.requests is not None:
         roots = [row for row in snapshot.requests if row.times.count]
-        tables.append((*root_lines(roots[:top], False), len(roots)))
+        tables.append((*root_lines(roots[:top], False, width), len(roots)))
     for heading, rows_shown, count in tables:
         lines += ["", heading, *(line.text for line in rows_shown)]
         if count > top:

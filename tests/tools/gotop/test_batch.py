@@ -9,7 +9,8 @@ from collections import Counter
 import pytest
 
 from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain, newest
-from tests.tools.harness import Fixture, Json, of_kind, run_tool, tool
+from tests.tools.harness import Fixture, Json, of_kind, run_tool, tool, tool_command
+from tests.tools.screens import Screen
 
 TOP = FIXTURES / "live_top"
 REQUESTS = FIXTURES / "live_requests"
@@ -180,6 +181,15 @@ def test_text_has_the_head_and_the_tables() -> None:
     assert text.count("main.forget") == 2
     assert "51 goroutines: 50 waiting" in text or "51 goroutines: 51 waiting" in text
     assert "goal" in text and result.errors == ""
+
+
+@pytest.mark.live
+def test_a_terminals_lines_have_the_ends_of_names() -> None:
+    with Fixture([build(POOL, newest())]) as server:
+        with Screen(tool_command("gotop", "-b", "-n", "1", "-p", str(server.ready))) as screen:
+            screen.until(r"IO wait +\.\.\S+\.goServe\.func1$")
+            assert screen.wait() == 0
+        assert server.finish() == 0
 
 
 @pytest.mark.live
