@@ -76,7 +76,7 @@ NEEDS = (
     Need("gooncpu", REGISTERS, "1.19", Rights.UPROBES, Btf.NEEDED, "--off"),
     Need("goalloc", USER_READS, "1.15", Rights.UPROBES, Btf.NEEDED),
     Need("goalloc", USER_READS, "1.19", Rights.UPROBES, Btf.NEEDED, "--spans"),
-    Need("goalloc", PIDFD, "1.15", Rights.NONE, Btf.NONE, "--heap"),
+    Need("goalloc", PIDFD, "1.15, with MemProfileRate not 0", Rights.NONE, Btf.NONE, "--heap"),
     Need("gotop", PIDFD, "1.15", Rights.NONE, Btf.NONE),
     Need("gotop", ATOMICS, "1.19", Rights.UPROBES, Btf.NONE, "-w"),
     Need("gotop", ATOMICS, "1.15", Rights.UPROBES, Btf.IN_PART, "-f"),
