@@ -161,6 +161,11 @@ _COMMANDS = frozenset(
 )
 #: Of these a pattern chooses what is printed, and all is read without any.
 _READING = ("goalloc", "gooncpu", "gostacks")
+#: Those with options of their own that are like each other's.
+_TOOLS = (
+    *("gofunccount", "gofunclatency", "gotrace", "gooffcpu", "gooncpu", "goalloc", "gostacks"),
+    "gotop",
+)
 _ALIKE = 0.75  # one letter of four, or two of a longer word
 _LEAST_PID = 300  # kernel threads have those below it; nobody asks for as many seconds
 _NUMBER = re.compile(r"\d+(?:\.\d*)?(?:ms|s|m)?")
@@ -200,11 +205,23 @@ def _instead(parser: argparse.ArgumentParser, word: str) -> str:
         option = option[:2]
     if found := _OF_TOOLS.get(parser.prog, {}).get(option) or _ELSEWHERE.get(option):
         return found
+    if having := _having(parser.prog, option):
+        return f"{' and '.join(having)} {'have' if len(having) > 1 else 'has'} it"
     import difflib
 
     known = [name for name in parser._option_string_actions if name.startswith("--")]
     alike = difflib.get_close_matches(option, known, 1) if option.startswith("--") else []
     return f"did you mean {alike[0]}?" if alike else ""
+
+
+def _having(tool: str, option: str) -> list[str]:
+    """Return the other tools that have a long option."""
+    if not option.startswith("--"):
+        return []
+    from importlib import import_module  # options.py imports this module
+
+    parsers = (import_module(f"gotrace.cli.{one}")._parser() for one in _TOOLS if one != tool)
+    return [one.prog for one in parsers if option in one._option_string_actions]
 
 
 def _stray(tool: str, word: str) -> str:

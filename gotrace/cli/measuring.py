@@ -128,7 +128,7 @@ def _measure(options: GofunclatencyOptions, request: LatencyRequest, output: Out
         unseen = irregularities(
             meter, plan, "not measured", tracing.calls, [Diagnostic.UNWOUND_UNSEEN]
         )
-        notices = [*unseen, *tracing.notices()]
+        notices = [*unseen, *slow.notices(), *tracing.notices()]
         if heat is not None:
             heat.finish(notices)
         else:
@@ -172,6 +172,7 @@ class _SlowCalls:
         self._tracing = tracing
         self._short, self._columns = options.short, options.columns
         self._first = True
+        self._least = options.slower
         self._boot = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
 
     def write(self, calls: Sequence[SlowCall]) -> None:
@@ -194,6 +195,12 @@ class _SlowCalls:
         for form in self._output.forms:
             write_slow(form, rows, self._first, self._short, self._columns)
         self._first = False
+
+    def notices(self) -> Iterator[Notice]:
+        """Yield a notice if calls were waited for, and none was slow."""
+        if self._first and self._least is not None:
+            text = f"no call took {duration(self._least)} or longer"
+            yield Notice(NoticeKind.SUMMARY, text, {"what": "slow", "calls": 0})
 
 
 @dataclass

@@ -180,6 +180,8 @@ def duration(text: str) -> int:
 
 def seconds(text: str) -> float:
     """Parse a length of time, longer than nothing, to seconds, for argparse."""
+    if duration(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not more than 0")
     return units.seconds(text)
 
 

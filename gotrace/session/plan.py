@@ -6,10 +6,13 @@ The commands and the library ask alike: requests from patterns, then a plan for 
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from typing import NamedTuple
 
 from gotrace.elf import ElfError
@@ -982,6 +985,9 @@ def _with_others(
         if not any(_rows_by_words(request, [pattern], program) for program in programs)
     ]
     found, hints = set[str](), ""
+    command = target.command if missing and not request.selector.excludes else None
+    if command and (hints := _built_first(command.arguments)):
+        found.update(one.text for one in missing)
     for library in libraries:
         words: dict[str, set[int]] = {}
         for pattern in missing:
@@ -1010,6 +1016,19 @@ def _with_others(
     return NoMatchError(
         f"no function matches {listed(list(dict.fromkeys(names)))} in {where}{hints}"
     )
+
+
+def _built_first(command: Sequence[str]) -> str:
+    """Return what to type in place of Go's own command that starts a program; "" for others."""
+    name, subcommand, *words = [*command, "", ""]
+    build = {"run": "go build -o x", "test": "go test -c -o x"}.get(subcommand)
+    if os.path.basename(name) != "go" or build is None:
+        return ""
+    sources = list(takewhile(lambda word: word.endswith(".go"), words)) or words[:1]
+    is_one = not sources[0].startswith("-") and "..." not in sources[0]
+    package = shlex.join(filter(None, sources)) if is_one else "PACKAGE"
+    typed, run = f"{build} {package}".strip(), said("-- ./x", "start('./x')")
+    return f": go {subcommand} builds and starts another program: type {typed}, then {run}"
 
 
 def _is_go(file: TargetBinary) -> bool:
@@ -1085,7 +1104,7 @@ def _in_several(
 
 
 def _standing_in(binary: TargetBinary, selection: Selection) -> Iterator[str]:
-    """Yield a line if calls of methods are seen in wrappers that these are inlined into."""
+    """Yield a line if calls are seen in wrappers that their functions are inlined into."""
     names = binary.functions.names
     pairs = [(name, names[row]) for row, name in selection.stand_ins.items()]
     if len(pairs) == 1:
@@ -1093,7 +1112,7 @@ def _standing_in(binary: TargetBinary, selection: Selection) -> Iterator[str]:
         yield f"{method} is inlined into its wrapper: its calls there are those of {wrapper}"
     elif pairs:
         method, wrapper = pairs[0]
-        text = f"{len(pairs):,} wrappers stand for methods that are inlined into them"
+        text = f"{len(pairs):,} wrappers stand for functions that are inlined into them"
         yield f"{text}, such as {wrapper} for {method}"
 
 

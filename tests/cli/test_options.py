@@ -48,7 +48,7 @@ def test_durations_mean_one_thing_in_all_options(text: str, ns: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "s", "1  s", "-1", "1e3", "1d", "1s2", "inf", "0x1", "0", "9" * 200]
+    "text", ["", "s", "1  s", "-1", "1e3", "1d", "1s2", "inf", "0x1", "9" * 200]
 )
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(UsageError, match=r"-d/--duration: invalid length of time"):

@@ -38,6 +38,8 @@ def bakery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fixture]:
     shutil.copy(program, directory / "bakery")
     (directory / "gotraced.yaml").write_text("targets: []\n")
     (directory / "cart.go").touch()
+    (directory / ".bin").mkdir()
+    (directory / ".bin" / "go").symlink_to(program)
     with Fixture([directory / "bakery"], cwd=directory, patience=900) as fixture:
         yield fixture
 
@@ -60,7 +62,7 @@ def test_habit(bakery: Fixture, line: str, status: int, part: str) -> None:
     )
     # Before the words: -- may be among them.
     end = [] if ends or tool not in _ENDLESS else ["-d", "0.05"]
-    path = f"{CLONE / 'tools'}:{directory}:{os.environ['PATH']}"
+    path = f"{CLONE / 'tools'}:{directory}:{directory}/.bin:{os.environ['PATH']}"
     done = run_tool(
         tool,
         *end,

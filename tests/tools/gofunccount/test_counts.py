@@ -243,6 +243,8 @@ def test_methods_that_are_inlined_into_their_wrappers(toolchain: Toolchain) -> N
     assert counted(both) == {name: n for name, n in counts.items() if "Large" not in name}
     assert counts.items() <= counted(pattern).items()
     assert "main.(*Disk).Large" not in counted(pattern)
+    said = "wrappers stand for functions that are inlined into them, such as"
+    assert any(said in row["message"] for row in of_kind(pattern, "warning"))
 
 
 def counted(result: Result) -> dict[str, int]:

@@ -78,6 +78,15 @@ def test_slow_calls_are_reported_one_by_one() -> None:
     assert {row["goid"] for row in rows} == {1}
     total = of_kind(result, "histogram")
     assert sum(row["count"] for row in total) == 101
+    assert "no call took" not in result.errors
+
+
+def test_no_slow_call_is_said_so() -> None:
+    """As of ``--slower 10``, which is seconds."""
+    _, result = measure(program(), "slow", "--slower", "10", "main.slow", "main.short")
+    assert not of_kind(result, "slow")
+    (notice,) = [row for row in of_kind(result, "summary") if row["what"] == "slow"]
+    assert notice["message"] == "no call took 10s or longer"
 
 
 def test_slow_calls_as_text() -> None:
