@@ -52,7 +52,7 @@ class ResultFile(io.TextIOWrapper):
     """
 
     def __init__(self, path: str) -> None:
-        """Open the file. Raises OSError."""
+        """Open the file. Raises OSError, or GotraceError for links of other users."""
         self._file = _Kept(path)
         kept: io.BufferedWriter = io.BufferedWriter(self._file)
         writer = _Compressed(path, kept) if path.endswith(".gz") else kept
@@ -73,7 +73,10 @@ class _Kept(io.FileIO):
     """A file whose earlier content is there until ``begin``, or until the first bytes."""
 
     def __init__(self, path: str) -> None:
-        self._new = None if os.path.exists(path) else os.path.realpath(path)
+        from gotrace.profiles.write import real_path  # starts sooner without
+
+        real = real_path(path)
+        self._new = None if os.path.exists(path) else real
         super().__init__(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "w")
         self._has_begun = self._is_given_up = False
 

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from gotrace.errors import GotraceError
 from gotrace.profiles.protobuf import double, fixed, message, numbers, text
+from gotrace.profiles.write import real_path
 from gotrace.records import dataclass
 
 #: The ending of such files' names.
@@ -72,6 +73,7 @@ class PerfettoFile:
         self._name = os.fspath(path)
         self._tracks: dict[tuple[int, int | None], int] = {}
         try:
+            real_path(self._name)  # raises for links of other users
             self._file: BinaryIO = open(self._name, "wb")  # noqa: SIM115
         except OSError as error:
             raise self._failed(error) from error

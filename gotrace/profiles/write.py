@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from gotrace.profiles.html import html
 from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
+from gotrace.text import printable
 
 #: The ending of folded stacks' names.
 FOLDED = ".folded"
@@ -65,18 +67,19 @@ def write_content(path: str | os.PathLike[str], content: bytes | str) -> None:
 def written_whole(path: str | os.PathLike[str]) -> Iterator[str]:
     """Write a file as a whole, or not at all: yield the name that is to be written to.
 
-    Raises GotraceError for what the system refuses meanwhile.
+    Raises GotraceError for what the system refuses meanwhile, and for links of other users.
     """
     name = os.fspath(path)
     try:
+        real = real_path(name)
         if _is_written_in_place(name):
             yield name
             return
-        descriptor, part = _beside(name)
+        descriptor, part = _beside(real)
         os.close(descriptor)
         try:
             yield part
-            os.replace(part, os.path.realpath(name))
+            os.replace(part, real)
         except BaseException:
             os.unlink(part)
             raise
@@ -89,12 +92,56 @@ def check_place(path: str) -> None:
     try:
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        real = real_path(path)
         if not _is_written_in_place(path):
-            descriptor, part = _beside(path)
+            descriptor, part = _beside(real)
             os.close(descriptor)
             os.unlink(part)
     except OSError as error:
         raise _cannot(path, error) from error
+
+
+def real_path(path: str) -> str:
+    """Return the path of a file to write without its links, each of which may be followed.
+
+    The kernel's fs.protected_symlinks refuses to open links of other users in directories that all
+    may write to. It sees nothing of a file that is replaced, and may be off: so this is its rule.
+    Raises GotraceError, or OSError.
+    """
+    at, links = "/" if path.startswith("/") else os.getcwd(), 0
+    left = path.split("/")[::-1]
+    while left:
+        name = left.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            at = os.path.dirname(at)
+            continue
+        found = os.path.join(at, name)
+        try:
+            link, parent = os.lstat(found), os.stat(at)
+        except OSError:  # opening it says why
+            return os.path.normpath(os.path.join(found, *left[::-1]))
+        if not stat.S_ISLNK(link.st_mode):
+            at = found
+            continue
+        is_shared = parent.st_mode & _SHARED == _SHARED
+        if is_shared and link.st_uid not in (os.geteuid(), parent.st_uid):
+            raise GotraceError(
+                f"{path}: cannot write: {printable(found)} is a link of another user's in a"
+                " directory that all may write to: give another path"
+            )
+        links += 1
+        if links > _MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        target = os.readlink(found)
+        at = "/" if target.startswith("/") else at
+        left += target.split("/")[::-1]
+    return at
+
+
+_SHARED = stat.S_ISVTX | stat.S_IWOTH
+_MAX_LINKS = 40  # as of path_resolution(7)
 
 
 def _is_written_in_place(path: str) -> bool:
@@ -106,9 +153,8 @@ def _is_written_in_place(path: str) -> bool:
     return is_closed or not os.path.isfile(path)
 
 
-def _beside(path: str) -> tuple[int, str]:
-    """Create a file in the directory of another, with its name and rights as far as it is there."""
-    real = os.path.realpath(path)
+def _beside(real: str) -> tuple[int, str]:
+    """Create a file in the directory of another, with its rights as far as it is there."""
     descriptor, part = tempfile.mkstemp(prefix=".gotrace-", dir=os.path.dirname(real))
     try:
         mode = os.stat(real).st_mode & 0o777

@@ -25,6 +25,7 @@ from gotrace.profiles.execution import (
     is_execution_trace,
 )
 from gotrace.profiles.perfetto import PerfettoFile, Slice, is_perfetto
+from gotrace.profiles.write import real_path
 from gotrace.records import dataclass
 from gotrace.requests.critical import PathPart
 from gotrace.results.lines import lines_of
@@ -347,6 +348,7 @@ def save(path: str | os.PathLike[str], requests: Iterable[Request[Call]]) -> Non
                 traces.add(request)
         return
     try:
+        real_path(name)  # raises for links of other users
         with open(name, "w", encoding="utf-8") as file:
             file.writelines(request.to_json() for request in requests)
     except OSError as error:

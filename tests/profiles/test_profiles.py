@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gotrace.cli.stream import ResultFile
 from gotrace.errors import GotraceError
 from gotrace.profiles.folded import folded
 from gotrace.profiles.html import html
@@ -26,6 +28,7 @@ from gotrace.profiles.rows import (
 )
 from gotrace.profiles.speedscope import speedscope
 from gotrace.profiles.write import Make, is_profile, write_profile
+from gotrace.requests.model import save
 from tests.profiles.raw import raw_text
 
 MAIN = Line("main.main", "/app/main.go", 12)
@@ -159,6 +162,51 @@ def test_the_name_chooses_the_form(name: str, make: Make | None, tmp_path: Path)
 def test_names_that_no_file_can_have_are_written(tmp_path: Path) -> None:
     write_profile(tmp_path / "x.folded", profile_of([([Line("main.\udcff", "", 0)], 1)]))
     assert (tmp_path / "x.folded").read_text().endswith(" 1\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link away")
+@pytest.mark.parametrize("name", ["x.html", "x.ndjson", "x.json", "x.pftrace", "x.trace"])
+def test_links_of_others_are_not_followed(name: str, tmp_path: Path) -> None:
+    """As the kernel refuses to open them under fs.protected_symlinks (proc_sys_fs(5))."""
+
+    def write(path: Path) -> None:
+        if name == "x.html":
+            write_profile(path, profile_of([([MAIN], 1)]))
+        elif name == "x.ndjson":
+            with ResultFile(str(path)) as file:
+                file.write("new")
+        else:
+            save(path, [])
+
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    victims = [tmp_path / "victim", tmp_path / "folder" / name]
+    victims[1].parent.mkdir()
+    links = [shared / name, shared / "folder"]
+    for link, path, victim in zip(links, (links[0], links[1] / name), victims, strict=True):
+        victim.write_text("old")
+        link.symlink_to(victim if path == link else victim.parent)
+        os.chown(link, 65534, 65534, follow_symlinks=False)
+        within = tmp_path / "own" / name  # a link of ours that leads there
+        within.parent.mkdir(exist_ok=True)
+        within.unlink(missing_ok=True)
+        within.symlink_to(os.path.relpath(path, within.parent))
+        for one in (path, within):
+            refused = f"{one}: cannot write: {link} is a link of another user's in a directory"
+            with pytest.raises(GotraceError, match=f"^{re.escape(refused)} .*: give another path$"):
+                write(one)
+            assert victim.read_text() == "old"
+    # A link of ours is followed, and so is one of whom the directory belongs to.
+    for owner, folder in ((0, 0), (65534, 65534)):
+        os.chown(links[0], owner, owner, follow_symlinks=False)
+        os.chown(shared, folder, folder)
+        victims[0].write_text("old")
+        write(links[0])
+        assert links[0].is_symlink() and victims[0].read_bytes() != b"old"
+    os.chown(shared, 0, 0)
+    shared.chmod(0o777)  # not sticky
+    write(links[0])
 
 
 def test_a_failure_to_write_is_one_line(tmp_path: Path) -> None:
