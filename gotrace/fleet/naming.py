@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gotrace.fleet.privacy import Errors, Privacy
-from gotrace.text import encodable
+from gotrace.text import printable
 from gotrace.values.go_syntax import GUESSED, go_syntax
 from gotrace.values.model import Value
 from gotrace.values.python import CutStr, GoError, Unavailable, to_python
@@ -24,7 +24,7 @@ _OWN = {OTHERS, UNKNOWN, "nil"}
 
 
 def label(value: Value, privacy: Privacy = _ALL, is_hashed: bool = False) -> str:
-    """Return a value as a label: a string as it is, all else as Go writes it.
+    """Return a value as a label: a string as it is but for escapes, all else as Go writes it.
 
     A string or message that says what a label says of missing values is put in quotes.
     """
@@ -68,15 +68,15 @@ def exported(value: Attribute) -> Attribute:
     """Return a label, an attribute, a name or a message as any exporter can encode it.
 
     Everything that comes from a target or a node and is exported passes through here: one text that
-    UTF-8 cannot have would spoil a whole scrape or batch.
+    UTF-8 cannot have would spoil a whole scrape or batch, and others could steer a terminal.
     """
     if isinstance(value, str):
-        return encodable(value)
+        return printable(value)
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         return str(int(value))  # OTLP has 64 bits with a sign
     if isinstance(value, bool | int | float):
         return value
-    return [encodable(text) for text in value]
+    return [printable(text) for text in value]
 
 
 def attribute(value: object) -> Attribute:
@@ -97,5 +97,5 @@ def attribute(value: object) -> Attribute:
 
 
 def _clipped(text: str) -> str:
-    text = encodable(text)
+    text = printable(text)
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."

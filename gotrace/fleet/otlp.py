@@ -38,7 +38,7 @@ from gotrace.fleet.threads import LastingThread, apart
 from gotrace.fleet.transport import BY_REQUEST, TEMPORARY, Outcome, SendFailure, sender, spans_in
 from gotrace.records import dataclass, field
 from gotrace.target.containers import Container, Containers
-from gotrace.text import encodable, printable
+from gotrace.text import printable
 
 log = logging.getLogger("gotraced")
 
@@ -454,7 +454,7 @@ class Otlp:
             elif target in self._pods:
                 attributes.update(self._pods[target].attributes())
             attributes.update(self._spec.resource)
-            self._resources[target, container] = Resource(_encodable(attributes))
+            self._resources[target, container] = Resource(_printable(attributes))
         return self._resources[target, container]
 
     def _span(self, call: FinishedCall) -> ReadableSpan:
@@ -463,15 +463,15 @@ class Otlp:
         attributes = dict(call.attributes)
         if call.error is not None:
             kind, message = call.error
-            status = Status(StatusCode.ERROR, encodable(message) or None)
+            status = Status(StatusCode.ERROR, printable(message) or None)
             if kind:
                 attributes["error.type"] = kind
         return ReadableSpan(
-            encodable(call.name),
+            printable(call.name),
             context,
             _context(call.trace, call.parent) if call.parent else None,
             resource=self._resource(call.target, self._container(call)),
-            attributes=_encodable(attributes),
+            attributes=_printable(attributes),
             kind=SpanKind.INTERNAL,
             status=status,
             start_time=call.start,
@@ -511,8 +511,8 @@ class Otlp:
                 self._drop("spans", 1, self._failing.get("spans") or SendFailure.TIMEOUT)
 
 
-def _encodable(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
-    return {encodable(key): exported(value) for key, value in attributes.items()}
+def _printable(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
+    return {printable(key): exported(value) for key, value in attributes.items()}
 
 
 def _context(trace: int, span: int) -> SpanContext:

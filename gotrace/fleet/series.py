@@ -14,7 +14,7 @@ from gotrace.fleet.config import POD_LABELS, MetricSpec, MetricType
 from gotrace.fleet.naming import OTHERS
 from gotrace.histogram import Histogram, ValueHistogram, bucket_bounds
 from gotrace.records import dataclass, field, replace
-from gotrace.text import encodable
+from gotrace.text import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class Metric:
         """Add new results of a target."""
         with self._lock:
             for one in increments:
-                values = None if one.values is None else tuple(map(encodable, one.values))
+                values = None if one.values is None else tuple(map(printable, one.values))
                 if values is None or not self._has_room((target, *values)):
                     values = (OTHERS,) * (len(self.labels) - 1)
                     self.others += one.calls

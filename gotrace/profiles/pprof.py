@@ -10,6 +10,7 @@ import gzip
 
 from gotrace.profiles.protobuf import message, numbers, packed, text
 from gotrace.profiles.rows import PprofLocation, ProfileRow, StackProfile
+from gotrace.text import printable
 
 
 def pprof(profile: StackProfile) -> bytes:
@@ -52,7 +53,7 @@ class _Encoder:
         self._samples += message(2, content)
 
     def encoded(self) -> bytes:
-        strings = b"".join(message(6, text(string)) for string in self._strings)
+        strings = b"".join(message(6, text(printable(string))) for string in self._strings)
         return gzip.compress(
             bytes(self._head + self._samples + self._tables) + strings + bytes(self._tail), mtime=0
         )

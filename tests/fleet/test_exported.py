@@ -30,7 +30,7 @@ from gotrace.fleet.web import Health, WebServer
 from gotrace.histogram import Histogram
 from gotrace.probes.spec import parse_key
 from gotrace.target.containers import Container, Containers
-from gotrace.text import encodable
+from gotrace.text import printable
 from tests.fleet.test_otlp import COLLECTORS, Received, attributes
 
 #: Text from a target: any bytes, as the system's text has them, and text with any lone surrogate.
@@ -85,11 +85,11 @@ def test_no_text_of_a_target_stops_spans(protocol: str, rows: list[tuple[str, st
     for resource, span in received.spans:
         number = int.from_bytes(span.span_id, "big") - 1
         text, error, integer = rows[number]
-        clean = encodable(text)
+        clean = printable(text)
         assert span.name == span.status.message == clean
         of_span = attributes(span.attributes)
         assert of_span["text"] == resource["k8s.pod.name"] == clean
-        assert of_span.get("error.type", "") == encodable(error)
+        assert of_span.get("error.type", "") == printable(error)
         assert int(of_span["integer"]) == integer
 
 
@@ -123,7 +123,7 @@ def test_no_text_of_a_target_stops_scrapes(texts: list[str]) -> None:
     truth: dict[str, float] = {}
     for text in texts:
         metric.add("t", [Increment((text,), 1)])
-        truth[encodable(text)] = truth.get(encodable(text), 0) + 1
+        truth[printable(text)] = truth.get(printable(text), 0) + 1
     registry = CollectorRegistry()
     registry.register(_One(metric))
     server = WebServer(Listen("127.0.0.1", 0), registry, Health(time.monotonic, lambda: True))

@@ -132,6 +132,8 @@ def test_a_string_is_never_taken_for_what_labels_say_of_missing_values() -> None
     assert label(StringValue(b"other", 5)) == "other"
     assert label(StringValue(b"long", 9)) == "long..."
     assert label(StringValue(b"\xff", 1)).encode()
+    text = "\033[2J\u202eä".encode()
+    assert label(StringValue(text, len(text))) == r"\x1b[2J\u202eä"
     assert label(UnavailableValue("page not there")) == "unknown"
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -162,6 +163,11 @@ def test_the_name_chooses_the_form(name: str, make: Make | None, tmp_path: Path)
 def test_names_that_no_file_can_have_are_written(tmp_path: Path) -> None:
     write_profile(tmp_path / "x.folded", profile_of([([Line("main.\udcff", "", 0)], 1)]))
     assert (tmp_path / "x.folded").read_text().endswith(" 1\n")
+
+
+def test_no_name_in_a_profile_steers_a_terminal() -> None:
+    found = gzip.decompress(pprof(profile_of([([Line("main.\x1b[2J\u202e", "", 0)], 1)])))
+    assert rb"main.\x1b[2J\u202e" in found and b"\x1b" not in found
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link away")

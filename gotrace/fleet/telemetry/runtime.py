@@ -181,7 +181,7 @@ class RuntimeWatch:
                 figures = one.reader.read()
                 one.due = now + _SHARE * (time.thread_time() - began)
                 whose = program.key.target, pid, program.pod
-                one.row = RuntimeRow(*whose, plan.version, one.created, figures)
+                one.row = RuntimeRow(*whose, printable(plan.version), one.created, figures)
         except (GotraceError, OSError) as error:
             self._drop(place)
             self._failed[place] = now + _SOON
