@@ -74,9 +74,9 @@ test-install: setup-test bundle deb ## Install without LLVM, and measure that: w
 	$(AS_ROOT) GOTRACE_PACKAGES=1 GOTRACE_COLD=1 $(PYTHON) -m pytest -s tests/packages/test_install.py
 
 # As root, or with sudo: BCC creates the maps of what it compiles.
-wheel: setup ## Make a wheel in dist/ that carries compiled BPF programs; the first takes minutes; ARCH=arm64
+wheel: setup ## Make a wheel in dist/ that carries compiled BPF programs; the first takes minutes; ARCH=arm64 CACHE=/DIR
 	@mkdir -p dist
-	@$(AS_ROOT) $(PYTHON) tools/package.py wheel $(FOR_ARCH)
+	@$(AS_ROOT) $(if $(CACHE),XDG_CACHE_HOME="$(CACHE)") $(PYTHON) tools/package.py wheel $(FOR_ARCH)
 
 bundle: wheel ## Make dist/gotrace-amd64.tar.gz: unpack it anywhere, and run what is in bin; ARCH=arm64
 	@$(PYTHON) tools/package.py bundle $(WHEEL)

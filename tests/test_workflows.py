@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import re
 import subprocess
+import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +103,11 @@ def test_a_release_is_tested_before_it_is_attached() -> None:
     places = [text.index(step) for step in order]
     assert places == sorted(places)
     assert text.endswith("dist/*")
+    # The second build takes nothing that the first has compiled: see CACHE in the Makefile.
+    (builds,) = (one for one in scripts(path) if "diff -r first" in one)
+    made = re.findall(r"^make .*$", builds, re.MULTILINE)
+    assert len(made) == 2 and all('CACHE="$second"' in line for line in made)
+    assert 'second="$(sudo mktemp -d)"' in builds
     # What publishes comes after that, and only where the repository asks for it.
     for name, variable in (("image", "vars.IMAGE"), ("wheels", "vars.PUBLISH")):
         assert jobs[name]["needs"] == "release" and variable in jobs[name]["if"]
@@ -119,6 +127,38 @@ def test_a_release_is_attached_with_notes() -> None:
     text = "\n".join(scripts(CLONE / ".github" / "workflows" / "release.yml"))
     notes = re.search(r"--notes-file (\S+)", text)
     assert notes is not None and (CLONE / notes[1]).is_file()
+
+
+def test_a_wheel_is_made_with_the_cache_that_make_is_given() -> None:
+    words = ["make", "-n", "bundle", "CACHE=/second", "WHEEL=x.whl"]
+    made = subprocess.run(words, cwd=CLONE, capture_output=True, text=True, check=True).stdout
+    (line,) = (line for line in made.splitlines() if "package.py wheel" in line)
+    assert 'XDG_CACHE_HOME="/second" .venv/bin/python tools/package.py' in line
+
+
+def test_an_sbom_is_made_of_unpacked_files(tmp_path: Path) -> None:
+    """syft finds Python's packages by METADATA in *.dist-info, which it seeks in folders alone."""
+    path = CLONE / ".github" / "workflows" / "release.yml"
+    (script,) = (one for one in scripts(path) if "zipfile" in one)
+    of_files, _ = (step["with"] for step in steps(path) if "sbom" in step.get("uses", ""))
+    names = ("a.whl", "b.whl", "a.tar.gz", "b.tar.gz")
+    (tmp_path / "dist").mkdir()
+    for name in names:
+        metadata = f"gotrace/lib/{name}.dist-info/METADATA"
+        if name.endswith(".whl"):
+            with zipfile.ZipFile(tmp_path / "dist" / name, "w") as wheel:
+                wheel.writestr(metadata, name)
+        else:
+            with tarfile.open(tmp_path / "dist" / name, "w:gz") as bundle:
+                member = tarfile.TarInfo(metadata)
+                member.size = len(name)
+                bundle.addfile(member, io.BytesIO(name.encode()))
+    (tmp_path / "dist" / "a.deb").touch()
+    subprocess.run(["bash", "-ec", script], cwd=tmp_path, check=True)
+    scanned = tmp_path / of_files["path"]
+    found = [one.read_text() for one in scanned.rglob("*.dist-info/METADATA")]
+    assert sorted(found) == sorted(names)
+    assert (scanned / "a.deb").is_file() and of_files["output-file"].startswith("dist/")
 
 
 def test_a_release_has_a_manifest_that_krew_takes(tmp_path: Path) -> None:
