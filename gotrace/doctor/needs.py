@@ -15,7 +15,8 @@ from gotrace.records import dataclass
 class Rights(Enum):
     """The capabilities of a caller who is not root, for programs of its own user."""
 
-    NONE = "none"
+    #: process_vm_readv(2) asks Yama where the kernel has it.
+    NONE = "none; CAP_SYS_PTRACE if /proc/sys/kernel/yama/ptrace_scope is 1 or 2"
     BPF = "CAP_BPF and CAP_PERFMON"
     #: perf_uprobe_event_init in kernel/events/core.c; uprobe-multi links do without.
     UPROBES = "CAP_BPF and CAP_PERFMON; CAP_SYS_ADMIN before Linux 6.6"

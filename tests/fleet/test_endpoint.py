@@ -123,6 +123,14 @@ def port_of_all() -> Iterator[int]:
         yield port
 
 
+@pytest.mark.parametrize(("size", "status"), [(16384, b"200"), (32769, b"431")])
+def test_a_head_has_a_size_at_most(size: int, status: bytes) -> None:
+    begin, end = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ", b"\r\n\r\n"
+    with serving() as port, socket.create_connection(("127.0.0.1", port), 60) as connection:
+        connection.sendall(begin + b"a" * (size - len(begin) - len(end)) + end)
+        assert connection.recv(100).split()[1] == status
+
+
 def test_a_head_without_end_is_refused() -> None:
     with serving() as port, socket.create_connection(("127.0.0.1", port), 60) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000)
