@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 
 from gotrace.errors import GotraceError, speak_as_command
 from gotrace.report.colour import Colour, paint, wants_colour
-from gotrace.report.message import laid_out
-from gotrace.report.table import columns_of
 from gotrace.text import printable
 
 #: Objects after which the interpreter looks for garbage: at its own 700 it looks hundreds of times
@@ -56,6 +54,9 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
     except GotraceError as error:
         if debug:
             _explain(getattr(error, "log", ""))
+        from gotrace.report.message import laid_out  # a parser alone needs neither
+        from gotrace.report.table import columns_of
+
         text = laid_out(printable(str(error)), columns_of(sys.stderr), f"{name}: ")
         colour = Colour.ERROR if wants_colour(sys.stderr) else None
         print(paint(text, colour), file=sys.stderr)

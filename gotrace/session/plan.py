@@ -1019,7 +1019,7 @@ def _with_others(
 
 
 def _built_first(command: Sequence[str]) -> str:
-    """Return what to type in place of Go's own command that starts a program; "" for others."""
+    """Return the advice for a command of Go's own that starts a program; "" for others."""
     name, subcommand, *words = [*command, "", ""]
     build = {"run": "go build -o x", "test": "go test -c -o x"}.get(subcommand)
     if os.path.basename(name) != "go" or build is None:
