@@ -184,5 +184,5 @@ def _variables(binary: Binary, name: str) -> Iterator[int]:
 _OFF = (
     "the program has no profile of its heap: its MemProfileRate is 0. Go's linker sets that in"
     " programs that do not use runtime.MemProfile: import net/http/pprof, and build it again."
-    " Without --heap, goalloc shows who allocates"
+    " As it is, goalloc can show who allocates"
 )

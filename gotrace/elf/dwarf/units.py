@@ -404,6 +404,7 @@ class UnitTable:
         spans.sort(key=lambda span: span[:2])
         return [start for start, _, _ in spans], [(end, unit) for _, end, unit in spans]
 
+    @damage_is_reported
     def _spans(self, row: int) -> list[tuple[int, int, Unit]]:
         unit = self._unit(row)
         attributes = unit.top.attributes
