@@ -51,6 +51,8 @@ _FAULTS = [
 #: What something else may come before.
 _NOT_FIRST = ("regexp", "slowkey")  # the collector, and the wait of its requests
 _QUICK = ("convoy", "leak", "regexp", "slowkey")
+#: Other tests that run meanwhile have CPUs that these servers would use up.
+_ALONE = pytest.mark.thorough
 #: Servers without a fault that have little to do, and that have much.
 _IDLE = [
     "",
@@ -108,7 +110,7 @@ def _examined(fault: str, group: Path | None = None) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("fault", "kind", "names"),
-    [one if one[0] in _QUICK else pytest.param(*one, marks=pytest.mark.slow) for one in _FAULTS],
+    [one if one[0] in _QUICK else pytest.param(*one, marks=_ALONE) for one in _FAULTS],
 )
 def test_a_fault_is_among_the_first_findings(fault: str, kind: str, names: str) -> None:
     with quota_group() if fault == "quota" else nullcontext() as group:
@@ -123,9 +125,7 @@ def test_a_fault_is_among_the_first_findings(fault: str, kind: str, names: str) 
     assert shares == sorted(shares, reverse=True)
 
 
-@pytest.mark.parametrize(
-    "load", ["none", *(pytest.param(one, marks=pytest.mark.slow) for one in _HEALTHY)]
-)
+@pytest.mark.parametrize("load", ["none", *(pytest.param(one, marks=_ALONE) for one in _HEALTHY)])
 def test_a_healthy_server_has_no_findings(load: str) -> None:
     assert _examined(load) == []
 
