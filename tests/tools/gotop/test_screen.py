@@ -397,13 +397,14 @@ def test_other_terminals(env: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["dumb", "unknown", "", "no-such-terminal"])
-def test_terminals_without_a_cursor_are_refused_in_a_line(name: str) -> None:
+def test_terminals_without_a_cursor_are_refused_with_what_to_do(name: str) -> None:
     with program() as fixture:
         with gotop("-p", fixture.ready, env={"TERM": name}) as screen:
             assert screen.wait() == 1
             screen.check_restored()
             lines = screen.raw.decode().splitlines()
-            assert len(lines) == 1 and f"the terminal (TERM={name}) cannot be drawn on" in lines[0]
+            assert f"the terminal (TERM={name}) cannot be drawn on" in lines[0]
+            assert len(lines) == 2 and lines[1].startswith("  -b prints results: ")
         assert fixture.finish() == 0
 
 
