@@ -404,7 +404,7 @@ def test_terminals_without_a_cursor_are_refused_with_what_to_do(name: str) -> No
             screen.check_restored()
             lines = screen.raw.decode().splitlines()
             assert f"the terminal (TERM={name}) cannot be drawn on" in lines[0]
-            assert len(lines) == 2 and lines[1].startswith("  -b prints results: ")
+            assert "-b prints results" in lines[-1] and len(lines) <= 2
         assert fixture.finish() == 0
 
 
