@@ -21,6 +21,7 @@ GOTRACE = Path(__file__).parent.parent / "gotrace"
 #: Packages, and modules directly under gotrace, in the order in which they may be imported: each
 #: imports only from those before it.
 ROOMS = (
+    "closing",
     "records",
     "kept",
     "errors",
@@ -163,6 +164,7 @@ def test_allowed_imports_pass(room: str, source: str) -> None:
 #: What the library and the commands are made of, beside themselves; the rest is behind it.
 LAYER = {"session", "requests", "assertions", "live", "goroutines", "target", "profiles"}
 LAYER |= {
+    "closing",
     "records",
     "errors",
     "arguments",

@@ -59,6 +59,7 @@ from gotrace.assertions.grammar import parse_assertion
 from gotrace.assertions.plan import AssertionPlan, plan_assertions
 from gotrace.assertions.run import AssertedRun, all_verdicts, counted_verdicts
 from gotrace.assertions.verdicts import BoundVerdict
+from gotrace.closing import Closing
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import GoroutineFilter
@@ -247,7 +248,7 @@ def _in_use(method: _F) -> _F:
     return run  # type: ignore[return-value]
 
 
-class Session:
+class Session(Closing):
     """The traced processes; a context manager that detaches and closes everything at its end.
 
     A session belongs to one thread at a time, ``stop`` and ``close`` aside; sessions are
@@ -1170,12 +1171,6 @@ class Session:
         for stream in streams:
             stream.close()
         self._opened.close()
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _asked(
         self, patterns: Sequence[str], exclude: Iterable[str], regexp: bool, bare: str = ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gotrace.api.checks import check_budget, check_lost, missing, os_errors
 from gotrace.calls import Call, LostCalls
+from gotrace.closing import Closing
 from gotrace.errors import UsageError
 from gotrace.overhead import ProbeCost
 from gotrace.requests.assemble import Assembler, Tally
@@ -46,7 +47,7 @@ class OpenSession(Protocol):
     _opened: Opened
 
 
-class Iteration(Iterator[_T]):
+class Iteration(Closing, Iterator[_T]):
     """An iterator that detaches at its end, when it is closed, and when it is dropped."""
 
     def __init__(self, session: OpenSession, opened: Opened) -> None:
@@ -121,12 +122,6 @@ class Iteration(Iterator[_T]):
         if made is None:
             raise StopAsyncIteration
         return made
-
-    def __enter__(self: _I) -> _I:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         with suppress(Exception):

@@ -16,10 +16,10 @@ import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
-from types import TracebackType
 from typing import TypeVar, cast
 
 from gotrace.architecture import ARCHITECTURES, Architecture
+from gotrace.closing import Closing
 from gotrace.elf import ElfError
 from gotrace.elf.relocations import Relocations, dynamic_entries
 from gotrace.elf.scan import find_all
@@ -133,7 +133,7 @@ class FileIdentity:
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-class ElfImage:
+class ElfImage(Closing):
     """Read-only access to one ELF file's bytes, by address, by section and by offset.
 
     A context manager. The file is mapped, not read; its descriptor stays open, so that the same
@@ -216,17 +216,6 @@ class ElfImage:
         except BaseException:
             os.close(descriptor)
             raise
-
-    def __enter__(self) -> ElfImage:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the descriptor and drop the mapping; further calls do nothing.

@@ -14,10 +14,10 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gotrace.architecture import ARCHITECTURES
+from gotrace.closing import Closing
 from gotrace.elf.image import PT_LOAD, ElfImage
 from gotrace.errors import GotraceError
 from gotrace.goroutines.dump import Dump, take_dump
@@ -221,7 +221,7 @@ def _mapped_files(content: bytes) -> list[_Mapped]:
     ]
 
 
-class CoreGoroutines:
+class CoreGoroutines(Closing):
     """The goroutines in a core file of a program; a context manager."""
 
     def __init__(self, core: str, binary: str, debug_file: str | None = None) -> None:
@@ -270,17 +270,6 @@ class CoreGoroutines:
         self._memory.close()
         for binary in self._binaries:
             binary.close()
-
-    def __enter__(self) -> CoreGoroutines:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _main(self, core: str, binary: Binary) -> Module:
         """Return the module with the runtime: the file that was given, or a library mapped there.

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
+from gotrace.closing import Closing
 from gotrace.elf.functions import FunctionTable
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.goroutines.dump import Dump, Fields, GoroutineReader, take_dump
@@ -177,7 +177,7 @@ def _all_names(table: FunctionTable) -> Iterator[NameList]:
         yield NameList(inlined.names)
 
 
-class LiveGoroutines:
+class LiveGoroutines(Closing):
     """A process whose goroutines can be read, again and again; a context manager.
 
     ``wait_reasons`` of the program are None where they were not found: then no goroutine has one.
@@ -255,17 +255,6 @@ class LiveGoroutines:
     def close(self) -> None:
         """Close the memory; the files belong to the target."""
         self._memory.close()
-
-    def __enter__(self) -> LiveGoroutines:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def has_runtime(binary: Binary) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from types import TracebackType
 from typing import TYPE_CHECKING
 
+from gotrace.closing import Closing
 from gotrace.elf import ElfError
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.debug_files import find_debug_file, open_debug_file
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _PARTS = ("functions", "dwarf", "types", "rtypes", "contexts")
 
 
-class Binary:
+class Binary(Closing):
     """An executable or shared library, with its functions, debugging information and types.
 
     Whatever passes a file on passes this on, so that nothing is opened, decompressed or searched
@@ -175,14 +175,3 @@ class Binary:
     def close(self) -> None:
         for image in self._images():
             image.close()
-
-    def __enter__(self) -> Binary:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

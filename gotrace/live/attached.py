@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Generic, TypeVar
 
+from gotrace.closing import Closing
 from gotrace.elf.buildinfo import main_module
 from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.model import Frame
@@ -137,7 +138,7 @@ class WaitUses:
         return WaitUse.WORK if any(n.startswith(self._own) for n in within) else WaitUse.IDLE
 
 
-class WaitWatch:
+class WaitWatch(Closing):
     """Where goroutines wait, from when this is made on; a context manager that detaches."""
 
     def __init__(self, target: Target, accept: AcceptPrice | None) -> None:
@@ -215,12 +216,6 @@ class WaitWatch:
     def close(self) -> None:
         self._run.close()
 
-    def __enter__(self) -> WaitWatch:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
 
 def plain(value: Value) -> str:
     """Return a value of a recipe's key: a text without quotes."""
@@ -269,7 +264,7 @@ def calls_price(target: Target, patterns: Sequence[str]) -> AttachPrice:
 _BY_FUNCTION = parse_key("$func")
 
 
-class FunctionWatch:
+class FunctionWatch(Closing):
     """Calls of functions, from when this is made on; a context manager that detaches."""
 
     def __init__(self, target: Target, patterns: Sequence[str], accept: AcceptPrice | None) -> None:
@@ -384,9 +379,3 @@ class FunctionWatch:
 
     def close(self) -> None:
         self._opened.close()
-
-    def __enter__(self) -> FunctionWatch:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()

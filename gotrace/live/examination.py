@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+from gotrace.closing import Closing
 from gotrace.errors import GotraceError, said
 from gotrace.live.attached import AttachPrice, percent
 from gotrace.live.causes import (
@@ -35,7 +36,7 @@ from gotrace.target.usage import quota_periods, ready_seconds
 _LOOK, _SPARE, _MIN_LOOKS = 0.1, 10, 8
 
 
-class Examiner:
+class Examiner(Closing):
     """All that is attached to a program to examine it; a context manager that detaches."""
 
     def __init__(self, target: Target, budget: float) -> None:
@@ -61,7 +62,8 @@ class Examiner:
             self._opened = opened.pop_all()
         assert target.process is not None
         self._periods = quota_periods(target.process)
-        self._ready, self._machine = ready_seconds(target.process), _processors(monitor.pid)
+        self._ready = ready_seconds(target.process)
+        self._machine = len(os.sched_getaffinity(monitor.pid))
 
     def _accept(self, price: AttachPrice) -> None:
         """Accept a price as long as all together are within the budget. Raises GotraceError."""
@@ -161,13 +163,3 @@ class Examiner:
     def close(self) -> None:
         """Detach."""
         self._opened.close()
-
-    def __enter__(self) -> Examiner:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-def _processors(pid: int) -> int:
-    return len(os.sched_getaffinity(pid))

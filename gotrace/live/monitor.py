@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gotrace.closing import Closing
 from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.details import NO_DETAILS
 from gotrace.goroutines.groups import GroupKey
@@ -30,7 +31,7 @@ if TYPE_CHECKING:  # loaded where something is attached
 _NS = 1e9
 
 
-class Monitor:
+class Monitor(Closing):
     """One running program, looked at from outside; a context manager that detaches.
 
     Nothing is attached to it until ``attach_waits`` or another method of that name is called.
@@ -284,9 +285,3 @@ class Monitor:
             opened.callback(self.detach_requests)
             opened.callback(self.detach_calls)
             opened.callback(self.detach_sampled)
-
-    def __enter__(self) -> Monitor:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection
 from contextlib import ExitStack
 
+from gotrace.closing import Closing
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.live.attached import AcceptPrice, AttachPrice, calls_price, percent, plain, recipe_keys
@@ -69,7 +70,7 @@ def _times(target: Target, server: str, why: WhyOptions | None) -> KeyRequest:
     )
 
 
-class Served:
+class Served(Closing):
     """The measurement of a server's requests; a context manager that detaches."""
 
     def __init__(self, target: Target, server: str, accept: AcceptPrice) -> None:
@@ -145,9 +146,3 @@ class Served:
 
     def close(self) -> None:
         self._opened.close()
-
-    def __enter__(self) -> Served:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()

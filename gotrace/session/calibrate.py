@@ -12,6 +12,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from gotrace.architecture import HOST
+from gotrace.closing import Closing
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.kernel.attach import Attached, Point, ProbeGroup, attach
@@ -176,7 +177,7 @@ def _measured(attached: Attached) -> int:
     return rows.take(0).get(0, Histogram()).percentile(0.5)
 
 
-class Calibration(Generic[_T]):
+class Calibration(Closing, Generic[_T]):
     """A measurement made in a process of its own, while the run starts.
 
     Where there is a second CPU, it costs the start next to nothing.
@@ -211,12 +212,6 @@ class Calibration(Generic[_T]):
         """End the process, whether or not it has finished."""
         if self._child is not None:
             self._child.end()
-
-    def __enter__(self) -> Calibration[_T]:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def _report(measure: Callable[[], _T], answer: int) -> None:

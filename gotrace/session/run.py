@@ -15,6 +15,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from gotrace.closing import Closing
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached
 from gotrace.records import dataclass, field
@@ -70,7 +71,7 @@ class Note:
     fields: Mapping[str, object] = field(default_factory=dict)
 
 
-class Run(Generic[M, C]):
+class Run(Closing, Generic[M, C]):
     """A measurement whose probes are in place: a context manager that detaches.
 
     It begins with ``begin`` and ends when it is asked to, when its time is up, or with the target.
@@ -336,12 +337,6 @@ class Run(Generic[M, C]):
         with self._lock:
             self._is_open = False
         self._opened.close()
-
-    def __enter__(self) -> Run[M, C]:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def open_run(

@@ -14,6 +14,7 @@ from contextlib import suppress
 from enum import Enum
 from types import FrameType
 
+from gotrace.closing import Closing
 from gotrace.target.process import Process
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -31,7 +32,7 @@ class Reason(Enum):
     INPUT = "input"
 
 
-class Waiter:
+class Waiter(Closing):
     """One wait for a time, for processes' ends, and for another thread that asks it to end.
 
     A context manager that closes its descriptors.
@@ -94,12 +95,6 @@ class Waiter:
                 self._is_open = False
                 for descriptor in (self._read, self._write, *self._exits):
                     os.close(descriptor)
-
-    def __enter__(self) -> Waiter:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 class Interrupts:
