@@ -8,7 +8,6 @@ programs, and cannot be imported once the interpreter ends while a script's thre
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -19,26 +18,29 @@ _T = TypeVar("_T")
 def at_once(work: Callable[[_T], None], things: Sequence[_T]) -> None:
     """Call ``work`` with each thing, in a thread each as far as they can be started.
 
-    All have ended when it returns or raises: who is interrupted closes what they work with.
+    No call goes on when it returns or raises: who is interrupted closes what they work with. So the
+    threads begin together, once all are started. If a start is interrupted, none does any work: it
+    is not known then whether its thread runs.
     """
-    threads = [threading.Thread(target=work, args=[one]) for one in things[:-1]]
+    all_started, is_certain = threading.Event(), False
+
+    def begin(one: _T) -> None:
+        all_started.wait()
+        if is_certain:
+            work(one)
+
+    threads = [threading.Thread(target=begin, args=[one]) for one in things[:-1]]
     started = 0
     try:
         with suppress(RuntimeError):  # no thread can be started
             for thread in threads:
                 thread.start()
                 started += 1
+        is_certain = True
+        all_started.set()
         for one in things[started:]:
             work(one)
     finally:
-        _join(threads)
-
-
-def _join(threads: Sequence[threading.Thread]) -> None:
-    """Wait until none of the threads runs, nor one whose start was interrupted."""
-    for thread in threads:
-        while thread in threading.enumerate():
-            if thread.is_alive():
-                thread.join()
-            else:
-                time.sleep(0.001)
+        all_started.set()
+        for thread in threads[:started] if is_certain else ():
+            thread.join()

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work at once has ended when it is over, however that was."""
+"""No work at once goes on when it is over, however that was."""
 
 from __future__ import annotations
 
-import _thread
 import threading
-import time
 
 import pytest
 
@@ -27,18 +25,39 @@ def test_threads_have_ended_when_work_is_interrupted() -> None:
     assert sorted(ended) == [*range(8)]
 
 
-def test_threads_have_ended_when_their_starts_are_interrupted() -> None:
-    def work(one: int) -> None:
-        if one == 0:
-            _thread.interrupt_main()
-        time.sleep(0.002)
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_nothing_is_worked_on_if_a_start_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
+    """Before the third thread runs, or once it does."""
+    begun: list[threading.Thread] = []
+    worked: list[int] = []
 
-    before, interrupted = threading.active_count(), 0
-    for _ in range(50):
-        try:
-            at_once(work, range(9))
-            time.sleep(0.01)
-        except KeyboardInterrupt:
-            interrupted += 1
-        assert threading.active_count() == before
-    assert interrupted > 25  # what the interpreter runs between two steps may swallow some
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            if len(begun) == 2 and not is_begun:
+                raise KeyboardInterrupt
+            super().start()
+            begun.append(self)
+            if len(begun) == 3:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading, "Thread", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        at_once(worked.append, range(9))
+    for thread in begun:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert not worked
+
+
+def test_what_no_thread_can_be_started_for_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    worked: list[int] = []
+
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading, "Thread", Refused)
+    at_once(worked.append, range(9))
+    assert worked == [*range(9)]
