@@ -98,21 +98,22 @@ def test_who_says_too_much_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def _ended(hosts: Sequence[str], way: Shells, end: Callable[[HostRuns], None]) -> list[HostResult]:
     """Return results of hosts that are ended once they run."""
     found: list[HostResult] = []
-    asking = runs(hosts, way)
-    reader = threading.Thread(target=lambda: found.extend(asking.results()), daemon=True)
-    reader.start()
-    until(lambda: len(asking._running) == len(hosts))
-    end(asking)
-    reader.join(10)
+    asking, running, wait = runs(hosts, way), threading.Semaphore(0), RemoteRun.wait
+
+    def awaited(run: RemoteRun, attached: Callable[[], None]) -> int:
+        running.release()
+        return wait(run, attached)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RemoteRun, "wait", awaited)
+        reader = threading.Thread(target=lambda: found.extend(asking.results()), daemon=True)
+        reader.start()
+        for _ in hosts:
+            assert running.acquire(timeout=10)
+        end(asking)
+        reader.join(10)
     assert not reader.is_alive()
     return found
-
-
-def until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from __future__ import annotations
 import json
 import re
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from threading import Thread
 
 import pytest
 from hypothesis import given, settings
@@ -472,17 +472,20 @@ def test_a_file_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
         ExecutionFile(tmp_path / "none" / "x.trace")
 
 
-def traced(path: Path, work: Callable[[Fixture, Running], None]) -> tuple[str, ReadTrace]:
+def traced(
+    path: Path, work: Callable[[Fixture, Running], None], *more: str
+) -> tuple[str, ReadTrace]:
     """Have the fixture make requests, and return what the tool said and has written."""
     with Fixture([build(FIXTURES / "live_requests", newest())]) as fixture:
-        words = ("tree", "main.handle", "-o", str(path), "-p", str(fixture.ready), "--force")
+        words = ("tree", "main.handle", "-o", str(path), "-p", str(fixture.ready), "--force", *more)
         with tool("gotrace", *words, "main.job", "main.outer") as running:
             work(fixture, running)
             result = running.end()
         fixture.say()
     found = [read_trace(require(minor), path) for minor in READERS]
     assert found[0] == found[1] == found[2]
-    return result.errors, found[0]
+    said = [row["message"] for row in result.objects if "message" in row] if more else []
+    return "\n".join([result.errors, *said, ""]), found[0]
 
 
 def check(trace: ReadTrace) -> None:
@@ -525,24 +528,24 @@ def test_requests_of_a_program(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_after_a_loss_requests_are_in_the_next_file(tmp_path: Path) -> None:
     """The tool is stopped while more comes than fits in its buffers."""
+    shown = '{"kind":"request"'
 
     def work(fixture: Fixture, running: Running) -> None:
-        fixture.say("fan-out 20")
-        fixture.read_until("truth ")
-        # A request is whole half a second after its root's end; nothing says when it is.
-        time.sleep(4)
-        running.signal(signal.SIGSTOP)
-        fixture.say("fan-out 9000")
-        fixture.read_until("truth ")
-        running.signal(signal.SIGCONT)
-        # Until the loss has been noticed, all is given up.
+        fixture.work("fan-out 20")
         for _ in range(20):
-            time.sleep(0.5)
-            fixture.say("fan-out 20")
-            fixture.read_until("truth ")
+            running.read_until(shown)
+        running.signal(signal.SIGSTOP)
+        fixture.work("fan-out 9000")
+        running.signal(signal.SIGCONT)
+        # Until the loss has been noticed, all is given up: so it is asked again and again.
+        reader = Thread(target=running.read_until, args=[shown])
+        reader.start()
+        while reader.is_alive():
+            fixture.work("fan-out 20")
+            reader.join(0.5)
 
     path = tmp_path / "x.trace"
-    errors, trace = traced(path, work)
+    errors, trace = traced(path, work, "--json")
     assert f"wrote 20 requests to {path}\n" in errors
     assert len(trace.tasks) == 20
     check(trace)
