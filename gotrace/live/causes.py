@@ -106,7 +106,7 @@ class Looks:
     #: The program's own functions on the stacks of each.
     stacks: dict[Doing, Counter[tuple[str, ...]]] = field(default_factory=dict)
     #: How often each goroutine waited in a request, but for locks; those of the last look; and
-    #: how many have waited in one request all the time, which is no work.
+    #: how many have waited in one request all the time, which does not count as work.
     waited: dict[Doing, Counter[int]] = field(default_factory=dict)
     lately: set[int] = field(default_factory=set)
     lasting: Counter[Doing] = field(default_factory=Counter)

@@ -24,7 +24,7 @@ from gotrace.session.why.price import price_of
 from gotrace.session.why.probes import WhyOptions
 from gotrace.target.target import Target
 
-#: Goroutines that are told apart: in a server of HTTP/2 each request has one.
+#: How many goroutines are counted one by one: in a server of HTTP/2 each request has its own.
 _GOROUTINES = 1 << 14
 _BY_GOROUTINE = parse_key("$goid")
 

@@ -178,7 +178,7 @@ class LineStyle:
     def on(
         cls, out: TextIO, width: int | None, short: bool, columns: Columns | None = None
     ) -> LineStyle:
-        """Return the style of lines to a stream; ``width`` is for one that is no terminal."""
+        """Return the style of lines to a stream; ``width`` is for a file or a pipe."""
         row = None if width is None else columns_of(out)
         width = _ROWS * row if row is not None else width
         return cls(width, short, wants_colour(out), columns or Columns(), row)

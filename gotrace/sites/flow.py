@@ -213,7 +213,7 @@ class ValueFlow:
         return _Effect(_REGISTERS.get(source, (None, 0))[0] if is_whole else None)
 
     def _source(self, at: int, operand: str, size: int) -> Place | None:
-        """Return the place that is copied, None if it is no register and not in the frame."""
+        """Return the register or the word of the frame that is copied, None for anything else."""
         register, width = _REGISTERS.get(operand, ("", 0))
         if register:
             return register if width >= size else None

@@ -255,8 +255,8 @@ class _Function:
 
         What the function computes or reads, the call may, too, and the compiler does it once: if
         the call assigns that to a parameter, it seems to have been passed. The compiler may have
-        given a value that is no more the name of a parameter: so the function has to be given the
-        value as one of the parameter's type.
+        left the name of a parameter to another value: so the function has to be given the value as
+        one of the parameter's type.
         """
         graph = self._code.graph
         if origin.merges:

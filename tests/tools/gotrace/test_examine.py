@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 
 import gotrace
 from gotrace.cli.options import parse_plain
+from gotrace.live.causes import Looks
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Process, of_kind, run_tool, tool_command
 from tests.tools.quota import quota_group
@@ -152,6 +153,28 @@ def test_the_library_returns_findings() -> None:
     assert first.kind == "lock"
     assert "main.(*Store).get" in " ".join([first.text, *first.evidence])
     assert found.fine and found.means
+
+
+@pytest.mark.parametrize("most", [1, 1 << 14])
+def test_more_goroutines_with_requests_than_are_counted(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Those last then that have waited in one place at each look."""
+    monkeypatch.setattr("gotrace.live.served._GOROUTINES", most)
+    counted: list[bool] = []
+    leave_out = Looks.leave_out_lasting
+
+    def left_out(looks: Looks, began: Collection[int] | None) -> None:
+        counted.append(began is not None)
+        leave_out(looks, began)
+
+    monkeypatch.setattr(Looks, "leave_out_lasting", left_out)
+    with _server("idle-streams", None) as pid, gotrace.attach(int(pid)) as go:
+        found = go.examine(3.0, budget=0.2)
+    assert counted == [most > 1]
+    assert [one for one in found.findings if one.kind != _OTHERS] == []
+    lasting = [text for text in found.means if "lasted all the time" in text]
+    assert sum(int(text.split()[0]) for text in lasting) == 5
 
 
 def test_without_a_process_it_asks_for_one() -> None:
