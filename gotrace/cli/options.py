@@ -636,10 +636,6 @@ class CallsOptions(FunctionOptions, BudgetOptions, SummaryOptions):
         return not self.diff
 
     @property
-    def names_target(self) -> bool:
-        return bool(self.named.command or self.patterns)
-
-    @property
     def value(self) -> str | None:
         """Return the expression that histograms are made of in place of the time."""
         return None

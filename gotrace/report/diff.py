@@ -180,8 +180,7 @@ def _write_json(output: JsonOutput, found: Diff, top: int | None, stacks: bool) 
                     "after": one.after,
                     "share": round(abs(one.change) / whole, 6) if whole else 0.0,
                     "certain": one.is_certain,
-                    "tail": one.tail
-                    and {f.name: getattr(one.tail, f.name) for f in fields(one.tail)},
+                    "tail": _tail_row(one.tail),
                     "parts": one.parts,
                     **{f"total_{r}": getattr(one.whole, r) for r in _RATES if one.whole},
                     **{
