@@ -10,7 +10,7 @@ import pytest
 
 from gotrace.goroutines import interrupted
 from gotrace.kernel import kept_stacks as frames
-from gotrace.session.oncpu import meter
+from gotrace.session.oncpu import meter, naming
 from tests.bpf.c import CLayout
 
 
@@ -39,3 +39,8 @@ def test_constants(c: CLayout) -> None:
     assert c.constants("MAX_FRAMES") == [frames.MAX_FRAMES]
     marks = ("CALLER_AT_0", "CALLER_AT_8", "CALLER_IN_LINK", "CALLER_IN_LINK_ONLY")
     assert c.constants(*marks) == [getattr(interrupted, name) for name in marks]
+
+
+def test_parts(tmp_path: Path) -> None:
+    """Those of spans that were not empty come after those of a run."""
+    assert CLayout("allocs.c", tmp_path).constants("PARTS") == [naming._PARTS]

@@ -38,7 +38,8 @@ _UNITS = {"ns": "nanoseconds", "bytes": "bytes"}
 _KERNEL = "[kernel]"
 #: From fewer no error is known but its bound.
 _LEAST_PARTS = 8
-#: Later parts are of spans that were not empty, by the number of their objects (bpf/allocs.c).
+#: The parts of a run, as in bpf/allocs.c. Later ones are of spans that were not empty, by how many
+#: objects they had.
 _PARTS = 16
 _NOT_EMPTY = range(1 + _PARTS, 1 + 2 * _PARTS)
 #: If a share is more than three times this by so many random samples, one of them has it: the odds
